@@ -1,0 +1,169 @@
+"""The frozen records that travel between the stages, and one options record per verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import OptionError
+
+Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.int32]
+Signatures = npt.NDArray[np.uint64]
+
+Merge = Literal["posterior", "bayes", "b0", "b1", "b2"]
+Idf = Literal["average", "plain", "none"]
+Norm = Literal["tfidf", "tf", "none"]
+Burstiness = Literal["none", "intra", "inter", "both"]
+BurstinessOn = Literal["auto", "difference", "all"]
+Sets = Literal["feature", "image"]
+
+# Told what is being done, how much of it is done, and how much there is in all.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The local features of one photograph, strongest first.
+
+    Positions and scales are in pixels of the upright photograph at its full size; the centre of the first pixel is (0, 0).
+    """
+
+    xy: Floats  # [n, 2]
+    scale: Floats  # [n]  diameter of the region
+    angle: Floats  # [n]  degrees, clockwise from the x axis
+    descriptors: Floats  # [n, dimension]  rootSIFT: unit L2 norm
+    width: int  # of the upright photograph at its full size
+    height: int
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that do not belong together."""
+        n = len(self.xy)
+        if self.xy.shape != (n, 2) or self.scale.shape != (n,) or self.angle.shape != (n,):
+            raise OptionError(f"features: xy {self.xy.shape}, scale {self.scale.shape}, angle {self.angle.shape} do not fit")
+        if self.descriptors.ndim != 2 or len(self.descriptors) != n:
+            raise OptionError(f"features: {n} positions but descriptors of shape {self.descriptors.shape}")
+
+    def __len__(self) -> int:
+        """Count the features."""
+        return len(self.xy)
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """How photographs become features."""
+
+    long_side: int = 1024  # larger photographs are reduced to this many pixels on their long side
+    max_features: int = 3000  # the strongest are kept
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _require(self.long_side >= 32, "long_side", self.long_side, "at least 32")
+        _require(self.max_features >= 1, "max_features", self.max_features, "at least 1")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a query is scored. The defaults are those of the paper's system, completed by the posterior rule."""
+
+    top: int = 10  # how many hits
+    merge: Merge = "posterior"  # rule that merges the vocabularies
+    idf: Idf = "average"  # ln(N / occurrences), ln(N / images), or 1; squared in the score
+    norm: Norm = "tfidf"  # what an image's votes are divided by
+    line: tuple[float, float] = (0.6, 0.4)  # (a, b) of term 2: p(intersection | true match) = a r + b
+    c: float = 30.0  # term 3 = ln(N c); the paper's Table 2
+    hamming: int | None = None  # largest Hamming distance that still votes; None ignores signatures
+    sigma: float = 16.0  # a vote at distance h counts exp(-h^2 / sigma^2)
+    burstiness: Burstiness = "none"  # damp repeated structure within an image, across images, or both
+    burstiness_on: BurstinessOn = "auto"  # "auto": the difference set for `bayes` (as the paper), else all
+    sets: Sets = "feature"  # are the sets of the rules sets of features or of images?
+    assignments: int = 1  # words per query feature and vocabulary
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense, naming the choices."""
+        for name, kind in (("merge", Merge), ("idf", Idf), ("norm", Norm), ("burstiness", Burstiness),
+                           ("burstiness_on", BurstinessOn), ("sets", Sets)):  # fmt: skip
+            value = getattr(self, name)
+            _require(value in get_args(kind), name, value, "one of " + ", ".join(get_args(kind)))
+        _require(self.top >= 1, "top", self.top, "at least 1")
+        _require(self.c > 0, "c", self.c, "positive")
+        _require(self.hamming is None or self.hamming >= 0, "hamming", self.hamming, "0 or more, or None")
+        _require(self.sigma > 0, "sigma", self.sigma, "positive")
+        _require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
+        _require(len(self.line) == 2, "line", self.line, "a pair (a, b)")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """How a vocabulary is trained."""
+
+    size: int = 20_000  # words
+    seed: int = 0  # of the sample and of the first words; give each vocabulary its own
+    rounds: int = 20  # of k-means, at most
+    bits: int = 64  # of a Hamming signature; 0 = none
+    max_descriptors: int = 2_000_000  # drawn for k-means; the medians use all that are given
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        for name, least in (("size", 1), ("seed", 0), ("rounds", 1), ("bits", 0), ("max_descriptors", 1)):
+            _require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
+        _require(self.bits <= 64, "bits", self.bits, "at most 64")  # a signature is one uint64
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One photograph of the collection that answers a query."""
+
+    image: int  # its id in the index
+    path: str
+    score: float  # higher is better
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why a photograph answered: one row per pair of matching features, heaviest first."""
+
+    hit: Hit
+    query: npt.NDArray[np.int32]  # [m] feature number in the query
+    feature: npt.NDArray[np.int32]  # [m] feature number in the photograph of the collection
+    mask: npt.NDArray[np.int32]  # [m] bit k is set if vocabulary k gives both the same word
+    weight: Floats  # [m] share of the score before burstiness
+    ratio: Floats  # [m] cardinality ratio of the match's set
+    distance: npt.NDArray[np.int32]  # [m, K] Hamming distance, -1 where the words differ or there are no signatures
+    query_xy: Floats  # [m, 2]
+    feature_xy: Floats  # [m, 2]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that could not be indexed, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass
+class IndexReport:
+    """What a run of indexing did."""
+
+    added: int = 0
+    replaced: int = 0
+    removed: int = 0
+    unchanged: int = 0
+    features: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["problems"] = [{"path": p.path, "reason": p.reason} for p in self.problems]
+        return values
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise OptionError(f"{name}={value!r} should be {wanted}")

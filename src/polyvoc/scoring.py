@@ -1,0 +1,266 @@
+"""A query's words against segments, in two phases: count the sets everywhere, then vote with the common weights.
+
+Each phase is a function of one segment, and what passes between the phases is small, so one segment, many segments and many
+machines give the same scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import merging, weighting
+from polyvoc.errors import OptionError
+from polyvoc.kernels import score
+from polyvoc.records import SearchOptions
+from polyvoc.segment import Segment, bases_of
+from polyvoc.weighting import Statistics
+
+Array = npt.NDArray[Any]
+Map = Callable[..., Iterable[Any]]  # `map` over segments, or the like of a pool of threads or machines
+MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel tells apart
+NONE_DELETED = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """The words of a query's features: [Q, K, A], -1 where there is none; signatures of the same shape, or None."""
+
+    words: npt.NDArray[np.int64]
+    signatures: npt.NDArray[np.uint64] | None
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, words: Array, signatures: Array | None, sizes: tuple[int, ...], options: SearchOptions) -> Query:
+        """Check words [Q, K] or [Q, K, A] against the vocabularies; b0 keeps the first vocabulary only."""
+        words = np.asarray(words)
+        if words.ndim == 2:
+            words = words[:, :, None]
+        if words.ndim != 3 or words.shape[1] != len(sizes):
+            raise OptionError(f"query words of shape {words.shape} where [Q, {len(sizes)}] or [Q, {len(sizes)}, A] fits")
+        if options.hamming is None:
+            signatures = None
+        elif signatures is None:
+            raise OptionError(f"hamming={options.hamming} needs the signatures of the query; none were given")
+        else:
+            signatures = np.asarray(signatures, np.uint64).reshape(words.shape)
+        too_large = words.max(axis=(0, 2), initial=-1) >= np.array(sizes)
+        if too_large.any() or words.min(initial=0) < -1:
+            raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}")
+        if options.merge == "b0":
+            words, sizes = words[:, :1], sizes[:1]
+            signatures = None if signatures is None else signatures[:, :1]
+        if (words.shape[2] + 1) ** len(sizes) > MAX_CODES:
+            raise OptionError(f"{words.shape[2]} assignments with {len(sizes)} vocabularies are too many; lower assignments")
+        return cls(np.ascontiguousarray(words, np.int64), signatures, sizes)
+
+    @cached_property
+    def bases(self) -> npt.NDArray[np.int64]:
+        """Give the number of the first word of each vocabulary."""
+        return bases_of(self.sizes)
+
+    @cached_property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """Give the number of each word among all vocabularies [Q, K, A], -1 where there is none."""
+        return np.where(self.words >= 0, self.words + self.bases[:, None], -1)
+
+    @cached_property
+    def masks(self) -> npt.NDArray[np.int64]:
+        """Tabulate the vocabularies that take part in each combination of assigned words [(A + 1)^K]."""
+        base = self.words.shape[2] + 1
+        codes = np.arange(base ** len(self.sizes))
+        return sum(((codes // base**k % base > 0).astype(np.int64) << k for k in range(len(self.sizes))), np.int64(0) * codes)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What the segments need to vote: the same for all of them."""
+
+    factors: npt.NDArray[np.float32]  # [Q, 2^K] of the rule
+    numbers: npt.NDArray[np.int64]  # [Q, K, A] of the words, -1 for none
+    idf: npt.NDArray[np.float32]  # [Q, K, A] idf^2
+    closeness: npt.NDArray[np.float32]  # [65] of Hamming distances
+    totals: npt.NDArray[np.float64]  # [Q] sums over all images, for burstiness across images
+    on_difference: bool  # burstiness on the difference set only
+
+    @cached_property
+    def singles(self) -> npt.NDArray[np.float64]:
+        """Give the weight of a feature in one list only, for each list [Q, K]; one assignment."""
+        bits = 1 << np.arange(self.idf.shape[1])
+        return self.idf[:, :, 0].astype(np.float64) * self.factors[:, bits]
+
+    @cached_property
+    def delta(self) -> npt.NDArray[np.floating[Any]]:
+        """Give what a shared feature gets beyond the sum of its single weights [Q, 2^K]; one assignment."""
+        masks = np.arange(self.factors.shape[1])
+        held = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
+        singles = self.singles @ held.T
+        wanted = self.factors * (self.idf[:, :, 0] @ held.T)
+        # Where a shared feature is worth next to nothing, delta cancels the single weights: float32 would leave noise.
+        cancels = bool(((wanted > 0) & (wanted < 1e-3 * singles)).any())
+        return np.asarray(wanted - singles, np.float64 if cancels else np.float32)
+
+    @cached_property
+    def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
+        """Give the distinct words that vote, and the sum of their single weights: each list is scanned once."""
+        present = self.numbers[:, :, 0] >= 0
+        numbers, inverse = np.unique(self.numbers[:, :, 0][present], return_inverse=True)
+        sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers)).astype(self.delta.dtype)
+        return numbers[sums != 0], sums[sums != 0]
+
+
+def is_general(query: Query, options: SearchOptions) -> bool:
+    """Tell whether matches must be gathered one by one, which the scanning kernels avoid."""
+    return query.words.shape[2] > 1 or options.sets == "image" or options.burstiness != "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Where in each list of a query stand the features that share the partner's word: begins, ends [Q, K]."""
+
+    begins: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+
+def find_runs(segment: Segment, query: Query) -> Runs:
+    """Look up the runs of a query with one assignment in one segment; they serve both phases."""
+    if len(query.sizes) == 1:
+        nothing = np.zeros((len(query.words), 1), np.int64)
+        return Runs(nothing, nothing)
+    first = 0 if query.signatures is not None else 1  # without signatures nobody asks for the runs of vocabulary 0
+    return Runs(*score.find_runs(query.words[:, :, 0], query.bases, *_run_arrays(segment)[:4], first))
+
+
+def _run_arrays(segment: Segment) -> tuple[Array, ...]:
+    names = ("starts", "run_starts", "run_words", "run_lengths", "columns", "postings")
+    return tuple(segment.arrays[name] for name in names)
+
+
+def count(segment: Segment, query: Query, options: SearchOptions, runs: Runs | None) -> npt.NDArray[np.int64]:
+    """Phase 1: count the live features of every exact mask of two or more lists [Q, 2^K] in one segment.
+
+    With several assignments, or with sets of images (which are then counted), also of the masks of one list.
+    """
+    n_vocabularies = len(query.sizes)
+    counts = np.zeros((len(query.words), 1 << n_vocabularies), np.int64)
+    if query.words.shape[2] > 1 or options.sets == "image":
+        score.count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks,
+                            options.sets == "image", counts)  # fmt: skip
+        return counts
+    runs = runs or find_runs(segment, query)
+    if n_vocabularies == 2 and len(segment.alive) == 0:
+        counts[:, 3] = runs.ends[:, 1] - runs.begins[:, 1]
+    else:
+        no_delta, no_scores = np.empty((0, 0), np.float32), np.empty(0, np.float32)
+        _visit_shared(segment, query, runs, segment.alive, no_delta, counts, no_scores)
+    return counts
+
+
+def vote(segment: Segment, query: Query, weights: Weights, options: SearchOptions,
+         runs: Runs | None = None) -> npt.NDArray[np.float32]:  # fmt: skip
+    """Phase 2: sum the votes for every image of one segment [n_images], before the norm."""
+    scores = np.zeros(segment.n_images, np.float32)
+    if is_general(query, options):
+        _vote_matches(segment, query, weights, options, scores)
+        return scores
+    if query.signatures is None:
+        return _vote_lists(segment, query, weights, runs)
+    runs = runs or find_runs(segment, query)
+    arrays = segment.arrays
+    score.vote_hamming(query.words[:, :, 0], query.bases, runs.begins, runs.ends, arrays["starts"], arrays["columns"],
+                       arrays["postings"], arrays["signatures"], query.signatures[:, :, 0], weights.idf[:, :, 0],
+                       weights.factors, weights.closeness, scores)  # fmt: skip
+    return scores
+
+
+def total(segment: Segment, query: Query, weights: Weights, options: SearchOptions) -> npt.NDArray[np.float64]:
+    """Between the phases, for burstiness across images: sum the votes of every query feature in one segment [Q]."""
+    totals = np.zeros(len(query.words))
+    _vote_matches(segment, query, weights, options, np.empty(0, np.float32), totals)
+    return totals
+
+
+def _vote_lists(segment: Segment, query: Query, weights: Weights, runs: Runs | None) -> npt.NDArray[np.float32]:
+    """Add each list once with the summed weight of its query features, then correct the features that lists share."""
+    scores = np.zeros(segment.n_images, weights.delta.dtype)
+    postings = segment.arrays["postings"]
+    score.add_lists(*weights.lists, segment.arrays["starts"], postings, scores)
+    if not weights.delta.any():
+        return scores.astype(np.float32, copy=False)
+    runs = runs or find_runs(segment, query)
+    if len(query.sizes) == 2:
+        score.add_runs(runs.begins[:, 1], runs.ends[:, 1], weights.delta[:, 3], postings, scores)
+    else:
+        _visit_shared(segment, query, runs, NONE_DELETED, weights.delta, np.empty((0, 0), np.int64), scores)
+    return scores.astype(np.float32, copy=False)
+
+
+def _visit_shared(segment: Segment, query: Query, runs: Runs, alive: Array, delta: Array, counts: Array,
+                  scores: Array) -> None:  # fmt: skip
+    arrays = segment.arrays
+    score.visit_shared(query.words[:, :, 0], query.bases, runs.begins, runs.ends, arrays["starts"], arrays["columns"],
+                       arrays["postings"], alive, delta, counts, scores)  # fmt: skip
+
+
+def _vote_matches(segment: Segment, query: Query, weights: Weights, options: SearchOptions,
+                  scores: npt.NDArray[np.float32], totals: npt.NDArray[np.float64] | None = None) -> None:  # fmt: skip
+    signatures = np.empty(0, np.uint64) if query.signatures is None else segment.arrays["signatures"]
+    query_signatures = np.zeros(query.words.shape, np.uint64) if query.signatures is None else query.signatures
+    score.vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
+                       weights.factors, weights.closeness, segment.alive, query.masks, options.sets == "image",
+                       options.burstiness in ("intra", "both"), options.burstiness in ("inter", "both"),
+                       weights.on_difference, weights.totals if totals is None else totals, scores)  # fmt: skip
+
+
+def count_sets(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions, over: Map,
+               runs: Sequence[Runs | None] | None = None) -> npt.NDArray[np.int64]:  # fmt: skip
+    """Sum phase 1 over segments: features (or images) of every exact mask [Q, 2^K]; zeros for rules that do not ask."""
+    n_vocabularies = len(query.sizes)
+    counts = np.zeros((len(query.words), 1 << n_vocabularies), np.int64)
+    if not merging.needs_counts(options.merge, n_vocabularies):
+        return counts
+    runs = runs or [None] * len(segments)
+    for part in over(lambda segment, found: count(segment, query, options, found), segments, runs):
+        counts += part
+    if query.words.shape[2] > 1 or options.sets == "image":
+        return counts
+    words = query.words[:, :, 0]
+    lengths = np.where(words >= 0, statistics.occurrences[query.numbers[:, :, 0]], 0)
+    masks = np.arange(1 << n_vocabularies)
+    for k in range(n_vocabularies):  # those in one list only: its length, less all that it shares
+        shared = masks[(masks >> k & 1 == 1) & (masks != 1 << k)]
+        counts[:, 1 << k] = lengths[:, k] - counts[:, shared].sum(axis=1)
+    return counts
+
+
+def weigh(query: Query, counts: npt.NDArray[np.int64], statistics: Statistics, options: SearchOptions) -> Weights:
+    """Turn the counts of the whole collection into the weights that every segment votes with."""
+    squares = weighting.idf_squared(statistics, options.idf)
+    on = options.burstiness_on
+    return Weights(
+        factors=merging.factors(counts, options, statistics.n_images),
+        numbers=query.numbers,
+        idf=np.where(query.words >= 0, squares[query.numbers], 0.0).astype(np.float32),
+        closeness=weighting.closeness(options),
+        totals=np.zeros(len(query.words)),
+        on_difference=on == "difference" or (on == "auto" and options.merge == "bayes"),
+    )
+
+
+def votes(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions,
+          over: Map) -> Iterable[npt.NDArray[np.float32]]:  # fmt: skip
+    """Score a query: both phases; gives the votes of each segment in turn."""
+    runs: list[Runs | None] = [None] * len(segments)
+    if merging.needs_counts(options.merge, len(query.sizes)) and not is_general(query, options):
+        runs = list(over(lambda segment: find_runs(segment, query), segments))  # both phases want them: look up once
+    counts = count_sets(segments, query, statistics, options, over, runs)
+    weights = weigh(query, counts, statistics, options)
+    if options.burstiness in ("inter", "both"):
+        for part in over(lambda segment: total(segment, query, weights, options), segments):
+            weights.totals[:] += part
+    return over(lambda segment, found: vote(segment, query, weights, options, found), segments, runs)

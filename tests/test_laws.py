@@ -1,0 +1,217 @@
+"""The engine against the oracle on random collections, and the laws that hold for every collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import polyvoc
+import reference
+from polyvoc.records import Merge, SearchOptions, Sets
+from worlds import World, random_world, with_assignments
+
+RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
+BURSTINESS = ("none", "intra", "inter", "both")
+# Every choice of: is there a Hamming test?, burstiness, where, idf, norm.
+GRID = list(
+    product(
+        (False, True),
+        BURSTINESS,
+        ("auto", "difference", "all"),
+        ("average", "plain", "none"),
+        ("tfidf", "tf", "none"),
+    )
+)
+TOLERANCE = 1e-4  # relative; the engine may count in float32
+FLOOR = 1e-6  # of the largest score: below it scores are compared absolutely
+
+
+def grid_options(number: int, **fixed: Any) -> SearchOptions:
+    """Give the options of a place in the grid, with numbers drawn for what is not a choice."""
+    rng = np.random.default_rng([7, number])
+    hamming, burstiness, burstiness_on, idf, norm = GRID[number % len(GRID)]
+    lines = ((0.6, 0.4), (0.5, 0.2), (0.0, 0.3), (1.5, 0.3), (1.0, -0.3))  # the last two leave [0, 1]
+    values = {
+        "hamming": int(rng.choice([0, 12, 20, 24, 64])) if hamming else None,
+        "sigma": float(rng.choice([16.0, 8.0])),
+        "burstiness": burstiness,
+        "burstiness_on": burstiness_on,
+        "idf": idf,
+        "norm": norm,
+        "line": lines[int(rng.integers(len(lines)))],
+        "c": float(rng.choice([30.0, 1.0, 0.01])),
+    }
+    return SearchOptions(**{**values, **fixed})
+
+
+def spread_options(count: int, **fixed: Any) -> Iterator[tuple[int, SearchOptions]]:
+    """Give `count` numbers with options from all over the grid: 97 and the length of the grid are coprime."""
+    for number in range(count):
+        sets = np.random.default_rng([8, number]).choice(["feature", "image"])
+        yield number, grid_options(97 * number, **{"sets": str(sets), **fixed})
+
+
+@cache
+def world_and_index(seed: int, k: int | None = None) -> tuple[World, polyvoc.Index]:
+    world = random_world(seed, k)
+    return world, index_of(world)
+
+
+def index_of(world: World, **changes: Any) -> polyvoc.Index:
+    return polyvoc.Index.from_words(
+        world.images, world.sizes, **{"signatures": world.image_signatures, **changes}
+    )
+
+
+def engine(
+    index: polyvoc.Index, world: World, options: SearchOptions, threads: int | None = None
+) -> npt.NDArray[Any]:
+    signatures = None if options.hamming is None else world.query_signatures
+    return np.asarray(index.score_words(world.words, signatures=signatures, options=options, threads=threads))
+
+
+def oracle(world: World, options: SearchOptions) -> npt.NDArray[np.float64]:
+    return reference.score_words(
+        world.images, world.sizes, world.words, options, world.image_signatures, world.query_signatures
+    )
+
+
+def assert_close(scores: npt.NDArray[Any], expected: npt.NDArray[Any], case: object) -> None:
+    assert scores.shape == expected.shape, case
+    assert np.isfinite(scores).all(), case
+    scale = np.maximum(expected, FLOOR * expected.max(initial=0.0))
+    error = np.abs(scores.astype(np.float64) - expected)
+    assert (error <= TOLERANCE * scale).all(), f"{case}\nscores   {scores}\nexpected {expected}"
+
+
+def assert_same(scores: npt.NDArray[Any], expected: npt.NDArray[Any], case: object) -> None:
+    assert np.array_equal(scores, expected), f"{case}\nscores   {scores}\nexpected {expected}"
+
+
+@pytest.mark.parametrize("sets", ["feature", "image"])
+@pytest.mark.parametrize("merge", RULES)
+def test_engine_agrees_with_the_oracle(merge: Merge, sets: Sets) -> None:
+    positive = 0
+    for number in range(3 * len(GRID)):
+        world, index = world_and_index(number)
+        options = grid_options(number, merge=merge, sets=sets)
+        expected = oracle(world, options)
+        positive += bool(expected.any())
+        assert_close(engine(index, world, options), expected, (number, options))
+    assert positive > len(GRID)  # a comparison of zeros would show nothing
+
+
+@pytest.mark.parametrize("assignments", [1, 2, 3])
+@pytest.mark.parametrize("merge", RULES)
+def test_engine_agrees_with_several_words_per_feature(merge: Merge, assignments: int) -> None:
+    positive = 0
+    for number, options in spread_options(len(GRID), merge=merge, assignments=assignments):
+        single, index = world_and_index(number)
+        world = with_assignments(single, number, assignments)
+        expected = oracle(world, options)
+        positive += bool(expected.any())
+        assert_close(engine(index, world, options), expected, (number, options))
+    assert positive > len(GRID) / 4
+
+
+@pytest.mark.parametrize("k", range(4, 10))
+def test_engine_agrees_with_many_vocabularies(k: int) -> None:
+    for merge in RULES:
+        for number, options in spread_options(16, merge=merge):
+            world, index = world_and_index(number, k)
+            assert_close(engine(index, world, options), oracle(world, options), (number, options))
+            several = replace(options, assignments=2)
+            world = with_assignments(world, number, 2)
+            assert_close(engine(index, world, several), oracle(world, several), (number, several))
+
+
+def test_signatures_are_optional() -> None:
+    for number, options in spread_options(40, hamming=None):
+        world, index = world_and_index(number)
+        bare = engine(index_of(world, signatures=None), world, options)
+        assert_same(bare, engine(index, world, options), (number, options))
+        spare = index.score_words(world.words, signatures=world.query_signatures, options=options)
+        assert_same(spare, bare, (number, options))
+
+
+@pytest.mark.parametrize("burstiness", BURSTINESS)
+def test_segments_do_not_matter(burstiness: str) -> None:
+    for number, options in spread_options(50, burstiness=burstiness):
+        world, index = world_and_index(number)
+        whole = [engine(index, world, replace(options, merge=merge)) for merge in RULES]
+        for segment_images in (1, 2, 3):
+            parts = index_of(world, segment_images=segment_images)
+            for merge, expected in zip(RULES, whole, strict=True):
+                scores = engine(parts, world, replace(options, merge=merge))
+                assert_same(scores, expected, (number, segment_images, merge, options))
+
+
+def test_threads_do_not_matter() -> None:
+    for number, options in spread_options(40):
+        world = random_world(number)
+        index = index_of(world, segment_images=2)
+        for merge in RULES:
+            rule = replace(options, merge=merge)
+            expected = engine(index, world, rule, threads=1)
+            for threads in (2, 4, None):
+                assert_same(engine(index, world, rule, threads=threads), expected, (number, threads, rule))
+
+
+def test_order_of_images_does_not_matter() -> None:
+    for number, options in spread_options(100):
+        world, index = world_and_index(number)
+        order = np.random.default_rng(number).permutation(len(world.images))
+        shuffled = replace(
+            world,
+            images=tuple(world.images[i] for i in order),
+            image_signatures=tuple(world.image_signatures[i] for i in order),
+        )
+        other = index_of(shuffled, segment_images=4)
+        for merge in RULES:
+            rule = replace(options, merge=merge)
+            expected = engine(index, world, rule)[order].astype(np.float64)
+            assert_close(engine(other, shuffled, rule), expected, (number, rule))
+
+
+def test_one_vocabulary_makes_all_rules_equal() -> None:
+    for number, options in spread_options(100):
+        world, index = world_and_index(number, 1)
+        expected = engine(index, world, replace(options, merge="b0")).astype(np.float64)
+        for merge in RULES[1:]:
+            rule = replace(options, merge=merge)
+            assert_close(engine(index, world, rule), expected, (number, rule))
+
+
+def test_nothing_in_common_gives_zero() -> None:
+    for number, options in spread_options(60):
+        world = random_world(number)
+        # One more word per vocabulary, which only the query has.
+        apart = replace(
+            world,
+            sizes=tuple(size + 1 for size in world.sizes),
+            words=np.broadcast_to(np.array(world.sizes, dtype=np.int32), world.words.shape).copy(),
+        )
+        index = index_of(apart)
+        for merge in RULES:
+            rule = replace(options, merge=merge)
+            assert_same(engine(index, apart, rule), np.zeros(len(world.images)), (number, rule))
+
+
+def test_inputs_stay_as_they_are() -> None:
+    for number, options in spread_options(40):
+        for assignments in (1, 2):
+            world = with_assignments(random_world(number), number, assignments)
+            rule = replace(options, assignments=assignments)
+            before = [array.copy() for array in world.arrays()]
+            expected = engine(index_of(world), world, rule)
+            for array in world.arrays():
+                array.flags.writeable = False
+            assert_same(engine(index_of(world), world, rule), expected, (number, rule))
+            assert all(np.array_equal(a, b) for a, b in zip(before, world.arrays(), strict=True))

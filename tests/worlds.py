@@ -1,0 +1,133 @@
+"""Small random collections with what tends to break an engine: empty images, bursts, unused words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BITS = 64
+MOST_VOCABULARIES = 9
+LARGEST_VOCABULARY = 30
+
+Words = npt.NDArray[np.int32]
+Signatures = npt.NDArray[np.uint64]
+Feature = tuple[list[int], list[int]]  # K words, K signatures
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A collection and a query, as words and signatures."""
+
+    images: tuple[Words, ...]  # N times [n_i, K]
+    sizes: tuple[int, ...]  # K
+    words: Words  # [q, K], or [q, K, A] with -1 for none
+    image_signatures: tuple[Signatures, ...]  # N times [n_i, K]
+    query_signatures: Signatures  # as words
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """Give every array of the world."""
+        return [*self.images, self.words, *self.image_signatures, self.query_signatures]
+
+
+def random_world(seed: int, k: int | None = None) -> World:
+    """Give the world of a seed: K of 1..3 unless forced, 1..12 images of 0..25 features, a query of 0..8."""
+    rng = np.random.default_rng([2014, seed])
+    k = int(rng.integers(1, 4)) if k is None else k
+    assert 1 <= k <= MOST_VOCABULARIES
+    maker = _Maker(rng, k)
+    most = int(rng.choice([2, 6, 12, 25]))  # sparse collections too, else the average idf is mostly 0
+    collection: list[list[Feature]] = []
+    for _ in range(int(rng.integers(1, 13))):
+        count = 0 if rng.random() < 0.1 else int(rng.integers(0, most + 1))
+        image: list[Feature] = []
+        for _ in range(count):
+            image.append(maker.indexed(image, [y for other in collection for y in other]))
+        collection.append(image)
+    features = [y for image in collection for y in image]
+    query = [maker.queried(features) for _ in range(int(rng.integers(0, 9)))]
+    return World(
+        images=tuple(_words(image, k) for image in collection),
+        sizes=maker.sizes,
+        words=_words(query, k),
+        image_signatures=tuple(_signatures(image, k) for image in collection),
+        query_signatures=_signatures(query, k),
+    )
+
+
+def with_assignments(world: World, seed: int, assignments: int) -> World:
+    """Give the world with A distinct words per query feature and vocabulary, -1 where there are fewer.
+
+    The nearest word stays among them, except in the rare vocabulary that assigns nothing at all; the places
+    of words and of -1 are shuffled.
+    """
+    rng = np.random.default_rng([1999, seed])
+    shape = (*world.words.shape, assignments)
+    words = np.full(shape, -1, dtype=np.int32)
+    signatures = rng.integers(0, 2**BITS, shape, dtype=np.uint64)  # noise where there is no word
+    for x, k in np.ndindex(*world.words.shape):
+        if rng.random() < 0.05:
+            continue
+        nearest = int(world.words[x, k])
+        others = [word for word in rng.permutation(world.sizes[k]).tolist() if word != nearest]
+        chosen = [nearest, *others[: int(rng.integers(0, assignments))]]
+        places = rng.permutation(assignments)[: len(chosen)]
+        words[x, k, places] = chosen
+        signature = int(world.query_signatures[x, k])
+        signatures[x, k, places] = [signature, *(_flip(rng, signature, 20) for _ in chosen[1:])]
+    return replace(world, words=words, query_signatures=signatures)
+
+
+class _Maker:
+    """Draws features of correlated vocabularies: the further words are often functions of the first."""
+
+    def __init__(self, rng: np.random.Generator, k: int) -> None:
+        self.rng = rng
+        sizes = rng.permutation(np.arange(1, LARGEST_VOCABULARY + 1))[:k]
+        self.sizes = tuple(int(size) for size in sizes)
+        # A fifth of each vocabulary is never used by the collection.
+        self.used = [rng.permutation(size)[: max(1, round(0.8 * size))] for size in self.sizes]
+        self.follow = [rng.choice(used, self.sizes[0]) for used in self.used]
+        self.base = [int(rng.integers(0, 2**BITS, dtype=np.uint64)) for _ in self.sizes]
+
+    def indexed(self, image: list[Feature], elsewhere: list[Feature]) -> Feature:
+        """Draw a feature of the collection: a burst in its image, a copy from another, or a new one."""
+        luck = self.rng.random()
+        if luck < 0.25 and image:
+            return self._copy(image, flips=6)
+        if luck < 0.45 and elsewhere:
+            return self._copy(elsewhere, flips=12)
+        first = int(self.rng.choice(self.used[0]))
+        words = [first]
+        for used, follow in zip(self.used[1:], self.follow[1:], strict=True):
+            words.append(int(follow[first]) if self.rng.random() < 0.7 else int(self.rng.choice(used)))
+        return words, [_flip(self.rng, base, 16) for base in self.base]
+
+    def queried(self, features: list[Feature]) -> Feature:
+        """Draw a query feature: a copy of an indexed one with some other words, or any words at all."""
+        anything = [int(self.rng.integers(size)) for size in self.sizes]
+        if not features or self.rng.random() < 0.3:
+            return anything, [_flip(self.rng, base, 24) for base in self.base]
+        words, signatures = self._copy(features, flips=8)
+        stray = self.rng.random(len(words)) < 0.2
+        return [a if s else w for w, a, s in zip(words, anything, stray, strict=True)], signatures
+
+    def _copy(self, features: list[Feature], flips: int) -> Feature:
+        words, signatures = features[int(self.rng.integers(len(features)))]
+        return list(words), [_flip(self.rng, signature, flips) for signature in signatures]
+
+
+def _flip(rng: np.random.Generator, signature: int, most: int) -> int:
+    """Give the signature with 0..most of its bits flipped."""
+    bits = rng.permutation(BITS)[: int(rng.integers(0, most + 1))]
+    return signature ^ sum(1 << int(bit) for bit in bits)
+
+
+def _words(features: list[Feature], k: int) -> Words:
+    return np.array([words for words, _ in features], dtype=np.int32).reshape(-1, k)
+
+
+def _signatures(features: list[Feature], k: int) -> Signatures:
+    return np.array([signatures for _, signatures in features], dtype=np.uint64).reshape(-1, k)
