@@ -1,0 +1,157 @@
+"""Here is a photograph: which local features has it? SIFT of OpenCV as rootSIFT, strongest first.
+
+Second stage of the flow: file -> pixels -> features -> words.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import ImageError, OptionError
+from polyvoc.images import GreyImage, Source, describe, read_grey
+from polyvoc.records import FeatureOptions, Features, Floats
+
+MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
+
+
+def extract(source: Source, options: FeatureOptions = FeatureOptions()) -> Features:  # noqa: B008 (frozen)
+    """Give the features of one photograph: a path, or the bytes of its file."""
+    return extract_pixels(read_grey(source, options.long_side), options, describe(source))
+
+
+def extract_pixels(image: GreyImage, options: FeatureOptions, name: str) -> Features:
+    """Give the features of pixels already read; `name` says in messages what they show."""
+    try:
+        features = detect(image, options.max_features)
+    except (MemoryError, cv2.error) as error:
+        raise ImageError(f"{name}: SIFT fails on it ({type(error).__name__}); remove it") from error
+    if len(features) < MIN_FEATURES:
+        raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
+    return features
+
+
+def extract_many(
+    sources: Iterable[Path],
+    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
+    threads: int | None = None,
+) -> Generator[tuple[Path, Features | ImageError], None, None]:
+    """Give (path, features), or (path, what is wrong with it), in the order of the sources, using all cores.
+
+    Work runs only a few photographs ahead, so memory does not grow with the collection. Closing the generator
+    early waits for those in work and begins no other.
+    """
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
+    return _extract_many(iter(sources), options, threads or os.cpu_count() or 1)
+
+
+def _extract_many(
+    paths: Iterator[Path], options: FeatureOptions, threads: int
+) -> Generator[tuple[Path, Features | ImageError], None, None]:
+    ahead: deque[tuple[Path, Future[Features | ImageError]]] = deque()
+    with _one_cv2_thread(), ThreadPoolExecutor(threads, "polyvoc-extract") as pool:
+        try:
+            while True:
+                for path in islice(paths, 2 * threads - len(ahead)):
+                    ahead.append((path, pool.submit(_attempt, path, options)))
+                if not ahead:
+                    return
+                path, result = ahead.popleft()
+                yield path, result.result()
+        finally:
+            for _, waiting in ahead:
+                waiting.cancel()
+
+
+def detect(image: GreyImage, max_features: int) -> Features:
+    """Give the features of pixels already read, strongest first; perhaps none."""
+    # Without the precise upscale every position lies 0.24 pixel too far right and down (measured on blobs).
+    sift = cv2.SIFT.create(nfeatures=max_features, enable_precise_upscale=True)
+    keypoints, descriptors = sift.detectAndCompute(image.pixels, None)
+    if descriptors is None:
+        descriptors = np.empty((0, sift.descriptorSize()), np.float32)
+    # [n, 5]  x, y, diameter, angle, response
+    table = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
+    x, y, size, angle, response = table.T
+    # OpenCV keeps all that tie with the last one: break ties by position, then cut.
+    order = np.lexsort((angle, size, x, y, -response))[:max_features]
+    height, width = image.pixels.shape
+    # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
+    # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
+    factor = np.array([image.width / width, image.height / height])
+    return Features(
+        xy=((table[order, :2] + 0.5) * factor - 0.5).astype(np.float32),
+        scale=(size[order] * np.sqrt(factor.prod())).astype(np.float32),
+        angle=angle[order],
+        descriptors=root_sift(descriptors[order]),
+        width=image.width,
+        height=image.height,
+    )
+
+
+def root_sift(descriptors: npt.ArrayLike) -> Floats:
+    """Give SIFT descriptors [n, dimension] as rootSIFT: L1-normalised, then the square root of each value.
+
+    Their Euclidean distance is that of the Hellinger kernel (Arandjelovic and Zisserman, CVPR 2012). Rows get
+    unit L2 norm; a row of zeros stays so.
+    """
+    values = np.array(descriptors)
+    if values.ndim != 2 or values.dtype.kind not in "uif":
+        raise OptionError(f"descriptors: {values.dtype} of shape {values.shape} should be numbers [n, dimension]")
+    values = values.astype(np.float64)  # sums of squares of float32 drift from 1
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise OptionError("descriptors: some values are negative or not finite, unlike SIFT; check their source")
+    sums = values.sum(axis=1, keepdims=True)  # [n, 1]
+    return np.sqrt(values / np.where(sums > 0, sums, 1)).astype(np.float32)
+
+
+def check_features(features: Features, dimension: int) -> None:
+    """Refuse features, perhaps made elsewhere, that would harm an index: wrong dimension, or not finite."""
+    if features.descriptors.shape[1] != dimension:
+        raise OptionError(f"features: descriptors have {features.descriptors.shape[1]} values, not {dimension}")
+    for name in ("xy", "scale", "angle", "descriptors"):
+        if not np.isfinite(getattr(features, name)).all():
+            raise OptionError(f"features: {name} holds values that are not finite; extract them again")
+    if (features.scale < 0).any():
+        raise OptionError("features: some scales are negative; extract them again")
+    if features.width < 1 or features.height < 1:
+        raise OptionError(f"features: the image is {features.width} x {features.height} pixels; give its true size")
+
+
+def _attempt(path: Path, options: FeatureOptions) -> Features | ImageError:
+    try:
+        return extract(path, options)
+    except ImageError as error:
+        return ImageError(str(error))  # anew: the traceback would keep the pixels alive
+
+
+_pool_lock = threading.Lock()
+_pools = [0, 0]  # how many pools run, and OpenCV's number of threads before the first
+
+
+@contextmanager
+def _one_cv2_thread() -> Iterator[None]:
+    """Leave OpenCV one thread while pools run, which use cores better; the last to end restores the rest."""
+    with _pool_lock:
+        if _pools[0] == 0:
+            _pools[1] = cv2.getNumThreads()
+            cv2.setNumThreads(1)
+        _pools[0] += 1
+    try:
+        yield
+    finally:
+        with _pool_lock:
+            _pools[0] -= 1
+            if _pools[0] == 0:
+                cv2.setNumThreads(_pools[1])

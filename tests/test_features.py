@@ -1,0 +1,313 @@
+"""Features are found where the picture has them, in a fixed order, whatever the file, turn or threads."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image, ImageDraw
+
+from polyvoc import features as features_module
+from polyvoc.errors import ImageError, OptionError
+from polyvoc.features import check_features, detect, extract, extract_many, root_sift
+from polyvoc.images import GreyImage
+from polyvoc.records import FeatureOptions, Features
+
+
+def scene(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
+    """Overlapping discs and boxes: many features, at all scales."""
+    rng = np.random.default_rng(seed)
+    image = Image.new("RGB", (width, height), (90, 120, 150))
+    draw = ImageDraw.Draw(image)
+    for _ in range(150):
+        x, y, size = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(3, 40)
+        shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
+        shape((x, y, x + size, y + size * rng.uniform(0.5, 2)), fill=tuple(rng.integers(0, 256, 3).tolist()))
+    return image
+
+
+def encode(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def blob(width: int, height: int, centre: tuple[float, float], sigma: float) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    values = 40 + 180 * np.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / (2 * sigma**2))
+    return Image.fromarray(np.rint(values).astype(np.uint8))
+
+
+def assert_same(a: Features, b: Features) -> None:
+    for name in ("xy", "scale", "angle", "descriptors", "width", "height"):
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"{n}.jpg" for n in range(7)]
+    for n, path in enumerate(paths):
+        path.write_bytes(encode(scene(160, 120, seed=n), "JPEG"))
+    paths[3].write_bytes(b"no image")
+    return paths
+
+
+# --- one photograph -----------------------------------------------------------------------------------------
+
+
+def test_shapes_types_and_norms() -> None:
+    found = extract(encode(scene()))
+    n = len(found)
+    assert n > 100
+    assert found.xy.shape == (n, 2)
+    assert found.scale.shape == found.angle.shape == (n,)
+    assert found.descriptors.shape == (n, 128)
+    assert {getattr(found, name).dtype for name in ("xy", "scale", "angle", "descriptors")} == {np.dtype(np.float32)}
+    assert np.allclose(np.linalg.norm(found.descriptors, axis=1), 1, atol=1e-6)
+    assert ((found.angle >= 0) & (found.angle <= 360)).all()
+    check_features(found, 128)
+
+
+def test_fewer_are_the_first_of_more() -> None:
+    data = encode(scene())
+    many, few = extract(data), extract(data, FeatureOptions(max_features=50))
+    assert len(few) == 50
+    assert np.array_equal(few.xy, many.xy[:50])
+    assert np.allclose(few.descriptors, many.descriptors[:50])
+
+
+def test_strongest_comes_first() -> None:
+    # Five equal blobs, fainter from left to right.
+    image = sum((np.asarray(blob(320, 64, (32 + 64 * n, 32), 4)).astype(float) - 40) * (1 - 0.15 * n) for n in range(5))
+    found = extract(encode(Image.fromarray(np.uint8(np.asarray(image) + 20))))
+    best = [int(np.flatnonzero(np.linalg.norm(found.xy - (32 + 64 * n, 32), axis=1) < 1)[0]) for n in range(5)]
+    assert best == sorted(best)
+
+
+def test_ties_are_cut_and_ordered_by_place() -> None:
+    tile = np.asarray(blob(64, 64, (32, 32), 4))
+    image = GreyImage(np.tile(tile, (6, 6)), 384, 384)
+    found = detect(image, 10)
+    assert len(found) == 10
+    assert_same(found, detect(image, 10))
+    assert found.xy[:, 1].max() < 384 / 2  # equal responses: the topmost come first
+
+
+@pytest.mark.parametrize("sigma", [2.0, 4.0, 8.0])
+def test_blob_is_found_to_a_tenth_of_a_pixel(sigma: float) -> None:
+    found = extract(encode(blob(256, 200, (120, 97), sigma)), FeatureOptions(max_features=1))
+    assert np.abs(found.xy[0] - (120, 97)).max() < 0.1
+
+
+@pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("JPEG", {"quality": 95})])
+@pytest.mark.parametrize("centre", [(300, 250), (2790, 1733), (1501, 1003)])
+def test_blob_of_a_large_photograph_is_where_it_was(form: str, options: dict[str, Any], centre: tuple[int, int]) -> None:
+    found = extract(encode(blob(3001, 2003, centre, 20), form, **options), FeatureOptions(max_features=1))
+    assert (found.width, found.height) == (3001, 2003)
+    assert np.abs(found.xy[0] - centre).max() < 0.5
+    small = extract(encode(blob(256, 256, (128, 128), 20)), FeatureOptions(max_features=1))
+    assert found.scale[0] == pytest.approx(small.scale[0], rel=0.1)
+
+
+def test_angle_is_clockwise_from_the_x_axis() -> None:
+    upright, turned = (
+        scene(240, 240),
+        scene(240, 240).transpose(Image.Transpose.ROTATE_270),
+    )  # clockwise by 90
+    a, b = extract(encode(upright)), extract(encode(turned))
+    expected = np.stack([239 - a.xy[:, 1], a.xy[:, 0]], axis=1)
+    nearest = np.argmin(np.linalg.norm(a.descriptors[:, None] - b.descriptors[None], axis=2), axis=1)
+    matched = np.linalg.norm(b.xy[nearest] - expected, axis=1) < 1
+    assert matched.mean() > 0.8
+    difference = (b.angle[nearest] - a.angle)[matched] % 360
+    assert np.median(np.abs(difference - 90)) < 2
+
+
+# The turn with which a camera that writes this orientation stores an upright scene: the inverse of its cure.
+STORED = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_every_orientation_gives_the_same_features(orientation: int) -> None:
+    image = scene()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = image.transpose(Image.Transpose(STORED[orientation]))
+    assert_same(extract(encode(image)), extract(encode(turned, exif=exif)))
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_every_orientation_of_a_reduced_jpeg_agrees_within_a_pixel(orientation: int) -> None:
+    image = scene(1003, 701)  # no multiple of 8: the last blocks stick out, on another side in each turn
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = image.transpose(Image.Transpose(STORED[orientation]))
+    options = FeatureOptions(long_side=128, max_features=100)
+    expected = extract(encode(image, "JPEG", quality=98), options)
+    found = extract(encode(turned, "JPEG", quality=98, exif=exif), options)
+    assert (found.width, found.height) == (1003, 701)
+    apart = np.linalg.norm(expected.xy[:, None] - found.xy[None], axis=2).min(axis=1)
+    assert np.median(apart) < 1
+
+
+def test_depth_and_source_do_not_matter(tmp_path: Path) -> None:
+    grey = np.asarray(scene().convert("L"))
+    path = tmp_path / "photograph.png"
+    path.write_bytes(encode(Image.fromarray(grey)))
+    found = extract(path)
+    assert_same(found, extract(path.read_bytes()))
+    assert_same(found, extract(str(path)))
+    assert_same(found, extract(encode(Image.fromarray(grey.astype(np.uint16) * 257))))
+
+
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_textureless_is_refused(level: int) -> None:
+    with pytest.raises(ImageError, match=r"image of \d+ bytes: no texture: 0 features found"):
+        extract(encode(Image.new("L", (200, 200), level)))
+
+
+def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for trouble in (cv2.error("weird"), MemoryError()):
+
+        def fail(*_: object, trouble: Exception = trouble) -> Features:
+            raise trouble
+
+        monkeypatch.setattr(features_module, "detect", fail)
+        with pytest.raises(ImageError, match="SIFT fails on it"):
+            extract(encode(scene()))
+
+
+# --- many photographs ---------------------------------------------------------------------------------------
+
+
+def test_many_are_as_one_by_one_in_order(files: list[Path]) -> None:
+    one, several = list(extract_many(files, threads=1)), list(extract_many(files, threads=3))
+    assert [path for path, _ in one] == [path for path, _ in several] == files
+    for (path, a), (_, b) in zip(one, several, strict=True):
+        if isinstance(a, ImageError):
+            assert str(a) == str(b)
+        else:
+            assert isinstance(b, Features)
+            assert_same(a, b)
+            assert_same(a, extract(path))
+
+
+def test_broken_file_is_told_and_the_rest_go_on(files: list[Path]) -> None:
+    answers = dict(extract_many([*files, files[0].parent / "missing.jpg"]))
+    errors = {path.name: str(answer) for path, answer in answers.items() if isinstance(answer, ImageError)}
+    assert set(errors) == {"3.jpg", "missing.jpg"}
+    assert "3.jpg: not an image" in errors["3.jpg"]
+
+
+def test_nothing_gives_nothing() -> None:
+    assert list(extract_many([])) == []
+
+
+def test_look_ahead_is_bounded(files: list[Path]) -> None:
+    taken = 0
+
+    def endless() -> Iterator[Path]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield files[0]
+
+    answers = extract_many(endless(), threads=2)
+    for n in range(1, 6):
+        next(answers)
+        assert taken <= n + 4
+    answers.close()
+    assert taken <= 9
+
+
+def test_closing_early_ends_the_threads_and_restores_opencv(files: list[Path]) -> None:
+    before, alive = cv2.getNumThreads(), threading.active_count()
+    first, second = extract_many(files, threads=2), extract_many(files, threads=2)
+    next(first), next(second)
+    assert cv2.getNumThreads() == 1
+    first.close()
+    assert cv2.getNumThreads() == 1  # the second still runs
+    second.close()
+    assert cv2.getNumThreads() == before
+    assert threading.active_count() == alive
+
+
+def test_failing_sources_restore_opencv() -> None:
+    def failing() -> Iterator[Path]:
+        raise RuntimeError("the disk is gone")
+        yield
+
+    before = cv2.getNumThreads()
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        list(extract_many(failing()))
+    assert cv2.getNumThreads() == before
+
+
+def test_threads_must_make_sense() -> None:
+    with pytest.raises(OptionError, match="threads=0"):
+        extract_many([], threads=0)
+
+
+# --- descriptors --------------------------------------------------------------------------------------------
+
+
+def test_root_sift_by_hand() -> None:
+    given_ = np.array([[9, 16, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], np.uint8)
+    before = given_.copy()
+    assert np.allclose(root_sift(given_), [[0.6, 0.8, 0, 0], [0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]])
+    assert np.array_equal(given_, before)
+
+
+@given(hnp.arrays(np.float32, (5, 16), elements=st.floats(0, 512, width=32)))
+def test_root_sift_has_unit_norm_and_ignores_scale(values: np.ndarray) -> None:
+    rooted = root_sift(values)
+    some = values.sum(axis=1) > 1e-30
+    assert rooted.dtype == np.float32
+    assert np.allclose(np.linalg.norm(rooted[some], axis=1), 1, atol=1e-6)
+    assert np.allclose(root_sift(values.astype(np.float64) * 7), rooted, atol=1e-6)
+
+
+def test_root_sift_takes_none() -> None:
+    assert root_sift(np.empty((0, 128))).shape == (0, 128)
+
+
+@pytest.mark.parametrize("bad", [[[1, -1]], [[1, np.nan]], [[1, np.inf]], [1, 2], [["a", "b"]]])
+def test_root_sift_refuses_what_is_no_sift(bad: list[Any]) -> None:
+    with pytest.raises(OptionError, match="descriptors: "):
+        root_sift(bad)
+
+
+def made(**changes: Any) -> Features:
+    values: dict[str, Any] = {
+        "xy": np.ones((3, 2), np.float32), "scale": np.ones(3, np.float32), "angle": np.zeros(3, np.float32),
+        "descriptors": np.eye(3, 8, dtype=np.float32), "width": 10, "height": 10,
+    }  # fmt: skip
+    return Features(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"descriptors": np.eye(3, 9, dtype=np.float32)}, "9 values, not 8"),
+        (
+            {"descriptors": np.full((3, 8), np.nan, np.float32)},
+            "descriptors holds values that are not finite",
+        ),
+        ({"xy": np.full((3, 2), np.inf, np.float32)}, "xy holds"),
+        ({"scale": np.full(3, -1, np.float32)}, "scales are negative"),
+        ({"width": 0}, "0 x 10 pixels"),
+    ],
+)
+def test_foreign_features_are_checked(changes: dict[str, Any], message: str) -> None:
+    check_features(made(), 8)
+    with pytest.raises(OptionError, match=message):
+        check_features(made(**changes), 8)
