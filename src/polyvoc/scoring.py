@@ -24,7 +24,6 @@ from polyvoc.weighting import Statistics
 Array = npt.NDArray[Any]
 Map = Callable[..., Iterable[Any]]  # `map` over segments, or the like of a pool of threads or machines
 MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel tells apart
-NONE_DELETED = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +155,7 @@ def count(segment: Segment, query: Query, options: SearchOptions, runs: Runs | N
     if n_vocabularies == 2 and len(segment.alive) == 0:
         counts[:, 3] = runs.ends[:, 1] - runs.begins[:, 1]
     else:
-        no_delta, no_scores = np.empty((0, 0), np.float32), np.empty(0, np.float32)
-        _visit_shared(segment, query, runs, segment.alive, no_delta, counts, no_scores)
+        score.count_shared(*_shared_arrays(segment, query, runs), segment.alive, counts)
     return counts
 
 
@@ -171,10 +169,8 @@ def vote(segment: Segment, query: Query, weights: Weights, options: SearchOption
     if query.signatures is None:
         return _vote_lists(segment, query, weights, runs)
     runs = runs or find_runs(segment, query)
-    arrays = segment.arrays
-    score.vote_hamming(query.words[:, :, 0], query.bases, runs.begins, runs.ends, arrays["starts"], arrays["columns"],
-                       arrays["postings"], arrays["signatures"], query.signatures[:, :, 0], weights.idf[:, :, 0],
-                       weights.factors, weights.closeness, scores)  # fmt: skip
+    score.vote_hamming(*_shared_arrays(segment, query, runs), segment.arrays["signatures"], query.signatures[:, :, 0],
+                       weights.idf[:, :, 0], weights.factors, weights.closeness, scores)  # fmt: skip
     return scores
 
 
@@ -196,15 +192,13 @@ def _vote_lists(segment: Segment, query: Query, weights: Weights, runs: Runs | N
     if len(query.sizes) == 2:
         score.add_runs(runs.begins[:, 1], runs.ends[:, 1], weights.delta[:, 3], postings, scores)
     else:
-        _visit_shared(segment, query, runs, NONE_DELETED, weights.delta, np.empty((0, 0), np.int64), scores)
+        score.vote_shared(*_shared_arrays(segment, query, runs), weights.delta, scores)
     return scores.astype(np.float32, copy=False)
 
 
-def _visit_shared(segment: Segment, query: Query, runs: Runs, alive: Array, delta: Array, counts: Array,
-                  scores: Array) -> None:  # fmt: skip
-    arrays = segment.arrays
-    score.visit_shared(query.words[:, :, 0], query.bases, runs.begins, runs.ends, arrays["starts"], arrays["columns"],
-                       arrays["postings"], alive, delta, counts, scores)  # fmt: skip
+def _shared_arrays(segment: Segment, query: Query, runs: Runs) -> tuple[Array, ...]:
+    lists = tuple(segment.arrays[name] for name in ("starts", "columns", "postings"))
+    return (query.words[:, :, 0], query.bases, runs.begins, runs.ends, *lists)
 
 
 def _vote_matches(segment: Segment, query: Query, weights: Weights, options: SearchOptions,

@@ -7,13 +7,17 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-
 LANES = 64  # signatures that `near_lanes` compares at once
 
 
 def kernel(function):
     """Compile without the GIL, cached on disk; division follows IEEE, as in NumPy."""
     return njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def inlined(function):
+    """Make a part of kernels that is copied into its callers: a call would count references to every array it is given."""
+    return njit(inline="always", nogil=True, error_model="numpy")(function)
 
 
 @intrinsic
@@ -40,30 +44,54 @@ def lowest_bit(typing_context, value):
     return types.int64(types.uint64), generate
 
 
+def _spread(builder, value, lanes):
+    """Put a value into every lane of a vector."""
+    index = ir.IntType(32)
+    undefined = ir.Constant(lanes, ir.Undefined)
+    first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
+    return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
+
+
+def _load(context, builder, array_type, array, position, lanes):
+    """Load LANES elements of an array from a position on."""
+    data = context.make_array(array_type)(context, builder, array).data
+    first = builder.bitcast(builder.gep(data, [position]), lanes.as_pointer())
+    return builder.load(first, align=array_type.dtype.bitwidth // 8)
+
+
 @intrinsic
 def near_lanes(typing_context, signatures, position, signature, threshold):
     """Compare LANES signatures from a position on with one: bit i is set if distance i is within the threshold.
 
     Written as vector instructions because no loop over single postings becomes them: most postings are rejected, and asking
-    one by one costs a mispredicted branch for each that is not.
+    one by one costs a mispredicted branch for each that is not. The array must hold LANES elements from there on.
     """
     if not isinstance(signatures, types.Array) or signatures.dtype != types.uint64:
         return None
 
     def generate(context, builder, call, arguments):
-        word, index = ir.IntType(64), ir.IntType(32)
+        word = ir.IntType(64)
         lanes = ir.VectorType(word, LANES)
-        undefined = ir.Constant(lanes, ir.Undefined)
-        first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
-
-        def in_every_lane(value):
-            return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
-
-        array = context.make_array(call.args[0])(context, builder, arguments[0])
-        first = builder.bitcast(builder.gep(array.data, [arguments[1]]), lanes.as_pointer())
-        differing = builder.xor(builder.load(first, align=8), in_every_lane(arguments[2]))
+        loaded = _load(context, builder, call.args[0], arguments[0], arguments[1], lanes)
+        differing = builder.xor(loaded, _spread(builder, arguments[2], lanes))
         count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes]), f"llvm.ctpop.v{LANES}i64")
-        near = builder.icmp_unsigned("<=", builder.call(count, [differing]), in_every_lane(arguments[3]))
+        near = builder.icmp_unsigned("<=", builder.call(count, [differing]), _spread(builder, arguments[3], lanes))
         return builder.bitcast(near, word)
 
     return types.uint64(signatures, types.int64, types.uint64, types.int64), generate
+
+
+@intrinsic
+def equal_lanes(typing_context, words, position, word):
+    """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
+    if not isinstance(words, types.Array) or words.dtype not in (types.uint16, types.uint32):
+        return None
+
+    def generate(context, builder, call, arguments):
+        element = ir.IntType(call.args[0].dtype.bitwidth)
+        lanes = ir.VectorType(element, LANES)
+        loaded = _load(context, builder, call.args[0], arguments[0], arguments[1], lanes)
+        wanted = _spread(builder, builder.trunc(arguments[2], element), lanes)
+        return builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), ir.IntType(64))
+
+    return types.uint64(words, types.int64, types.int64), generate

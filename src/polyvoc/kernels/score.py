@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, kernel, lowest_bit, near_lanes, popcount
+from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, near_lanes, popcount
 
 GROUP = 32  # query features whose runs are looked up together
-BLOCK = 64  # postings whose words are compared before the first branch, so that the comparison vectorises
 
 # ---------------------------------------------------------------------------------------------------------- looking up
 
 
-@kernel
+@inlined
 def sum_lengths(lengths):
     """Sum uint8 lengths in int32, which vectorises four times wider than int64 (a list has fewer than 2^31 postings)."""
     total = np.int32(0)
@@ -29,7 +28,7 @@ def sum_lengths(lengths):
     return total
 
 
-@kernel
+@inlined
 def find_run(number, partner_word, starts, run_starts, run_words, run_lengths):
     """Find the postings of a list whose partner word is given: (first, after the last)."""
     first = np.int64(run_starts[number])
@@ -96,33 +95,43 @@ def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vo
     return begins, ends
 
 
-@kernel
+@inlined
 def column_of(k, m):
     """Give the column that holds the words of vocabulary m beside the postings of vocabulary k (m not k's partner)."""
     return m - 2 if (k < 2 or m > k) else m - 1
 
 
-@kernel
-def any_equal(block, word):
-    """Tell whether a block of a column holds a word; a function of its own so that it vectorises."""
-    found = 0
-    word = block.dtype.type(word)
-    for i in range(len(block)):
-        found += block[i] == word
-    return found > 0
+@inlined
+def equal_words(column, position, end, word):
+    """Tell which of the next LANES words of a column are equal to one (-1: none): bit i for position + i, 0 from `end` on."""
+    if word < 0:
+        return np.uint64(0)
+    if position + LANES <= len(column):
+        equal = equal_lanes(column, position, word)
+        if end - position < LANES:
+            equal &= (np.uint64(1) << np.uint64(end - position)) - np.uint64(1)
+        return equal
+    equal = np.uint64(0)
+    for p in range(position, end):
+        if np.int64(column[p]) == word:
+            equal |= np.uint64(1) << np.uint64(p - position)
+    return equal
 
 
+
 @kernel
-def mask_of(position, k, words, columns, begin, end):
-    """Give the vocabularies in whose lists the feature at a position of list k stands. words: [K] local, -1 for none."""
-    mask = 1 << k
-    if begin <= position < end:
-        mask |= 2 if k == 0 else 1
-    for m in range(1, len(words)):
-        is_column = m != k and not (k == 0 and m == 1) and words[m] >= 0
-        if is_column and np.int64(columns[column_of(k, m), position]) == words[m]:
-            mask |= 1 << m
-    return mask
+def longest_query(words, bases, starts):
+    """Give the largest number of postings that one query feature meets. words: [Q, K, A]."""
+    longest = 0
+    for q in range(len(words)):
+        total = 0
+        for k in range(words.shape[1]):
+            for a in range(words.shape[2]):
+                if words[q, k, a] >= 0:
+                    number = bases[k] + words[q, k, a]
+                    total += np.int64(starts[number + 1]) - np.int64(starts[number])
+        longest = max(longest, total)
+    return longest
 
 
 # ---------------------------------------------------------------------------------------------------------- plain votes
@@ -147,50 +156,78 @@ def add_runs(begins, ends, weights, postings, scores):
 
 
 @kernel
-def visit_shared(words, bases, begins, ends, starts, columns, postings, alive, delta, counts, scores):
-    """Visit every feature that two or more lists of a query feature share, once; any number of vocabularies.
+def gather_shared(row, bases, begins, ends, starts, columns, postings, images, masks):
+    """Gather every feature that two or more lists of one query feature share, once.
 
-    words: [Q, K] local, -1 for none; begins, ends: of `find_runs`. Either counts it by its exact mask (delta empty; out: counts [Q, 2^K], live images only)
-    or votes delta[q, mask] for its image (out: scores). Whoever shares vocabulary 0 is met in the runs of the other lists; the
-    rest by comparing columns.
+    row: [K] words, local, -1 for none; begins, ends: [K] of `find_runs`. out: images, masks [n]; gives n. A mask of 0 means: met
+    before. Whoever shares vocabulary 0 is met in the runs of the other lists, the rest by comparing columns.
     """
-    n_vocabularies = words.shape[1]
-    counting = len(delta) == 0
-    for q in range(len(words)):
-        row = words[q]
-        for k in range(1, n_vocabularies):
-            if row[k] < 0:
+    n = 0
+    for k in range(1, len(row)):
+        if row[k] < 0:
+            continue
+        begin, end = begins[k], ends[k]
+        pair = 1 | 1 << k
+        before = n - begin
+        for p in range(begin, end):
+            images[before + p] = postings[p]
+            masks[before + p] = pair
+        n += end - begin
+        first = np.int64(starts[bases[k] + row[k]])
+        last = np.int64(starts[bases[k] + row[k] + 1])
+        for m in range(1, len(row)):
+            if m == k or row[m] < 0:
                 continue
-            begin, end = begins[q, k], ends[q, k]
-            for p in range(begin, end):
-                mask = mask_of(p, k, row, columns, begin, end)
-                if mask & ((1 << k) - 2) == 0:  # in no list between 0 and k: met here first
-                    image = postings[p]
-                    if not counting:
-                        scores[image] += delta[q, mask]
-                    elif len(alive) == 0 or alive[image]:
-                        counts[q, mask] += 1
-            first = np.int64(starts[bases[k] + row[k]])
-            last = np.int64(starts[bases[k] + row[k] + 1])
-            for m in range(k + 1, n_vocabularies):
-                if row[m] < 0:
-                    continue
-                column = columns[column_of(k, m)]
-                for block in range(first, last, BLOCK):
-                    stop = min(block + BLOCK, last)
-                    if not any_equal(column[block:stop], row[m]):
-                        continue
-                    for p in range(block, stop):
-                        if np.int64(column[p]) != row[m] or begin <= p < end:
-                            continue
-                        mask = mask_of(p, k, row, columns, begin, end)
-                        if mask & ((1 << k) - 1) != 0 or mask & ((1 << m) - (2 << k)) != 0:
-                            continue  # met in an earlier list, or by an earlier column
-                        image = postings[p]
-                        if not counting:
-                            scores[image] += delta[q, mask]
-                        elif len(alive) == 0 or alive[image]:
-                            counts[q, mask] += 1
+            column = columns[column_of(k, m)]
+            for block in range(begin, end, LANES):
+                equal = equal_words(column, block, end, row[m])
+                while equal != 0:
+                    p = block + lowest_bit(equal)
+                    equal &= equal - np.uint64(1)
+                    masks[before + p] = masks[before + p] | 1 << m if m > k and masks[before + p] > 0 else 0
+            if m < k:
+                continue
+            for part in range(2):  # before the run, and after it
+                stop = begin if part == 0 else last
+                for block in range(first if part == 0 else end, stop, LANES):
+                    equal = equal_words(column, block, stop, row[m])
+                    while equal != 0:
+                        p = block + lowest_bit(equal)
+                        equal &= equal - np.uint64(1)
+                        mask = 1 << k
+                        for j in range(1, len(row)):
+                            if j != k and row[j] >= 0 and np.int64(columns[column_of(k, j), p]) == row[j]:
+                                mask |= 1 << j
+                        if mask & ((1 << k) - 1) == 0 and mask & ((1 << m) - (2 << k)) == 0:
+                            images[n] = postings[p]  # met by no earlier list and no earlier column
+                            masks[n] = mask
+                            n += 1
+    return n
+
+
+@kernel
+def count_shared(words, bases, begins, ends, starts, columns, postings, alive, counts):
+    """Count the features that several lists of a query feature share, by exact mask; live images only. out: counts."""
+    images = np.empty(longest_query(words.reshape((*words.shape, 1)), bases, starts), np.uint16)
+    masks = np.empty(len(images), np.uint16)
+    for q in range(len(words)):
+        n = gather_shared(words[q], bases, begins[q], ends[q], starts, columns, postings, images, masks)
+        for i in range(n):
+            if len(alive) == 0 or alive[images[i]]:
+                counts[q, masks[i]] += 1
+        counts[q, 0] = 0
+
+
+@kernel
+def vote_shared(words, bases, begins, ends, starts, columns, postings, delta, scores):
+    """Vote delta[q, mask] for every feature that several lists of a query feature share; delta[q, 0] is 0. out: scores."""
+    images = np.empty(longest_query(words.reshape((*words.shape, 1)), bases, starts), np.uint16)
+    masks = np.empty(len(images), np.uint16)
+    for q in range(len(words)):
+        n = gather_shared(words[q], bases, begins[q], ends[q], starts, columns, postings, images, masks)
+        of_mask = delta[q]
+        for i in range(n):
+            scores[images[i]] += of_mask[masks[i]]
 
 
 @kernel
@@ -206,6 +243,7 @@ def vote_hamming(
     for h in range(len(closeness)):
         if closeness[h] > 0:
             threshold = h
+    equal = np.zeros(words.shape[1], np.uint64)
     for q in range(len(words)):
         row = words[q]
         for k in range(len(row)):
@@ -214,6 +252,7 @@ def vote_hamming(
             first = np.int64(starts[bases[k] + row[k]])
             last = np.int64(starts[bases[k] + row[k] + 1])
             begin, end = begins[q, k], ends[q, k]
+            equal[:] = 0
             signature = query_signatures[q, k]
             weight = weights[q, k]
             for block in range(first, last, LANES):
@@ -224,14 +263,20 @@ def vote_hamming(
                     for p in range(block, last):
                         if popcount(signatures[p] ^ signature) <= threshold:
                             near |= np.uint64(1) << np.uint64(p - block)
+                if near == 0:
+                    continue
+                for m in range(1, len(row)):
+                    if m != k and m + k > 1:  # neither the own nor the partner's
+                        equal[m] = equal_words(columns[column_of(k, m)], block, min(block + LANES, last), row[m])
                 while near != 0:
-                    p = block + lowest_bit(near)
+                    lane = lowest_bit(near)
+                    p = block + lane
                     near &= near - np.uint64(1)
                     mask = 1 << k
-                    if len(row) > 2:
-                        mask = mask_of(p, k, row, columns, begin, end)
-                    elif begin <= p < end:
-                        mask = 3
+                    if begin <= p < end:
+                        mask |= 2 if k == 0 else 1
+                    for m in range(1, len(row)):
+                        mask |= np.int64(equal[m] >> np.uint64(lane) & np.uint64(1)) << m
                     scores[postings[p]] += weight * closeness[popcount(signatures[p] ^ signature)] * factors[q, mask]
 
 
@@ -314,21 +359,6 @@ def gather_matches(
                     sums[match] += term
                     chains[2, code] = links[match] if links[match] >= 0 else chains[0, code]
     return n
-
-
-@kernel
-def longest_query(words, bases, starts):
-    """Give the largest number of postings that one query feature meets. words: [Q, K, A]."""
-    longest = 0
-    for q in range(len(words)):
-        total = 0
-        for k in range(words.shape[1]):
-            for a in range(words.shape[2]):
-                if words[q, k, a] >= 0:
-                    number = bases[k] + words[q, k, a]
-                    total += np.int64(starts[number + 1]) - np.int64(starts[number])
-        longest = max(longest, total)
-    return longest
 
 
 @kernel
