@@ -107,7 +107,11 @@ def damage(folder: Path, expected: str) -> Iterator[str]:
     if found is not None:
         yield found
         return  # and with it what the others should be
-    for name, recorded in sorted(read_meta(folder)["checksums"].items()):
+    checksums = read_meta(folder).get("checksums")
+    if not isinstance(checksums, dict):
+        yield f"{folder / META} holds no checksums"
+        return
+    for name, recorded in sorted(checksums.items()):
         found = file_damage(folder / name, recorded)
         if found is not None:
             yield found

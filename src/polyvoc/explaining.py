@@ -1,0 +1,76 @@
+"""Why did this photograph answer? The matching features of one image, with their sets, ratios and weights.
+
+The same formulas as in the kernels, written out for one image, where clarity counts more than speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import merging, scoring
+from polyvoc.engine import Engine, threads_over
+from polyvoc.records import Explanation, Features, Hit, SearchOptions
+from polyvoc.scoring import Query
+
+Array = npt.NDArray[Any]
+
+
+def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[int, int], hit: Hit,
+            query_features: Features) -> Explanation:  # fmt: skip
+    """Match a query's features with those of the image at (segment, position), heaviest match first."""
+    segment = engine.segments[place[0]]
+    image = segment.features_of(place[1])
+    n_vocabularies = len(query.sizes)
+    pairs, terms, distances = _matches(query, image, n_vocabularies)
+    q, f = pairs.T
+    mask = ((terms >= 0) << np.arange(n_vocabularies)).sum(axis=1)
+    with threads_over(engine.segments, None) as over:
+        counts = scoring.count_sets(engine.segments, query, engine.statistics, options, over)
+    weights = scoring.weigh(query, counts, engine.statistics, options)
+    set_mask = _image_masks(q, mask, len(query.words)) if options.sets == "image" else mask
+    idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
+    near = weights.closeness[np.maximum(distances, 0)] if query.signatures is not None else 1.0
+    norm = engine.norms(options)[place[0]][place[1]]
+    weight = weights.factors[q, set_mask] * (idf * near).sum(axis=1) / (norm if norm > 0 else 1)
+    order = np.lexsort((f, q, -weight))
+    return Explanation(
+        hit=hit,
+        query=q[order].astype(np.int32),
+        feature=f[order].astype(np.int32),
+        mask=mask[order].astype(np.int32),
+        weight=weight[order].astype(np.float32),
+        ratio=merging.ratios(counts)[q, set_mask][order].astype(np.float32),
+        distance=distances[order].astype(np.int32),
+        query_xy=query_features.xy[q[order]],
+        feature_xy=np.asarray(image["xy"])[f[order]],
+    )
+
+
+def _matches(query: Query, image: dict[str, Array], n_vocabularies: int) -> tuple[Array, Array, Array]:
+    """Give the pairs (query feature, feature) that share a word [m, 2]; per vocabulary the assignment that they share, or -1
+    [m, K]; and their Hamming distance, or -1 [m, K]."""
+    found = []  # rows: query feature, feature, vocabulary, assignment
+    for k in range(n_vocabularies):
+        words = image["words"][:, k].astype(np.int64)
+        for a in range(query.words.shape[2]):
+            equal = np.argwhere(query.words[:, k, a][:, None] == words[None, :])
+            found.append(np.column_stack([equal, np.full(len(equal), k), np.full(len(equal), a)]))
+    rows = np.concatenate(found)
+    pairs, inverse = np.unique(rows[:, :2], axis=0, return_inverse=True)
+    terms = np.full((len(pairs), n_vocabularies), -1)
+    terms[inverse.ravel(), rows[:, 2]] = rows[:, 3]
+    distances = np.full(terms.shape, -1)
+    if query.signatures is not None:
+        at, k = np.nonzero(terms >= 0)
+        q, f = pairs[at].T
+        distances[at, k] = np.bitwise_count(query.signatures[q, k, terms[at, k]] ^ image["signatures"][f, k])
+    return pairs, terms, distances
+
+
+def _image_masks(q: Array, mask: Array, n_queries: int) -> Array:
+    united = np.zeros(n_queries, np.int64)
+    np.bitwise_or.at(united, q, mask)
+    return united[q]

@@ -1,0 +1,368 @@
+"""The writer: the only one that changes an index. Each commit is whole; a process killed at any moment loses what came after.
+
+Order of a commit: the new segment's folder is written and renamed, then one transaction of the catalogue refers to it. What no
+transaction refers to is swept away by the next writer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import filelock
+import numpy as np
+
+from polyvoc import collection, features, storage
+from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
+from polyvoc.collection import Changes
+from polyvoc.engine import MAX_VOCABULARIES
+from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError
+from polyvoc.index import NORMS, SEGMENTS, VOCABULARIES, Home
+from polyvoc.merges import next_merge
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Features, IndexReport, Problem, Progress, SearchOptions
+from polyvoc.segment import MAX_IMAGES, Batch, Segment
+from polyvoc.vocabulary import Vocabulary, default_vocabularies
+
+LOCK = "lock"
+COMMIT_SECONDS = 30.0  # a killed process loses at most this much work
+COMMIT_FEATURES = 1_000_000  # 50 MB waiting to be written
+COMMIT_IMAGES = MAX_IMAGES  # a commit is one segment
+QUANTISE_FEATURES = 20_000  # quantised together: the matrix products of a batch are much cheaper than one by one
+
+
+class IndexWriter:
+    """An index opened for writing: one at a time per index, any number of readers meanwhile. Use it in a `with` statement."""
+
+    def __init__(self, home: Home, catalogue: Catalogue, lock: filelock.BaseFileLock) -> None:
+        """Use `open`."""
+        self.home = home
+        self.catalogue = catalogue
+        self._lock = lock
+        self._pending: list[tuple[ImageRow, Features]] = []
+        self._quantised: list[Batch] = []
+        self._rows: list[ImageRow] = []
+        self._replaced: list[int] = []
+        self._names: set[str] = set()  # of all that wait for a commit
+        self._next_image = catalogue.next_image()
+        self._last_commit = time.monotonic()
+
+    # -- opening and closing
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], vocabularies: Sequence[Vocabulary] | None = None,
+             feature_options: FeatureOptions | None = None) -> Self:  # fmt: skip
+        """Open an index for writing, or make it.
+
+        A new index takes these vocabularies (those that come with polyvoc) and feature options; for an existing one they may be
+        left out, and if given must be the same.
+        """
+        home = Home(Path(path))
+        with storage.writing(home.path):
+            if home.path.exists() and not _is_ours(home.path):
+                raise NotAnIndexError(f"{home.path} exists and is not a polyvoc index; choose another place with --index")
+            home.path.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(home.path)
+        try:
+            if (home.path / FILE).is_file():  # asked under the lock: another process may have made it meanwhile
+                catalogue = Catalogue.open(home.path, writable=True)
+                _check_same(home, catalogue, vocabularies, feature_options)
+            else:
+                catalogue = _create(home, vocabularies or default_vocabularies(), feature_options or FeatureOptions())
+            writer = cls(home, catalogue, lock)
+            writer._sweep()
+        except BaseException:
+            lock.release()
+            raise
+        return writer
+
+    def __enter__(self) -> Self:
+        """Begin writing."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Commit what waits, also when the user interrupts; after any other error only what was committed stays."""
+        try:
+            if kind is None or issubclass(kind, KeyboardInterrupt):
+                self.commit()
+                self._write_norms()
+        finally:
+            self.catalogue.close()
+            self.home.close()
+            self._lock.release()
+
+    # -- adding and removing
+
+    def update(self, folders: Sequence[str | os.PathLike[str]], keep_missing: bool = False,
+               progress: Progress | None = None) -> IndexReport:  # fmt: skip
+        """Bring the index up to date with folders: add new photographs, replace changed ones, drop vanished ones."""
+        self.commit()
+        paths = [Path(folder) for folder in folders]
+        changes = collection.compare(paths, self.catalogue.images(), self.catalogue.problems())
+        if changes.emptied and not keep_missing:
+            raise OptionError(f"{', '.join(changes.emptied)} holds no photograph, but the index has some from there; is the "
+                              "disk mounted? (to drop them: polyvoc remove FOLDER)")  # fmt: skip
+        report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.still_broken)
+        if changes.missing and not keep_missing:
+            self._remove_rows(changes.missing)
+            report.removed = len(changes.missing)
+        if changes.mended:
+            with self.catalogue.transaction():
+                self.catalogue.drop_problems(changes.mended)
+        self._touch_same(changes, report)
+        self._extract(changes, report, progress or (lambda stage, done, total: None))
+        return report
+
+    def add(self, name: str, image_features: Features) -> int:
+        """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit."""
+        features.check_features(image_features, self.home.dimension)
+        if name in self._names:
+            self.commit()  # what is to be replaced
+        replaced = self.catalogue.image_at(name)
+        return self._add(name, image_features, FileState(None, None), None, replaced)
+
+    def remove(self, paths: Iterable[str | os.PathLike[str]]) -> int:
+        """Remove images by path or name; a folder removes all below it. Gives how many; unknown paths are an error."""
+        self.commit()
+        rows = []
+        for path in paths:
+            name, absolute = os.fspath(path), os.path.abspath(path)
+            known = self.catalogue.image_at(name) or self.catalogue.image_at(absolute)
+            found = [known] if known else [r for r in self.catalogue.images() if collection.is_below(r.path, [absolute])]
+            if not found:
+                raise OptionError(f"{path} is not in the index; 'polyvoc info --images' lists what is")
+            rows += found
+        return self._remove_rows(list({row.image: row for row in rows}.values()))
+
+    def commit(self) -> None:
+        """Make everything added so far a part of the index."""
+        self._quantise()
+        self._last_commit = time.monotonic()
+        if not self._rows:
+            return
+        number, entry = self._save(Batch.concatenate(self._quantised))
+        with self.catalogue.transaction():
+            self.catalogue.delete_images(self._replaced)
+            self.catalogue.add_segment(number, entry)
+            rows = [replace(row, segment=number, position=position) for position, row in enumerate(self._rows)]
+            self.catalogue.add_images(rows)
+            self.catalogue.drop_problems(row.path for row in rows)
+            self.catalogue.count_commit()
+        self._rows, self._quantised, self._replaced, self._names = [], [], [], set()
+        self._merge()
+
+    # -- the work
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(self.catalogue.fact("sizes"))
+
+    @property
+    def _quantiser(self) -> Quantiser:
+        return self.home.quantiser
+
+    def _touch_same(self, changes: Changes, report: IndexReport) -> None:
+        """Files with another time but the same content only get their time noted."""
+        same = [(row, state) for row, state in changes.changed if row.digest and _digest(row.path, state) == row.digest]
+        if same:
+            with self.catalogue.transaction():
+                for row, state in same:
+                    self.catalogue.touch(row, state)
+            report.unchanged += len(same)
+            touched = {row.image for row, _ in same}
+            changes.changed = [(row, state) for row, state in changes.changed if row.image not in touched]
+
+    def _extract(self, changes: Changes, report: IndexReport, progress: Progress) -> None:
+        states = dict(changes.new) | {row.path: state for row, state in changes.changed}
+        replaced = {row.path: row for row, _ in changes.changed}
+        results = features.extract_many([Path(path) for path in states], self.home.feature_options)
+        try:
+            for done, (source, result) in enumerate(results, start=1):
+                path = str(source)
+                if isinstance(result, ImageError):
+                    self._note_problem(Problem(path, str(result)), states[path], replaced.get(path), report)
+                else:
+                    self._add(path, result, states[path], _digest(path, states[path]), replaced.get(path))
+                    report.replaced += path in replaced
+                    report.added += path not in replaced
+                    report.features += len(result)
+                progress("indexing", done, len(states))
+        except KeyboardInterrupt:
+            self.commit()
+            raise
+        finally:
+            results.close()
+        self.commit()
+
+    def _note_problem(self, problem: Problem, state: FileState, old: ImageRow | None, report: IndexReport) -> None:
+        """Remember a file that cannot be used; what the index held of it before goes."""
+        report.problems.append(problem)
+        with self.catalogue.transaction():
+            self.catalogue.put_problems([(state, problem)])
+            if old is not None:
+                self.catalogue.delete_images([old.image])
+                self.catalogue.count_commit()
+
+    def _add(self, path: str, found: Features, state: FileState, digest: str | None, replaced: ImageRow | None) -> int:
+        image, self._next_image = self._next_image, self._next_image + 1
+        if replaced is not None:
+            self._replaced.append(replaced.image)
+        row = ImageRow(image, path, state, digest, found.width, found.height, len(found), 0, 0)
+        self._pending.append((row, found))
+        self._names.add(path)
+        if sum(len(waiting) for _, waiting in self._pending) >= QUANTISE_FEATURES:
+            self._quantise()
+        full = sum(len(batch.words) for batch in self._quantised) >= COMMIT_FEATURES or len(self._names) >= COMMIT_IMAGES
+        if full or time.monotonic() - self._last_commit >= COMMIT_SECONDS:
+            self.commit()
+        return image
+
+    def _quantise(self) -> None:
+        if not self._pending:
+            return
+        rows, found = zip(*self._pending, strict=True)
+        words, signatures = self._quantiser.quantise(np.concatenate([f.descriptors for f in found]))
+        shape = [np.column_stack([f.scale, f.angle]) for f in found]
+        batch = Batch(
+            ids=np.array([row.image for row in rows], np.int64),
+            feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
+            words=words,
+            signatures=signatures,
+            xy=np.concatenate([f.xy for f in found]),
+            shape=np.concatenate(shape).astype(np.float16),
+        )
+        self._quantised.append(batch)
+        self._rows += rows
+        self._pending = []
+
+    def _remove_rows(self, rows: Sequence[ImageRow]) -> int:
+        with self.catalogue.transaction():
+            self.catalogue.delete_images(row.image for row in rows)
+            self.catalogue.count_commit()
+        self._merge()
+        return len(rows)
+
+    def _merge(self) -> None:
+        """Merge small segments, and rewrite those with many deleted images, until there is nothing to gain."""
+        while numbers := next_merge(self.catalogue.segment_sizes()):
+            batch = Batch.concatenate([self._read_live(number) for number in numbers])
+            saved = [self._save(batch)] if len(batch.ids) else []
+            with self.catalogue.transaction():
+                for number, entry in saved:
+                    self.catalogue.add_segment(number, entry)
+                    self.catalogue.move_images(batch.ids.tolist(), number)
+                self.catalogue.drop_segments(numbers)
+                self.catalogue.count_commit()
+            self._sweep()
+
+    def _read_live(self, number: int) -> Batch:
+        """Read the live images of a segment, whole: a merge must not give damaged arrays a new checksum."""
+        row = self.catalogue.segment(number)
+        assert row is not None
+        for line in storage.damage(self.home.segment_folder(number), row.checksum):
+            raise DamagedError(f"{line}; run 'polyvoc check'")
+        return self.home.read_segment(number, self._sizes, self.catalogue.deleted(number)).live_batch()
+
+    def _save(self, batch: Batch) -> tuple[int, SegmentRow]:
+        """Write a segment that no commit refers to yet; gives its number and what the catalogue should hold of it."""
+        number = self.catalogue.next_segment()
+        folder = self.home.segment_folder(number)
+        shutil.rmtree(folder, ignore_errors=True)  # of a commit that failed after it was written
+        segment = Segment.build(batch, self._sizes)
+        segment.save(folder)
+        return number, SegmentRow(segment.n_images, segment.n_features, storage.checksum(folder / storage.META))
+
+    def _write_norms(self) -> None:
+        """Store the norms of the last commit, so that readers need not compute them."""
+        known, commit = self.catalogue.fact("norms"), self.catalogue.fact("commit")
+        if commit == 0 or (known is not None and known["commit"] == commit):
+            return
+        norms = self.home.read_engine().norms(SearchOptions())
+        path = self.home.norms_file(commit)
+        with storage.writing(path):
+            storage.write_array(path, np.concatenate([np.empty(0, np.float32), *norms]))
+            storage.flush_path(path.parent)
+        with self.catalogue.transaction():
+            self.catalogue.put_facts({"norms": {"commit": commit, "checksum": storage.checksum(path)}})
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete what no commit refers to: remains of killed writers and of merges."""
+        live = {self.home.segment_folder(number) for number in self.catalogue.segments()}
+        norms = self.catalogue.fact("norms")
+        if norms is not None:
+            live.add(self.home.norms_file(norms["commit"]))
+        with storage.writing(self.home.path):
+            for folder in set(_entries(self.home.path / SEGMENTS)) - live:
+                shutil.rmtree(folder, ignore_errors=True)
+            for file in set(_entries(self.home.path / NORMS)) - live:
+                file.unlink(missing_ok=True)
+
+
+def _create(home: Home, vocabularies: Sequence[Vocabulary], feature_options: FeatureOptions) -> Catalogue:
+    if len(vocabularies) > MAX_VOCABULARIES or len({v.dimension for v in vocabularies}) > 1:
+        raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies of one dimension")
+    folders = [home.vocabulary_folder(number) for number in range(len(vocabularies))]
+    with storage.writing(home.path):
+        (home.path / UNFINISHED).write_bytes(b"")  # from here on the folder is ours, whatever happens
+        shutil.rmtree(home.path / VOCABULARIES, ignore_errors=True)
+        for vocabulary, folder in zip(vocabularies, folders, strict=True):
+            vocabulary.save(folder)
+        for name in (SEGMENTS, NORMS):
+            (home.path / name).mkdir(exist_ok=True)
+        storage.flush_tree(home.path / VOCABULARIES)
+    facts = {
+        "sizes": [vocabulary.size for vocabulary in vocabularies],
+        "vocabularies": [vocabulary.fingerprint for vocabulary in vocabularies],
+        "vocabulary_checksums": [storage.checksum(folder / storage.META) for folder in folders],
+        "dimension": vocabularies[0].dimension,
+        "features": asdict(feature_options),
+    }
+    return Catalogue.create(home.path, facts)
+
+
+def _check_same(home: Home, catalogue: Catalogue, vocabularies: Sequence[Vocabulary] | None,
+                feature_options: FeatureOptions | None) -> None:  # fmt: skip
+    stored = FeatureOptions(**catalogue.fact("features"))
+    if feature_options is not None and feature_options != stored:
+        raise OptionError(f"{home.path} was made with {stored}; leave the options out, or make another index with --index")
+    if vocabularies is not None and [v.fingerprint for v in vocabularies] != catalogue.fact("vocabularies"):
+        raise OptionError(f"{home.path} was made with other vocabularies; leave them out, or make another index with --index")
+
+
+def _take_lock(path: Path) -> filelock.BaseFileLock:
+    lock = filelock.FileLock(path / LOCK)  # held by the operating system: a dead process does not keep it
+    try:
+        with storage.writing(path):
+            lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise LockedError(f"{path} is being written by another process; wait until it has finished") from None
+    return lock
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a folder is an index, or empty, or what a killed first run left behind."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    own = {LOCK, UNFINISHED, f"{UNFINISHED}-journal", VOCABULARIES, SEGMENTS, NORMS}
+    return FILE in names or names <= {LOCK} or (UNFINISHED in names and names <= own)
+
+
+def _digest(path: str, state: FileState) -> str | None:
+    """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
+    try:
+        digest = storage.checksum(Path(path))
+        return digest if collection.state_of(path) == state else None
+    except OSError:
+        return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []

@@ -1,0 +1,447 @@
+"""A healthy index gives no line; whatever is done to a file, or to a reference, is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyvoc import checking, storage
+from polyvoc.catalogue import FILE, Catalogue, FileState
+from polyvoc.checking import check
+from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
+from polyvoc.index import Index
+from polyvoc.records import Problem, SearchOptions
+from polyvoc.segment import Batch, Segment
+from polyvoc.writer import IndexWriter
+from samples import build, collection, features, unflushed, vocabularies
+
+__all__ = ["unflushed"]
+
+SEGMENT = "segments/000004"
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three vocabularies; four segments; replaced, removed and empty images; a problem; norms."""
+    path = tmp_path_factory.mktemp("healthy") / "healthy.polyvoc"
+    build(path, collection(24), vocabularies(3), commits=3).close()
+    with IndexWriter.open(path) as writer:
+        writer.add("image 9", features(900))
+        writer.remove(["image 3"])
+        with writer.catalogue.transaction():
+            writer.catalogue.put_problems([(FileState(17, 4_000_000_000), Problem("broken.jpg", "it is broken"))])
+    return path
+
+
+@pytest.fixture
+def index(healthy: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(healthy, tmp_path / "index.polyvoc"))
+
+
+def files(path: Path) -> list[str]:
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != "lock")
+
+
+def contents(path: Path) -> dict[str, list[Any]]:
+    """Give every row of the catalogue."""
+    connection = sqlite3.connect(path / FILE)
+    connection.text_factory = bytes
+    tables = ("facts", "segments", "images", "deleted", "problems", "sqlite_sequence")
+    rows = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
+    connection.close()
+    return rows
+
+
+def edit(path: Path, sql: str, *values: Any) -> None:
+    """Change the catalogue behind its back."""
+    connection = sqlite3.connect(path / FILE)
+    with connection:
+        assert connection.execute(sql, values).rowcount != 0
+    connection.close()
+
+
+def put_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Change facts with their seals."""
+    catalogue = Catalogue.open(path, writable=True)
+    with catalogue.transaction():
+        catalogue.put_facts(facts)
+    catalogue.close()
+
+
+def try_to_open(path: Path) -> None:
+    """Opening a damaged index works, or gives one clear line."""
+    try:
+        Index.open(path).close()
+    except PolyvocError as error:
+        assert "\n" not in str(error)
+
+
+def lines_of(path: Path) -> list[str]:
+    """Check, taking what check raises for a line."""
+    try:
+        return list(check(path))
+    except PolyvocError as error:
+        return [str(error)]
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+# --- whole ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_healthy_index_gives_no_line(tmp_path: Path, k: int, signed: bool) -> None:
+    path = tmp_path / "a.polyvoc"
+    build(path, collection(20), vocabularies(k, signed=signed), commits=3).close()
+    assert list(check(path)) == []
+    with IndexWriter.open(path) as writer:
+        writer.remove(["image 1", "image 2"])
+    assert list(check(path)) == []
+
+
+def test_an_empty_index_gives_no_line(tmp_path: Path) -> None:
+    build(tmp_path / "a.polyvoc", {}).close()
+    assert list(check(tmp_path / "a.polyvoc")) == []
+
+
+def test_long_runs_and_small_chunks_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = features(1, 1)
+    many = features(1, 900)
+    same = type(many)(many.xy, many.scale, many.angle, np.repeat(one.descriptors, 900, axis=0), 10, 10)
+    build(tmp_path / "a.polyvoc", {"same": same, **collection(9)}, vocabularies(3)).close()
+    assert list(check(tmp_path / "a.polyvoc")) == []
+    monkeypatch.setattr(checking, "CHUNK", 7)
+    assert list(check(tmp_path / "a.polyvoc")) == []
+
+
+def test_progress_is_told(healthy: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    assert list(check(healthy, lambda *values: told.append(values))) == []
+    assert [done for _, done, _ in told] == list(range(1, told[0][2] + 1))
+
+
+def test_checking_changes_nothing(index: Path) -> None:
+    before = {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
+    assert list(check(index)) == []
+    assert before == {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
+
+
+# --- no index -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_index_raises(tmp_path: Path, index: Path) -> None:
+    with pytest.raises(NotAnIndexError, match="does not exist"):
+        check(tmp_path / "nothing")
+    with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
+        check(tmp_path)
+    edit(index, "PRAGMA user_version = 99")
+    with pytest.raises(VersionError, match="upgrade"):
+        check(index)
+    edit(index, "PRAGMA user_version = 0")
+    assert len(list(check(index))) == 1
+    edit(index, "PRAGMA application_id = 1")
+    with pytest.raises(NotAnIndexError, match="not the catalogue"):
+        check(index)
+
+
+# --- damaged files --------------------------------------------------------------------------------------------
+
+
+def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes | None]:
+    """Give a file with one byte flipped: the first, the last, some between; cut; emptied; deleted."""
+    for at in {0, len(data) - 1, int(rng.integers(0, len(data)))}:
+        yield flip(data, at)
+    yield data[: len(data) // 2]
+    yield data[:-1]
+    yield b""
+    yield None
+
+
+def test_every_damaged_file_is_named(index: Path) -> None:
+    rng = np.random.default_rng(4)
+    names = [name for name in files(index) if name.startswith((SEGMENT, "vocabularies/1", "norms"))]
+    assert {Path(name).name for name in names} == {Path(name).name for name in files(index) if name != FILE}
+    for name in names:
+        path = index / name
+        original = path.read_bytes()
+        for damaged in damages(original, rng):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            lines = list(check(index))
+            assert any(str(path) in line for line in lines), (name, lines)
+            assert not any("\n" in line for line in lines)
+            try_to_open(index)
+            path.write_bytes(original)
+    assert list(check(index)) == []
+
+
+def test_a_damaged_catalogue_is_named_or_harmless(index: Path) -> None:
+    path = index / FILE
+    original, rows = path.read_bytes(), contents(index)
+    rng = np.random.default_rng(7)
+    used = [at for at, byte in enumerate(original) if byte]  # most of a small database is empty
+    found = 0
+    for at in [*range(100), *rng.choice(used, 200, replace=False).tolist()]:
+        path.write_bytes(flip(original, at))
+        lines = lines_of(index)
+        try_to_open(index)
+        assert not any("\n" in line for line in lines)
+        if any(FILE in line or "upgrade" in line for line in lines):
+            found += 1
+        else:
+            assert lines == [] and contents(index) == rows, at
+        for leftover in index.glob(FILE + "-*"):
+            leftover.unlink()
+    assert found > 150
+    for cut in (b"", original[:50], original[:4096], original[: len(original) // 2], original[:-1], None):
+        path.unlink()
+        if cut is not None:
+            path.write_bytes(cut)
+        assert any(FILE in line for line in lines_of(index))
+        try_to_open(index)
+
+
+def test_another_segment_in_its_place_is_found(index: Path, tmp_path: Path) -> None:
+    build(tmp_path / "other.polyvoc", collection(5, first=50), vocabularies(3)).close()
+    shutil.rmtree(index / SEGMENT)
+    shutil.copytree(tmp_path / "other.polyvoc/segments/000001", index / SEGMENT)
+    assert any(SEGMENT in line for line in check(index))
+
+
+def test_another_vocabulary_in_its_place_is_found(index: Path) -> None:
+    shutil.rmtree(index / "vocabularies/1")
+    vocabularies(3, size=31)[1].save(index / "vocabularies/1")
+    assert any("vocabularies/1" in line for line in check(index))
+
+
+# --- damaged references: every checksum is right ------------------------------------------------------------
+
+FACTS = ("sizes", "vocabularies", "vocabulary_checksums", "dimension", "features", "commit", "last_segment", "norms")
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_missing_or_odd_fact_is_found(index: Path, name: str) -> None:
+    if name != "norms":  # may be None
+        for odd in (None, [], "text", -1, {"surprise": 1}):
+            copy = Path(shutil.copytree(index, index.with_name("odd.polyvoc")))
+            put_facts(copy, {name: odd})
+            assert any(FILE in line and name in line for line in check(copy)), odd
+            shutil.rmtree(copy)
+    edit(index, "UPDATE facts SET value = replace(value, '1', '2') || ' ' WHERE name = ?", name)
+    assert any(FILE in line and name in line for line in check(index))
+    try_to_open(index)
+    edit(index, "DELETE FROM facts WHERE name = ?", name)
+    assert any(FILE in line and name in line for line in check(index))
+    try_to_open(index)
+
+
+EDITS = {
+    "a position beyond the segment": "UPDATE images SET position = 1000 WHERE image = 2",
+    "a negative position": "UPDATE images SET position = -1 WHERE image = 2",
+    "a position that is no number": "UPDATE images SET position = 'x' WHERE image = 2",
+    "a missing image": "DELETE FROM images WHERE image = 2",
+    "a deletion too many": "INSERT INTO deleted SELECT segment, position FROM images WHERE image = 2",
+    "a deletion too few": "DELETE FROM deleted WHERE rowid = (SELECT min(rowid) FROM deleted)",
+    "a deletion beyond the segment": "INSERT INTO deleted SELECT segment, 1000 FROM images WHERE image = 2",
+    "a deletion that is no number": "INSERT INTO deleted SELECT segment, 'x' FROM images WHERE image = 2",
+    "a deletion of no segment": "INSERT INTO deleted VALUES (99, 0)",
+    "another number of features": "UPDATE images SET n_features = n_features + 1 WHERE image = 2",
+    "an image of no segment": "UPDATE images SET segment = 99 WHERE image = 2",
+    "another segment": "UPDATE images SET segment = 4, position = 500 WHERE image = 2",
+    "another id": "UPDATE images SET image = 777 WHERE image = 2",
+    "another path": "UPDATE images SET path = x'2f78' WHERE image = 2",
+    "a path that is text": "UPDATE images SET path = 'x' WHERE image = 2",
+    "another width": "UPDATE images SET width = 5 WHERE image = 2",
+    "another digest": "UPDATE images SET digest = 'f' WHERE image = 2",
+    "a segment with more images": "UPDATE segments SET n_images = n_images + 1 WHERE segment = 4",
+    "a segment with fewer features": "UPDATE segments SET n_features = n_features - 1 WHERE segment = 4",
+    "another checksum": "UPDATE segments SET checksum = 'f' WHERE segment = 4",
+    "a segment that is not there": "INSERT INTO segments VALUES (50, 1, 1, 'f', 1)",
+    "a segment forgotten": "DELETE FROM segments WHERE segment = 4",
+    "an id given again": "UPDATE sqlite_sequence SET seq = 3",
+    "ids forgotten": "DELETE FROM sqlite_sequence",
+    "another reason": "UPDATE problems SET reason = 'none'",
+    "a missing table": "DROP TABLE deleted",
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_wrong_row_is_found(index: Path, what: str) -> None:
+    edit(index, EDITS[what])
+    lines = list(check(index))
+    assert lines and not any("\n" in line for line in lines)
+    assert any(FILE in line or "segments/" in line for line in lines)
+    try_to_open(index)
+
+
+def test_two_images_in_each_others_place_are_found(index: Path) -> None:
+    (a, segment, p), (b, _, q) = (
+        sqlite3.connect(index / FILE)
+        .execute("SELECT image, segment, position FROM images WHERE segment = 1 ORDER BY position LIMIT 2")
+        .fetchall()
+    )
+    edit(index, "UPDATE images SET position = -5 WHERE image = ?", a)
+    edit(index, "UPDATE images SET position = ? WHERE image = ?", p, b)
+    edit(index, "UPDATE images SET position = ? WHERE image = ?", q, a)
+    assert any(f"segment {segment}" in line and "ids.npy" in line for line in check(index))
+
+
+Change = Callable[[dict[str, np.ndarray[Any, Any]]], None]
+
+
+def swap(name: str, a: Any, b: Any) -> Change:
+    def change(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        arrays[name][a], arrays[name][b] = arrays[name][b].copy(), arrays[name][a].copy()
+
+    return change
+
+
+def put(name: str, at: Any, value: Any) -> Change:
+    def change(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        assert not np.array_equal(arrays[name][at], value)
+        arrays[name][at] = value
+
+    return change
+
+
+def add(name: str, at: Any, difference: int) -> Change:
+    def change(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        arrays[name][at] += np.array(difference).astype(arrays[name].dtype)
+
+    return change
+
+
+def resize(name: str, shape: tuple[int, ...]) -> Change:
+    def change(arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+        arrays[name] = np.zeros(shape, arrays[name].dtype)
+
+    return change
+
+
+# A segment of 6 images, 3 vocabularies of 5, 6 and 7 words: what is changed, and the array that a line should name.
+MISTAKES: list[tuple[str, Change]] = [
+    ("feature_starts", put("feature_starts", -1, 3)),
+    ("feature_starts", put("feature_starts", 1, 10_000)),
+    ("starts", put("starts", 0, 1)),
+    ("starts", put("starts", -1, 5)),
+    ("starts", put("starts", 3, 60_000)),
+    ("run_starts", put("run_starts", 2, 60_000)),
+    ("run_starts", put("run_starts", -1, 2)),
+    ("postings", put("postings", 7, 6)),
+    ("words", put("words", (3, 1), 6)),
+    ("run_lengths", add("run_lengths", 0, 1)),
+    ("run_lengths", put("run_lengths", 0, 0)),
+    ("run_words", swap("run_words", 0, 1)),
+    ("posting", add("postings", 0, 1)),
+    ("words", lambda arrays: put("words", (0, 0), (arrays["words"][0, 0] + 1) % 5)(arrays)),
+    ("words", lambda arrays: put("words", (0, 2), (arrays["words"][0, 2] + 1) % 7)(arrays)),
+    ("places", put("places", (0, 0), 0xFFFFFFFF)),
+    ("places", swap("places", 0, 1)),
+    ("columns", add("columns", (0, 3), 1)),
+    ("documents", add("documents", 2, 1)),
+    ("repeats", add("repeats", (0, 2), 1)),
+    ("repeats", put("repeats", (0, 0), 60_000)),
+    ("repeats", resize("repeats", (0, 3))),
+    ("documents", resize("documents", (3,))),
+    ("signatures", resize("signatures", (1,))),
+    ("xy", resize("xy", (2, 2))),
+]
+
+
+def store(folder: Path, segment: Segment) -> None:
+    shutil.rmtree(folder)
+    segment.save(folder)
+
+
+def test_arrays_that_contradict_each_other_are_found(tmp_path: Path) -> None:
+    path, images = tmp_path / "a.polyvoc", collection(6, first=7)
+    build(path, images, vocabularies(3)).close()
+    for named, change in [("nothing", lambda arrays: None), *MISTAKES]:
+        segment = segment_of_few_words([len(found) for found in images.values()])
+        change(segment.arrays)
+        store(path / "segments/000001", segment)
+        commit_to(path, path / "segments/000001", segment)
+        lines = [line for line in check(path) if "segments" in line]
+        assert any(named in line for line in lines) == (named != "nothing"), (named, lines)
+        try_to_open(path)
+
+
+def segment_of_few_words(lengths: list[int]) -> Segment:
+    rng = np.random.default_rng(6)
+    sizes = (5, 6, 7)
+    words = [np.column_stack([rng.integers(0, size, length) for size in sizes]) for length in lengths]
+    bits = [rng.integers(0, 2**63, (length, 3)).astype(np.uint64) for length in lengths]
+    return Segment.build(Batch.of_words(words, 3, bits, first_id=1), sizes)
+
+
+def commit_to(path: Path, folder: Path, segment: Segment) -> None:
+    """Make the catalogue believe in a segment."""
+    put_facts(path, {"sizes": list(segment.sizes), "norms": None})
+    edit(path, "UPDATE segments SET checksum = ?", storage.checksum(folder / storage.META))
+
+
+def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
+    """Two postings of one list change places, and all that refers to them follows: only their order is wrong."""
+    images = {f"image {n}": features(5, 6) for n in range(3)}  # three images of the same words
+    path = tmp_path / "a.polyvoc"
+    build(path, images, vocabularies(2, signed=False)).close()
+    folder = path / "segments/000001"
+    opened = Segment.open(folder)
+    segment = Segment(opened.sizes, np.array(opened.ids), {name: np.array(array) for name, array in opened.arrays.items()})
+    arrays = segment.arrays
+    for place_of in (0, 1):
+        f, g = 0, 6  # the same feature of the first two images
+        p, q = arrays["places"][f, place_of], arrays["places"][g, place_of]
+        arrays["places"][f, place_of], arrays["places"][g, place_of] = q, p
+        swap("postings", p, q)(arrays)
+        store(folder, segment)
+        commit_to(path, folder, segment)
+        assert any("order" in line or "sorted" in line for line in check(path))
+
+
+def test_wrong_norms_are_found(index: Path) -> None:
+    (path,) = (index / "norms").iterdir()
+    values = np.load(path)
+    for wrong in (values[:-1], np.full_like(values, np.nan), values.astype(np.float64)):
+        storage.write_array(path, wrong)
+        put_facts(index, {"norms": {"commit": int(path.stem), "checksum": storage.checksum(path)}})
+        assert any(str(path) in line for line in check(index))
+        try_to_open(index)
+
+
+def test_description_of_the_right_checksum_may_be_odd(index: Path) -> None:
+    meta = index / SEGMENT / "meta.json"
+    described = json.loads(meta.read_text())
+    for odd in ([], {}, {**described, "arrays": {}}, {**described, "n_images": "x"}, {**described, "sizes": None}):
+        meta.write_text(json.dumps(odd))
+        edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", storage.checksum(meta))
+        assert any(SEGMENT in line for line in check(index))
+        try_to_open(index)
+
+
+def test_a_segment_merged_away_meanwhile_is_no_damage(index: Path) -> None:
+    lines = check(index)
+    with IndexWriter.open(index) as writer:
+        for number in range(12):
+            writer.add(f"more {number}", features(number))
+            writer.commit()
+    assert not (index / SEGMENT).exists()
+    assert list(lines) == []
+
+
+def test_search_answers_as_before_after_a_check(healthy: Path) -> None:
+    index = Index.open(healthy)
+    hits = index.search(features(5, 13), options=SearchOptions())
+    assert list(check(healthy)) == []
+    assert hits and index.search(features(5, 13), options=SearchOptions()) == hits
