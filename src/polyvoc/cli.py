@@ -1,0 +1,320 @@
+"""The command line: a skin over the library. Parse, call, print."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from polyvoc import __version__, console, flags, reports
+from polyvoc.errors import ImageError, OptionError, PolyvocError
+from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
+
+# Whatever loads OpenCV, numba or the vocabularies is imported inside the commands: `polyvoc --help` should be quick.
+if TYPE_CHECKING:
+    from polyvoc.answers import Answer
+    from polyvoc.vocabulary import Vocabulary
+
+INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as shells have it
+KEPT = "stopped; what was indexed is kept, run the same command to go on"
+
+
+class Commands(TyperGroup):
+    """All commands; whatever goes wrong in one becomes one line and an exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command and leave with its exit code."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that the terminal cannot show
+        try:
+            code = super().main(*args, **{**extra, "prog_name": "polyvoc", "standalone_mode": False})
+        except Exception as error:  # noqa: BLE001 - the last line of defence: one line instead of a traceback
+            if "--debug" in (extra.get("args") or sys.argv):
+                traceback.print_exc()
+            console.error(_line(error))
+            code = 1
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> None:
+        """Run a command, unless the user stops it or stops reading."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # as in `polyvoc info --images | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            console.error(KEPT if ctx.invoked_subcommand in ("index", "demo") else "stopped")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _line(error: Exception) -> str:
+    """Say in one line what went wrong and what to do."""
+    if isinstance(error, PolyvocError):
+        return str(error)
+    if hasattr(error, "format_message"):  # of the command line's parser
+        command = getattr(getattr(error, "ctx", None), "command_path", "polyvoc")
+        return f"{error.format_message().rstrip('.')}; see '{command} --help'"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return "not enough memory; close other programs, or use a machine with more"
+    return f"unexpected {type(error).__name__}: {error}; run 'polyvoc --debug COMMAND ...' and report what it shows"
+
+
+app = typer.Typer(
+    name="polyvoc",
+    cls=Commands,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
+)
+
+IndexPath = Annotated[
+    Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
+]
+Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of photographs, or single files.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+DEFAULT_INDEX, DEFAULT_DEMO = Path("photos.polyvoc"), Path("polyvoc-demo")
+
+
+@app.callback(invoke_without_command=True)
+def polyvoc(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+) -> None:
+    """Find the photographs that show the same thing as a query photograph."""
+    if version:
+        console.write(f"polyvoc {__version__}")
+    elif context.invoked_subcommand is None:
+        console.write(context.get_help())
+
+
+# -- demo
+
+
+@app.command("demo", epilog="Example: polyvoc demo --open")
+def demo_command(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put photographs, index and page.")] = DEFAULT_DEMO,
+    json: Json = False,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Try it: make a collection of real photographs, index it, ask hard questions, and write a page with the answers."""
+    from polyvoc import demo
+
+    with console.progress() as progress:
+        report = demo.run(out, progress)
+    if json:
+        console.write_json(report.as_dict())
+    else:
+        reports.show_demo(report)
+    if show:
+        typer.launch(report.page.absolute().as_uri())
+
+
+# -- index and remove
+
+
+@app.command("index", epilog="Example: polyvoc index ~/Pictures")
+@flags.from_record(FeatureOptions, flags.FEATURE_TEXTS)
+def index_command(
+    folders: Folders,
+    chosen: dict[str, Any],
+    index: IndexPath = DEFAULT_INDEX,
+    vocabularies: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Take this many of the vocabularies that come with polyvoc.")
+    ] = None,
+    vocabulary: Annotated[
+        list[Path] | None, typer.Option(metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")
+    ] = None,
+    keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
+    json: Json = False,
+) -> None:
+    """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    from polyvoc.writer import IndexWriter
+
+    for folder in folders:
+        if not folder.exists():  # before a new index is made
+            raise OptionError(f"{folder} does not exist; give a folder of photographs")
+    started = time.perf_counter()
+    words = _vocabularies(vocabularies, vocabulary or [])
+    with console.progress() as progress, IndexWriter.open(index, words, FeatureOptions(**chosen) if chosen else None) as writer:
+        report = writer.update(folders, keep_missing, progress)
+    seconds = time.perf_counter() - started
+    if json:
+        console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
+    else:
+        reports.show_report(report, seconds)
+    if report.added + report.replaced + report.unchanged == 0:
+        found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
+        raise OptionError(f"nothing to index in {', '.join(map(str, folders))}: {found}")
+
+
+def _vocabularies(count: int | None, paths: list[Path]) -> tuple[Vocabulary, ...] | None:
+    from polyvoc.vocabulary import Vocabulary, default_vocabularies
+
+    if count is not None and paths:
+        raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
+    if count is not None:
+        return default_vocabularies(count)
+    return tuple(map(Vocabulary.load, paths)) or None
+
+
+@app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")
+def remove_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Photographs, or folders of them.")],
+    index: IndexPath = DEFAULT_INDEX,
+    json: Json = False,
+) -> None:
+    """Remove photographs from an index; their files stay."""
+    from polyvoc.index import Home
+    from polyvoc.writer import IndexWriter
+
+    Home(index).catalogue.close()  # an index that is not there should not be made
+    with IndexWriter.open(index) as writer:
+        removed = writer.remove(paths)
+    if json:
+        console.write_json({"index": str(index), "removed": removed})
+    else:
+        console.write(f"{removed} removed")
+
+
+# -- search
+
+
+@app.command(
+    "search",
+    epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --json --merge bayes --hamming 24",
+)
+@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False)
+def search_command(
+    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTO", help="Photographs to search with.")],
+    chosen: dict[str, Any],
+    index: IndexPath = DEFAULT_INDEX,
+    threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use; all unless given.")] = None,
+    json: Json = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures.")] = None,
+    timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each stage.")] = False,
+) -> None:
+    """Find the photographs that show the same thing, best first. Flags left out are as `polyvoc info` says."""
+    from polyvoc import answers
+
+    opened, seconds = answers.open_index(index)
+    options = replace(opened.default_options, **chosen)
+    told: list[Answer] = []
+    with console.progress() as progress:
+        for done, photograph in enumerate(photographs, start=1):
+            try:
+                told.append(answers.ask(opened, photograph, options, threads))
+            except ImageError as error:
+                if len(photographs) == 1:
+                    raise
+                console.error(str(error))
+            progress("searching", done, len(photographs))
+    told = [replace(answer, seconds={"open": seconds, **answer.seconds}) for answer in told]
+    if html is not None:
+        html.write_text(answers.as_page(told), encoding="utf-8")
+    if json:
+        values = [answer.as_dict() for answer in told]
+        console.write_json(values[0] if len(photographs) == 1 else values)
+    else:
+        reports.show_answers(told, timings, named=len(photographs) > 1)
+    if len(told) < len(photographs):
+        raise typer.Exit(1)
+
+
+# -- info and check
+
+
+@app.command("info", epilog="Example: polyvoc info --index photos.polyvoc")
+def info_command(
+    index: IndexPath = DEFAULT_INDEX,
+    images: Annotated[bool, typer.Option("--images", help="List the photographs, too.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what an index holds: photographs, features, vocabularies, bytes on the disk, files that could not be used."""
+    from polyvoc import inventory
+    from polyvoc.index import Index
+
+    opened = Index.open(index)
+    facts = inventory.take(opened)
+    listed = inventory.photographs(opened) if images else []
+    if json:
+        console.write_json({**facts, "photographs": listed} if images else facts)
+        return
+    reports.show_info(facts)
+    for row in listed:
+        size = f"{row['width']} x {row['height']}"
+        console.write(f"{row['image']:>7}  {size:>11} {row['features']:>6} features ", console.linked(row["path"]))
+
+
+@app.command("check", epilog="Example: polyvoc check --index photos.polyvoc")
+def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
+    """Read every file of an index and say what is damaged; exit code 1 if anything is."""
+    from polyvoc import checking
+
+    with console.progress() as progress:
+        damage = list(checking.check(index, progress))
+    if json:
+        console.write_json({"index": str(index), "sound": not damage, "damage": damage})
+    else:
+        for line in damage or [f"{index} is sound"]:
+            console.write(line)
+    if damage:
+        raise typer.Exit(1)
+
+
+# -- train
+
+
+@app.command("train", epilog="Example: polyvoc train ~/Pictures --out my-words --size 10000 --seed 1")
+@flags.from_record(TrainOptions, flags.TRAIN_TEXTS)
+def train_command(
+    folders: Folders,
+    chosen: dict[str, Any],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.")],
+    json: Json = False,
+) -> None:
+    """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
+    from polyvoc import collection, inventory, training
+
+    started = time.perf_counter()
+    options = TrainOptions(**chosen)
+    paths = [Path(path) for path, _ in collection.photographs(folders)]
+    with console.progress() as progress:
+        sample = training.sample_descriptors(
+            paths,
+            limit=options.max_descriptors,
+            seed=options.seed,
+            progress=lambda done, total: progress("photographs", done, total),
+        )
+        vocabulary = training.train(
+            sample,
+            options,
+            lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
+            source=", ".join(map(str, folders)),
+        )
+    vocabulary.save(out)
+    facts = inventory.describe_vocabulary(vocabulary)
+    seconds = time.perf_counter() - started
+    if json:
+        problems = [asdict(problem) for problem in sample.problems]
+        console.write_json({"vocabulary": str(out), **facts, "problems": problems, "seconds": round(seconds, 3)})
+        return
+    console.write_fact("vocabulary", str(out), reports.describe_words(facts), f"{seconds:.1f} s")
+    reports.show_problems(sample.problems)
+    console.talk(f"Use it: polyvoc index FOLDER --index NEW.polyvoc --vocabulary {shlex.quote(str(out))}")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,215 @@
+"""The loops over descriptors and words that numpy cannot express, compiled once and cached beside this file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+STRIDE = 8  # coordinates that `_bound_scores` takes at a time; heads and points are padded to multiples of it
+BLOCK = 32  # cells are padded to multiples of this many words, so that its inner loop has no remainder
+
+
+class Points(NamedTuple):
+    """Descriptors in the coordinates of a `Basis`: the first few, their head, hold most of what tells words apart."""
+
+    rows: npt.NDArray[np.float32]  # [n, dimension]
+    tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
+
+
+class WordTable(NamedTuple):
+    """Words in the coordinates of a `Basis`, grouped by cell, then by vocabulary. Cells end with infinitely far words."""
+
+    heads: npt.NDArray[np.float32]  # [rows * head]  cell by cell, each [head, words]
+    rows: npt.NDArray[np.float32]  # [rows, dimension]
+    tail: npt.NDArray[np.float32]  # [rows]  norm of the coordinates behind the head
+    half: npt.NDArray[np.float32]  # [rows]  half the squared norm, infinite for padding
+    number: npt.NDArray[np.int32]  # [rows]  the word's number in its vocabulary
+    start: npt.NDArray[np.int64]  # [cells * K + 1]  group of (cell, k) = rows start[cell * K + k] up to the next
+
+
+class Probes(NamedTuple):
+    """Which descriptors look into which cell."""
+
+    members: npt.NDArray[np.int32]  # [probes]  descriptor numbers, grouped by cell
+    start: npt.NDArray[np.int64]  # [cells + 1]
+
+
+class Cell(NamedTuple):
+    """The words of one cell: a part of a `WordTable`."""
+
+    heads: npt.NDArray[np.float32]  # [head, words]
+    tail: npt.NDArray[np.float32]  # [words]
+    half: npt.NDArray[np.float32]  # [words]
+
+
+@njit(cache=True, nogil=True)
+def _cell_of(table, first, last):  # type: ignore[no-untyped-def]
+    """Give rows `first` to `last` of a table."""
+    head = len(table.heads) // len(table.rows)
+    heads = table.heads[first * head : last * head].reshape(head, last - first)
+    return Cell(heads, table.tail[first:last], table.half[first:last])
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _bound_scores(points, i, cell, bounds, row):  # type: ignore[no-untyped-def]
+    """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
+
+    The heads' product is exact and the tails' is at most the product of their norms (Cauchy-Schwarz). No view of an
+    array is made here: counting its references would cost more than the arithmetic.
+    """
+    x, w, tail = points.rows, cell.heads, points.tail[i]
+    for j in range(w.shape[1]):
+        bounds[row, j] = tail * cell.tail[j] - cell.half[j]
+    for c in range(0, w.shape[0], STRIDE):
+        x0, x1, x2, x3 = x[i, c], x[i, c + 1], x[i, c + 2], x[i, c + 3]
+        x4, x5, x6, x7 = x[i, c + 4], x[i, c + 5], x[i, c + 6], x[i, c + 7]
+        for j in range(w.shape[1]):
+            bounds[row, j] += (x0 * w[c, j] + x1 * w[c + 1, j] + x2 * w[c + 2, j] + x3 * w[c + 3, j]) + (
+                x4 * w[c + 4, j] + x5 * w[c + 5, j] + x6 * w[c + 6, j] + x7 * w[c + 7, j]
+            )
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _product(x, y):  # type: ignore[no-untyped-def]
+    """Give the scalar product of two rows."""
+    total = np.float32(0)
+    for i in range(len(x)):
+        total += x[i] * y[i]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _any_above(bounds, count, level):  # type: ignore[no-untyped-def]
+    """Tell if one of the first `count` numbers exceeds a level; counting them all is faster than stopping early."""
+    above = np.int32(0)
+    for j in range(count):
+        above += np.int32(bounds[0, j] > level)
+    return above > 0
+
+
+@njit(cache=True, nogil=True)
+def _insert(best, nearest, score, word):  # type: ignore[no-untyped-def]
+    """Put a word into the list of the nearest, best first, if its score is higher than the last one's."""
+    place = len(best) - 1
+    if score > best[place]:
+        while place > 0 and score > best[place - 1]:
+            best[place] = best[place - 1]
+            nearest[place] = nearest[place - 1]
+            place -= 1
+        best[place] = score
+        nearest[place] = word
+
+
+@njit(cache=True, nogil=True)
+def scan_cells(
+    points: Points,
+    probes: Probes,
+    table: WordTable,
+    best: npt.NDArray[np.float32],  # [n, K, assignments]  updated; start it at -inf
+    nearest: npt.NDArray[np.int32],  # [n, K, assignments]  updated; start it at -1
+) -> None:
+    """Update the nearest words of every point with those of the cells that it probes.
+
+    The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound, from the
+    heads, does not already rule the word out: for one rootSIFT word in two hundred.
+    """
+    vocabularies = best.shape[1]
+    bounds = np.empty((1, len(table.rows)), dtype=np.float32)
+    for number in range(len(probes.start) - 1):
+        first = table.start[number * vocabularies]
+        cell = _cell_of(table, first, table.start[(number + 1) * vocabularies])
+        for m in range(probes.start[number], probes.start[number + 1]):
+            i = probes.members[m]
+            _bound_scores(points, i, cell, bounds, 0)
+            level = best[i, 0, -1]
+            for k in range(1, vocabularies):
+                level = min(level, best[i, k, -1])
+            if not _any_above(bounds, len(cell.half), level):
+                continue
+            for k in range(vocabularies):
+                group = number * vocabularies + k
+                for j in range(table.start[group], table.start[group + 1]):
+                    if bounds[0, j - first] > best[i, k, -1]:
+                        score = _product(points.rows[i], table.rows[j]) - table.half[j]
+                        _insert(best[i, k], nearest[i, k], score, table.number[j])
+
+
+@njit(cache=True, nogil=True)
+def bound_all(
+    points: Points,
+    table: WordTable,
+    bounds: npt.NDArray[np.float32],  # [n, rows]  written
+) -> None:
+    """Write an upper bound of the score of each point with each word of a table that is one single cell."""
+    cell = _cell_of(table, 0, len(table.rows))
+    for i in range(len(bounds)):
+        _bound_scores(points, i, cell, bounds, i)
+
+
+@njit(cache=True, nogil=True)
+def group_by_cell(
+    scores: npt.NDArray[np.float32],  # [n, cells]
+    least: npt.NDArray[np.float32],  # [n]
+    members: npt.NDArray[np.int32],  # [n * cells at most]  written
+    start: npt.NDArray[np.int64],  # [cells + 1]  written
+) -> None:
+    """Write, for each cell, the points whose score there is at least the point's `least`."""
+    start[:] = 0
+    for i in range(scores.shape[0]):
+        for cell in range(scores.shape[1]):
+            start[cell + 1] += scores[i, cell] >= least[i]
+    start[1:] = np.cumsum(start[1:])
+    filled = start[:-1].copy()
+    for i in range(scores.shape[0]):
+        for cell in range(scores.shape[1]):
+            if scores[i, cell] >= least[i]:
+                members[filled[cell]] = i
+                filled[cell] += 1
+
+
+@njit(cache=True, nogil=True)
+def score_words(
+    points: npt.NDArray[np.float32],  # [n, dimension]
+    words: npt.NDArray[np.int32],  # [n]
+    centroids: npt.NDArray[np.float32],  # [size, dimension]
+    scores: npt.NDArray[np.float32],  # [n]  written
+) -> None:
+    """Write the score x.w - |w|^2 / 2 of every point x with its word w."""
+    for i in range(len(words)):
+        row = centroids[words[i]]
+        scores[i] = _product(points[i], row) - _product(row, row) / np.float32(2)
+
+
+@njit(cache=True, nogil=True)
+def sum_by_word(
+    descriptors: npt.NDArray[np.float32],  # [n, dimension]
+    words: npt.NDArray[np.int32],  # [n]
+    sums: npt.NDArray[np.float64],  # [size, dimension]  added to
+) -> None:
+    """Add every descriptor to the sum of its word, in order, so that the result does not depend on threads."""
+    for row in range(len(words)):
+        word = words[row]
+        for i in range(descriptors.shape[1]):
+            sums[word, i] += descriptors[row, i]
+
+
+@njit(cache=True, nogil=True)
+def sign_words(
+    z: npt.NDArray[np.float32],  # [n, bits]
+    words: npt.NDArray[np.int32],  # [n, assignments]  -1 = no word
+    thresholds: npt.NDArray[np.float32],  # [size, bits]
+    signatures: npt.NDArray[np.uint64],  # [n, assignments]  written
+) -> None:
+    """Write the signature of each descriptor under each of its words; bit i is z_i > threshold_i of the word."""
+    bits = z.shape[1]
+    for row in range(words.shape[0]):
+        for column in range(words.shape[1]):
+            word = words[row, column]
+            signature = np.uint64(0)
+            if word >= 0:
+                for i in range(bits):
+                    signature |= np.uint64(z[row, i] > thresholds[word, i]) << np.uint64(i)
+            signatures[row, column] = signature

@@ -1,0 +1,87 @@
+"""Answers for people: how the results of the commands are printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from polyvoc.console import linked, mark, talk, write, write_fact
+from polyvoc.records import IndexReport, Problem
+
+if TYPE_CHECKING:
+    from polyvoc import demo
+    from polyvoc.answers import Answer
+
+MAX_PROBLEMS = 20  # broken files listed
+
+
+def show_demo(report: demo.Report) -> None:
+    """Show the rankings of the demonstration, how good they are, and what to try next."""
+    for answer in report.answers:
+        write(f"{answer.name}: {answer.found} of {answer.n_right} views in the first {answer.n_right}")
+        for rank, hit in enumerate(answer.hits[:5], start=1):
+            write(f"{rank:>4}", mark(answer.is_right(hit)), f"{hit.score:8.4f}", linked(hit.path))
+    write(
+        f"\n{report.n_images} photographs, {report.n_features:,} features, {report.seconds:.1f} s. "
+        f"Best hit right: {report.first_right} of {len(report.answers)}. "
+        f"Views in the first ranks: {report.found} of {report.n_right} ({report.found / report.n_right:.0%}). "
+        f"Mean average precision: {report.mean_average_precision:.3f}."
+    )
+    write("Page:", linked(str(report.page.absolute())))
+    query, index = (shlex.quote(str(path)) for path in (report.answers[0].query, report.index))
+    talk(f"Try next: polyvoc search {query} --index {index} --timings")
+    talk("          polyvoc index ~/Pictures && polyvoc search PHOTO --html answers.html")
+
+
+def show_report(report: IndexReport, seconds: float) -> None:
+    """Show what a run of indexing did."""
+    counts = (f"{getattr(report, name)} {name}" for name in ("added", "replaced", "removed", "unchanged"))
+    write(f"{', '.join(counts)}; {report.features:,} new features; {seconds:.1f} s")
+    show_problems(report.problems)
+
+
+def show_problems(problems: Sequence[Problem]) -> None:
+    """Show the files that could not be used; each reason names its file."""
+    if problems:
+        write(f"{len(problems)} could not be used:")
+    for problem in problems[:MAX_PROBLEMS]:
+        write(f"  {problem.reason}")
+    if len(problems) > MAX_PROBLEMS:
+        write(f"  and {len(problems) - MAX_PROBLEMS} more: --json lists all")
+
+
+def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
+    """Show hits, best first; with the name of each query if there are several."""
+    for answer in told:
+        if named:
+            write(linked(answer.query))
+        for rank, hit in enumerate(answer.hits, start=1):
+            write(f"{rank:>4}  {hit.score:8.4f} ", linked(hit.path))
+        if not answer.hits:
+            talk("nothing in the index shows the same thing")
+        if timings:
+            talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
+
+
+def show_info(facts: dict[str, Any]) -> None:
+    """Show what an index holds."""
+    stored, per_feature = facts["bytes"], facts["bytes_per_feature"]
+    write_fact("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
+    write_fact("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
+    write_fact("features", f"{facts['features']:,}" + (f", {per_feature} bytes each" if per_feature else ""))
+    write_fact("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
+    write_fact("vocabularies", *map(describe_words, facts["vocabularies"]))
+    write_fact("features by", _listed(facts["feature_options"]))
+    write_fact("search by", _listed(facts["default_options"]))
+    write_fact("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
+
+
+def describe_words(facts: dict[str, Any]) -> str:
+    """Say in one line what a vocabulary is."""
+    sizes = f"{facts['size']:,} words of {facts['dimension']} numbers, {facts['bits']} bits"
+    return f"{facts['fingerprint']}: {sizes}; {_listed(facts['provenance'])}"
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())

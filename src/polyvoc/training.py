@@ -1,0 +1,235 @@
+"""Here are many descriptors: which words describe them? Approximate k-means, then the medians of the signatures.
+
+AKM: Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Medians: Jégou, Douze, Schmid, ECCV 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import __version__
+from polyvoc.assigner import Assigner, Basis, Cells, batches, in_threads
+from polyvoc.errors import ImageError, OptionError, VocabularyError
+from polyvoc.kernels_vocabulary import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
+from polyvoc.records import FeatureOptions, Floats, Problem, TrainOptions, Words
+from polyvoc.signatures import project, random_rotation
+from polyvoc.vocabulary import Bytes, Vocabulary
+
+# Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
+RoundDone = Callable[[int, int, float, float], None]
+# Called after each photograph with: photographs done, photographs in all.
+PhotographDone = Callable[[int, int], None]
+
+_SETTLED = 1e-3  # training stops when the distortion falls by less than this share
+_EFFORT = 0.5  # share of the usual probes in a round: a descriptor keeps its word unless a nearer one is found
+_BATCH = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Descriptors drawn from photographs, and where they came from."""
+
+    descriptors: Floats  # [n, dimension]
+    provenance: Mapping[str, Any]
+    problems: tuple[Problem, ...] = field(default=())  # photographs that could not be used
+
+
+def sample_descriptors(
+    paths: Sequence[Path],
+    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
+    limit: int = 10_000_000,
+    seed: int = 0,
+    progress: PhotographDone | None = None,
+) -> Sample:
+    """Draw at most `limit` descriptors from photographs, each with the same chance; broken files are reported."""
+    if limit < 1:
+        raise OptionError(f"limit={limit!r} should be at least 1")
+    from polyvoc.features import extract_many  # training on descriptors made elsewhere does without OpenCV
+
+    kept, keys, problems = [], [], []  # a descriptor stays if its random key is among the `limit` lowest
+    ceiling, held = 1.0, 0
+    for number, (path, result) in enumerate(extract_many(paths, options)):
+        if isinstance(result, ImageError):
+            problems.append(Problem(str(path), str(result)))
+        else:
+            key = np.random.default_rng([seed, number]).random(len(result))
+            kept.append(result.descriptors[key < ceiling])
+            keys.append(key[key < ceiling])
+            held += len(keys[-1])
+        if held > 2 * limit:
+            kept, keys, ceiling = _lowest(kept, keys, limit)
+            held = limit
+        if progress is not None:
+            progress(number + 1, len(paths))
+    if held > limit:
+        kept, keys, ceiling = _lowest(kept, keys, limit)
+    if not kept:
+        raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
+    used = len(paths) - len(problems)
+    provenance = {"photographs": used, "features": asdict(options)}
+    return Sample(np.concatenate(kept), provenance, tuple(problems))
+
+
+def train(
+    sample: Sample | npt.ArrayLike,
+    options: TrainOptions = TrainOptions(),  # noqa: B008 (frozen)
+    progress: RoundDone | None = None,
+    source: str = "",
+) -> Vocabulary:
+    """Learn a vocabulary from descriptors [n, dimension]; the same sample and options give the same vocabulary.
+
+    `source` names the photographs in the vocabulary's provenance.
+    """
+    origin = dict(sample.provenance) if isinstance(sample, Sample) else {}
+    descriptors = _checked(sample.descriptors if isinstance(sample, Sample) else sample, options.size)
+    rotation = random_rotation(descriptors.shape[1], options.bits) if options.bits else None
+    random = np.random.default_rng(options.seed)
+    chosen = descriptors
+    if len(descriptors) > options.max_descriptors:
+        rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
+        chosen = descriptors[np.sort(rows)]
+    centroids, rounds = _cluster(chosen, options, random, progress)
+    vocabulary = Vocabulary.create(centroids)
+    words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+    scores = np.empty(len(words), dtype=np.float32)
+    score_words(descriptors, words, vocabulary.centroids, scores)
+    origin |= {
+        "source": source,
+        "descriptors": len(descriptors),
+        "descriptors_clustered": len(chosen),
+        "seed": options.seed,
+        "rounds": rounds,
+        "distortion": round(_distortion(descriptors, scores), 6),
+        "polyvoc": __version__,
+    }
+    if rotation is None:
+        return replace(vocabulary, provenance=origin)
+    thresholds = learn_thresholds(descriptors, words, vocabulary.centroids, rotation)
+    return replace(vocabulary, medians=Bytes.of(thresholds), rotation=rotation, provenance=origin)
+
+
+def learn_thresholds(descriptors: Floats, words: Words, centroids: Floats, rotation: Floats) -> Floats:
+    """Give the median of each word's projected descriptors, [size, bits]; a word without any gets its own projection."""
+    thresholds = project(centroids, rotation)
+    order = np.argsort(words, kind="stable")
+    ends = np.cumsum(np.bincount(words, minlength=len(centroids)))
+
+    def of_words(numbers: npt.NDArray[np.int64]) -> None:
+        first = ends[numbers[0] - 1] if numbers[0] else 0
+        z = project(descriptors[order[first : ends[numbers[-1]]]], rotation)
+        for word, members in zip(numbers, np.split(z, ends[numbers[:-1]] - first), strict=True):
+            if len(members):
+                thresholds[word] = np.median(members, axis=0)
+
+    in_threads(of_words, np.array_split(np.arange(len(centroids)), -(-len(centroids) // 256)))
+    return thresholds
+
+
+def _cluster(
+    descriptors: Floats, options: TrainOptions, random: np.random.Generator, progress: RoundDone | None
+) -> tuple[Floats, int]:
+    """Give the centroids [size, dimension] of approximate k-means, and the number of rounds it took."""
+    first = _distinct(descriptors, options.size, random)
+    basis = Basis.of(first)  # distances are the same in its coordinates
+    centroids = basis.turn(first).rows
+    cells = Cells.among(centroids, basis)
+    points = basis.turn(descriptors).rows
+    # The cells stay where they are, so what a descriptor probes is found once; the words in them move every round.
+    work = in_threads(lambda rows: _probe(rows, cells), batches(points, _BATCH))
+    words = np.zeros(len(points), dtype=np.int32)
+    before = np.inf
+    for number in range(1, options.rounds + 1):
+        scores, now = _assign(work, cells.arrange([centroids]), centroids, words)
+        moved, words = float(np.mean(now != words)), now
+        distortion = _distortion(points, scores)
+        centroids = _means(points, words, options.size, random)
+        if progress is not None:
+            progress(number, options.rounds, distortion, moved)
+        if before - distortion < _SETTLED * before:
+            break
+        before = distortion
+    return basis.back(centroids), number
+
+
+def _probe(rows: Floats, cells: Cells) -> tuple[Points, tuple[Probes, Probes]]:
+    points = cells.basis.points(rows)
+    return points, cells.probe(points, _EFFORT)
+
+
+def _assign(
+    work: Sequence[tuple[Points, tuple[Probes, Probes]]], table: WordTable, centroids: Floats, words: Words
+) -> tuple[Floats, Words]:
+    """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
+    sizes = np.cumsum([len(points.rows) for points, _ in work])
+
+    def of_batch(job: tuple[tuple[Points, tuple[Probes, Probes]], Words]) -> tuple[Floats, Words]:
+        (points, probes), old = job
+        nearest = old.copy()
+        best = np.empty(len(old), dtype=np.float32)
+        score_words(points.rows, old, centroids, best)
+        for probe in probes:
+            scan_cells(points, probe, table, best[:, None, None], nearest[:, None, None])
+        return best, nearest
+
+    done = in_threads(of_batch, list(zip(work, np.split(words, sizes[:-1]), strict=True)))
+    return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
+
+
+def _means(points: Floats, words: Words, size: int, random: np.random.Generator) -> Floats:
+    """Give the mean of each word's points; an empty word starts anew at a random point of a crowded word."""
+    sums = np.zeros((size, points.shape[1]), dtype=np.float64)
+    sum_by_word(points, words, sums)
+    held = np.bincount(words, minlength=size)
+    means = (sums / np.maximum(held, 1)[:, None]).astype(np.float32)
+    empty = np.flatnonzero(held == 0)
+    if len(empty):
+        crowded = np.flatnonzero(held[words] >= 2 * len(words) / size)
+        pool = crowded if len(crowded) >= len(empty) else np.arange(len(words))
+        means[empty] = points[random.choice(pool, len(empty), replace=False)]
+    return means
+
+
+def _distinct(descriptors: Floats, size: int, random: np.random.Generator) -> Floats:
+    """Give `size` random descriptors, all different."""
+    shuffled = random.permutation(len(descriptors))
+    for count in (min(len(descriptors), 2 * size), len(descriptors)):
+        rows = descriptors[shuffled[:count]]
+        raw = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+        _, first = np.unique(raw.ravel(), return_index=True)
+        if len(first) >= size:
+            return rows[np.sort(first)[:size]]
+    raise _too_few(len(first), size, "distinct descriptors")
+
+
+def _lowest(kept: list[Floats], keys: list[Any], limit: int) -> tuple[list[Floats], list[Any], float]:
+    """Keep the `limit` descriptors with the lowest keys, in their order."""
+    every = np.concatenate(keys)
+    chosen = np.sort(np.argpartition(every, limit)[:limit])
+    return [np.concatenate(kept)[chosen]], [every[chosen]], float(every[chosen].max())
+
+
+def _distortion(points: Floats, scores: Floats) -> float:
+    """Give the mean squared distance of points to their words, from scores x.w - |w|^2 / 2."""
+    squares = sum(float(np.einsum("ij,ij->", rows, rows, dtype=np.float64)) for rows in batches(points))
+    return (squares - 2 * float(scores.sum(dtype=np.float64))) / len(points)
+
+
+def _checked(descriptors: npt.ArrayLike, size: int) -> Floats:
+    table = np.ascontiguousarray(descriptors, dtype=np.float32)
+    if table.ndim != 2 or table.shape[1] < 1:
+        raise OptionError(f"descriptors: shape {table.shape} should be (number, dimension)")
+    if len(table) < size:
+        raise _too_few(len(table), size, "descriptors")
+    if not all(np.isfinite(rows).all() for rows in batches(table)):
+        raise OptionError("descriptors: some values are not finite; leave them out")
+    return table
+
+
+def _too_few(count: int, size: int, what: str) -> VocabularyError:
+    return VocabularyError(f"{count} {what}, {size} words: give more photographs or a smaller size")

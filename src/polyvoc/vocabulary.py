@@ -1,0 +1,262 @@
+"""A visual vocabulary: its words, the medians of their Hamming signatures, where it came from, and its folder on disk.
+
+A vocabulary *is* what is stored: words and medians are rounded to one byte per number when it is created, so a
+vocabulary that was just trained and the same one loaded a year later give the same words and the same signatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.records import Floats
+
+FORMAT = "polyvoc vocabulary"
+VERSION = 1  # of the folder's format
+MAX_BITS = 64  # a signature is one uint64
+DEFAULT_COUNT = 3  # vocabularies shipped with the package
+
+_META = "meta.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Bytes:
+    """A table of numbers at one byte each: value = low + code * step, with one low and one step per column."""
+
+    codes: npt.NDArray[np.uint8]  # [rows, columns]
+    low: Floats  # [columns]
+    step: Floats  # [columns]
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Bytes:
+        """Round a table [rows, columns] of finite numbers; the error is at most half a step, 1/510 of the column's range."""
+        table = np.asarray(values, dtype=np.float64)
+        low = table.min(axis=0).astype(np.float32)
+        step = ((table.max(axis=0) - low) / 255).astype(np.float32)
+        codes = np.rint((table - low) / np.where(step > 0, step, 1))
+        return cls(np.clip(codes, 0, 255).astype(np.uint8), low, step)
+
+    def values(self) -> Floats:
+        """Give the rounded table as float32 [rows, columns]."""
+        return self.low + self.codes * self.step
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The words that descriptors are quantised to, and what their Hamming signatures need. See `Vocabulary.create`."""
+
+    words: Bytes  # [size, dimension]
+    medians: Bytes | None  # [size, bits]
+    rotation: Floats | None  # [bits, dimension]  rows are orthonormal
+    provenance: Mapping[str, Any]  # plain values: photographs, descriptors, seed, rounds, ...
+
+    @classmethod
+    def create(
+        cls,
+        centroids: npt.ArrayLike,
+        thresholds: npt.ArrayLike | None = None,
+        rotation: npt.ArrayLike | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Vocabulary:
+        """Give the vocabulary of `centroids` [size, dimension], rounded as it will be stored.
+
+        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither.
+        """
+        words = _table("centroids", centroids)
+        if (thresholds is None) != (rotation is None):
+            raise OptionError("a vocabulary needs both thresholds and rotation, or neither: give the missing one")
+        if thresholds is None or rotation is None:
+            return cls(Bytes.of(words), None, None, dict(provenance or {}))
+        medians, axes = _table("thresholds", thresholds), _table("rotation", rotation)
+        bits = len(axes)
+        if medians.shape != (len(words), bits) or axes.shape[1] != words.shape[1] or bits > MAX_BITS:
+            raise OptionError(
+                f"thresholds {medians.shape} and rotation {axes.shape} do not fit centroids {words.shape}: "
+                f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
+            )
+        return cls(Bytes.of(words), Bytes.of(medians), axes, dict(provenance or {}))
+
+    @property
+    def size(self) -> int:
+        """Count the words."""
+        return len(self.words.codes)
+
+    @property
+    def dimension(self) -> int:
+        """Give the length of a descriptor."""
+        return int(self.words.codes.shape[1])
+
+    @property
+    def bits(self) -> int:
+        """Give the length of a signature, 0 if the vocabulary has none."""
+        return 0 if self.rotation is None else len(self.rotation)
+
+    @cached_property
+    def centroids(self) -> Floats:
+        """Give the words as float32 [size, dimension]."""
+        return self.words.values()
+
+    @cached_property
+    def thresholds(self) -> Floats | None:
+        """Give the medians of the signatures as float32 [size, bits], or None."""
+        return None if self.medians is None else self.medians.values()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Give 16 hex digits that change with any number of the vocabulary; where it came from does not count."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self._arrays().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the vocabulary as a folder of plain files, in one step: a reader sees all of it or nothing."""
+        target = Path(folder)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+            try:
+                self._write(scratch)
+                scratch.chmod(0o755)  # mkdtemp makes it private
+                _replace(scratch, target)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        except OSError as error:
+            raise VocabularyError(
+                f"{target}: the vocabulary cannot be written ({error.strerror or error}); check space and rights"
+            ) from error
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Vocabulary:
+        """Read the vocabulary that `save` wrote, checking every file."""
+        source = Path(folder)
+        meta = _read_meta(source)
+        arrays = {name: _read_array(source, name, digest) for name, digest in meta["files"].items()}
+        try:
+            words = Bytes(arrays["words"], arrays["words_low"], arrays["words_step"])
+            medians = None
+            if "medians" in arrays:
+                medians = Bytes(arrays["medians"], arrays["medians_low"], arrays["medians_step"])
+            vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"])
+            whole = vocabulary.fingerprint == meta["fingerprint"]
+        except (KeyError, AttributeError) as error:
+            raise _damaged(source / _META, f"{error} is missing") from error
+        if not whole:
+            raise _damaged(source, "its files do not belong together")
+        return vocabulary
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Name every stored array; the name is the file's stem."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for name, table in (("words", self.words), ("medians", self.medians)):
+            if table is not None:
+                arrays |= {name: table.codes, f"{name}_low": table.low, f"{name}_step": table.step}
+        if self.rotation is not None:
+            arrays["rotation"] = self.rotation
+        return arrays
+
+    def _write(self, folder: Path) -> None:
+        arrays = self._arrays()
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        meta = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": self.fingerprint,
+            "size": self.size,
+            "dimension": self.dimension,
+            "bits": self.bits,
+            "provenance": dict(self.provenance),
+            "files": {name: _checksum(folder / f"{name}.npy") for name in arrays},
+        }
+        (folder / _META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
+
+
+def default_vocabularies(count: int = DEFAULT_COUNT) -> tuple[Vocabulary, ...]:
+    """Load the first `count` of the vocabularies shipped with the package."""
+    if not 1 <= count <= DEFAULT_COUNT:
+        raise OptionError(f"count={count!r} should be 1 to {DEFAULT_COUNT}: train more vocabularies to merge more")
+    shelf = importlib.resources.files("polyvoc") / "vocabularies"
+    with importlib.resources.as_file(shelf) as folder:
+        return tuple(Vocabulary.load(folder / str(number)) for number in range(count))
+
+
+def _table(name: str, values: npt.ArrayLike) -> Floats:
+    table = np.array(values, dtype=np.float32)
+    if table.ndim != 2 or 0 in table.shape:
+        raise OptionError(f"{name}: shape {table.shape} should be two-dimensional and not empty")
+    if not np.isfinite(table).all():
+        raise OptionError(f"{name}: some values are not finite; leave such descriptors out")
+    return table
+
+
+def _replace(scratch: Path, target: Path) -> None:
+    """Put the folder `scratch` in the place of `target`; an old vocabulary there is moved aside first, then dropped."""
+    if not target.exists():
+        scratch.rename(target)
+        return
+    if any(target.iterdir()) and not (target / _META).is_file():
+        raise VocabularyError(f"{target}: the folder holds something else than a vocabulary; choose another name")
+    aside = scratch.with_name(scratch.name + ".old")
+    target.rename(aside)
+    scratch.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    path = folder / _META
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise VocabularyError(
+            f"{folder}: no vocabulary here ({_META} is missing); give the folder that `polyvoc train` wrote"
+        ) from error
+    except OSError as error:
+        raise VocabularyError(f"{path}: cannot be read ({error.strerror or error}); check its rights") from error
+    except ValueError as error:
+        raise _damaged(path, "it is not JSON") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise VocabularyError(f"{folder}: not a vocabulary of polyvoc; give the folder that `polyvoc train` wrote")
+    version = meta.get("version")
+    if version != VERSION:
+        raise VocabularyError(
+            f"{folder}: vocabulary format {version}, this polyvoc knows {VERSION}; update polyvoc or train again"
+        )
+    if not all(isinstance(meta.get(key), dict) for key in ("files", "provenance")):
+        raise _damaged(path, "entries are missing")
+    return meta
+
+
+def _read_array(folder: Path, name: str, digest: str) -> npt.NDArray[Any]:
+    path = folder / f"{name}.npy"
+    if Path(name).name != name:
+        raise _damaged(folder / _META, "a file name leaves the folder")
+    try:
+        if _checksum(path) != digest:
+            raise _damaged(path, "its checksum differs")
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(path, "missing or unreadable") from error
+    return array
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _damaged(path: Path, why: str) -> VocabularyError:
+    return VocabularyError(f"{path}: the vocabulary is damaged ({why}); copy or train it again")

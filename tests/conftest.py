@@ -1,0 +1,81 @@
+"""Shared by the tests: photographs drawn on the spot, small vocabularies, and an index of both."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from polyvoc.features import extract
+from polyvoc.signatures import project, random_rotation
+from polyvoc.vocabulary import Vocabulary
+from polyvoc.writer import IndexWriter
+
+SCENES = ("bridge", "market", "tower", "wall")
+VIEWS = ("a", "b", "c")
+
+
+def draw_scene(seed: int, size: tuple[int, int] = (360, 270)) -> Image.Image:
+    """Draw something with texture at all scales: shapes over shapes, a little noise, a little blur."""
+    rng = np.random.default_rng(seed)
+    image = Image.new("RGB", size, tuple(rng.integers(60, 200, 3).tolist()))
+    pen = ImageDraw.Draw(image)
+    for _ in range(260):
+        x, y = rng.uniform(0, size[0]), rng.uniform(0, size[1])
+        w, h = rng.gamma(1.5, 12, 2) + 3
+        colour = tuple(rng.integers(0, 256, 3).tolist())
+        shape = pen.ellipse if rng.random() < 0.5 else pen.rectangle
+        shape((x, y, x + w, y + h), fill=colour)
+    noisy = np.asarray(image, np.float32) + rng.normal(0, 4, (size[1], size[0], 3))
+    return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
+
+
+def view_of(scene: Image.Image, view: str) -> Image.Image:
+    """Give a view of a scene: as it is, turned, or a darker part of it."""
+    if view == "a":
+        return scene
+    if view == "b":
+        return scene.rotate(12, Image.Resampling.BICUBIC, expand=False)
+    width, height = scene.size
+    part = scene.crop((width // 10, height // 10, width, height))
+    return part.point([int(level * 0.7) for level in range(256)] * 3)
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 12 photographs: 4 scenes in 3 views, as `<scene>-<view>.jpg`. Read it, do not change it."""
+    folder = tmp_path_factory.mktemp("photographs")
+    for seed, name in enumerate(SCENES):
+        scene = draw_scene(seed)
+        for view in VIEWS:
+            view_of(scene, view).save(folder / f"{name}-{view}.jpg", quality=92)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def vocabularies(photographs: Path) -> tuple[Vocabulary, ...]:
+    """Two vocabularies of 300 words with signatures of 64 bits; their words are features of the photographs."""
+    descriptors = np.concatenate([extract(photographs / f"{name}-a.jpg").descriptors for name in SCENES])
+    rotation = random_rotation(descriptors.shape[1], 64)
+    made = []
+    for seed in range(2):
+        words = descriptors[np.random.default_rng(seed).choice(len(descriptors), 300, replace=False)]
+        made.append(Vocabulary.create(words, project(words, rotation), rotation, {"seed": seed}))
+    return tuple(made)
+
+
+@pytest.fixture(scope="session")
+def _session_index(photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("index") / "photos.polyvoc"
+    with IndexWriter.open(path, vocabularies) as writer:
+        writer.update([photographs])
+    return path
+
+
+@pytest.fixture
+def index_path(_session_index: Path, tmp_path: Path) -> Path:
+    """An index of the photographs; each test gets its own copy."""
+    return Path(shutil.copytree(_session_index, tmp_path / "photos.polyvoc"))

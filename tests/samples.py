@@ -1,0 +1,96 @@
+"""Small vocabularies, features and photographs to fill an index with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from polyvoc import storage
+from polyvoc.index import Index
+from polyvoc.records import Features, SearchOptions
+from polyvoc.signatures import random_rotation
+from polyvoc.vocabulary import Vocabulary
+from polyvoc.writer import IndexWriter
+
+DIMENSION = 12
+BITS = 8
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unflushed() -> Iterator[None]:
+    """Import this to be quick: flushing matters in a power cut only, and takes most of the time of a small commit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "_flush", lambda descriptor: None)
+        yield
+
+
+def vocabularies(k: int = 2, size: int = 30, signed: bool = True, dimension: int = DIMENSION) -> list[Vocabulary]:
+    """Give K vocabularies of random words; their sizes differ."""
+    found = []
+    rotation = random_rotation(dimension, BITS) if signed else None
+    for number in range(k):
+        rng = np.random.default_rng([1, number])
+        n_words = size + 3 * number
+        words = rng.random((n_words, dimension))
+        words /= np.linalg.norm(words, axis=1, keepdims=True)
+        thresholds = None if rotation is None else words @ rotation.T + rng.normal(0, 0.02, (n_words, BITS))
+        found.append(Vocabulary.create(words, thresholds, rotation))
+    return found
+
+
+def features(seed: int, count: int = 20, dimension: int = DIMENSION) -> Features:
+    """Give random features; a third of them repeat others with a little noise, so that words repeat."""
+    rng = np.random.default_rng([2, seed])
+    descriptors = rng.random((count, dimension))
+    for repeated in range(count // 3):
+        descriptors[repeated] = descriptors[count - 1] + rng.normal(0, 0.01, dimension)
+    descriptors /= np.maximum(np.linalg.norm(descriptors, axis=1, keepdims=True), 1e-9)
+    return Features(
+        xy=(rng.random((count, 2)) * 100).astype(np.float32),
+        scale=(rng.random(count) * 9 + 1).astype(np.float32),
+        angle=(rng.random(count) * 360).astype(np.float32),
+        descriptors=descriptors.astype(np.float32),
+        width=100 + seed,
+        height=100,
+    )
+
+
+def collection(count: int, first: int = 0) -> dict[str, Features]:
+    """Give named images of different lengths, every seventh without a feature."""
+    return {f"image {seed}": features(seed, 0 if seed % 7 == 6 else 8 + seed % 13) for seed in range(first, first + count)}
+
+
+def build(path: Path, images: Mapping[str, Features], made_with: Sequence[Vocabulary] | None = None, commits: int = 1) -> Index:
+    """Make an index, or add to it, in some commits; and open it."""
+    known = (path / "catalogue.sqlite").exists()
+    with IndexWriter.open(path, made_with or (None if known else vocabularies())) as writer:
+        for number, (name, found) in enumerate(images.items(), start=1):
+            writer.add(name, found)
+            if number * commits % len(images) < commits:
+                writer.commit()
+    return Index.open(path)
+
+
+def scores(index: Index, query: Features, options: SearchOptions) -> dict[str, float]:
+    """Score every image, by name."""
+    words, signatures = index.quantise(query, options)
+    values = index.score_words(words, signatures, options)
+    return {row.path: float(value) for row, value in zip(index.images(), values, strict=True)}
+
+
+def photograph(path: Path, seed: int, size: tuple[int, int] = (160, 120)) -> Path:
+    """Draw a photograph of overlapping discs and boxes: many features, at all scales."""
+    rng = np.random.default_rng([3, seed])
+    image = Image.new("RGB", size, (90, 120, 150))
+    draw = ImageDraw.Draw(image)
+    for _ in range(60):
+        x, y, length = rng.uniform(0, size[0]), rng.uniform(0, size[1]), rng.uniform(3, 40)
+        shape = draw.ellipse if rng.random() < 0.5 else draw.rectangle
+        shape((x, y, x + length, y + length * rng.uniform(0.5, 2)), fill=tuple(rng.integers(0, 256, 3).tolist()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+    return path

@@ -1,0 +1,141 @@
+"""The nearest words, against a search of all of them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyvoc.assigner import Assigner, Basis
+from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.vocabulary import Vocabulary
+
+
+def clustered(count: int, seed: int, dimension: int = 128) -> np.ndarray:
+    """Give vectors like rootSIFT: not negative, of length 1, around 300 centres in a space of few dimensions."""
+    shape = np.random.default_rng(99)
+    centres, axes = shape.normal(size=(300, 24)), shape.normal(size=(24, dimension))
+    random = np.random.default_rng(seed)
+    near = centres[random.integers(0, len(centres), count)] + 0.5 * random.normal(size=(count, 24))
+    values = np.abs(near @ axes + 1.5 * random.normal(size=(count, dimension)))
+    return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+
+
+def exact(descriptors: np.ndarray, vocabulary: Vocabulary, assignments: int = 1) -> np.ndarray:
+    words = vocabulary.centroids.astype(np.float64)
+    squares = (words**2).sum(axis=1) - 2 * descriptors.astype(np.float64) @ words.T
+    some = np.argpartition(squares, assignments - 1, axis=1)[:, :assignments]
+    return np.take_along_axis(some, np.take_along_axis(squares, some, axis=1).argsort(axis=1), axis=1)
+
+
+def test_by_hand() -> None:
+    first = Vocabulary.create([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    second = Vocabulary.create([[9.0, 9.0], [0.0, 0.0]])
+    descriptors = [[1.0, 2.0], [9.0, 1.0], [2.0, 9.0]]
+    assigner = Assigner([first, second])
+    assert assigner.assign(descriptors).tolist() == [[0, 1], [1, 0], [2, 0]]
+    assert assigner.assign(descriptors, 2).tolist() == [[[0, 2], [1, 0]], [[1, 0], [0, 1]], [[2, 0], [0, 1]]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 40), st.integers(1, 3), st.integers(0, 2**16))
+def test_small_vocabularies_are_exact(size: int, dimension: int, count: int, kinds: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    vocabularies = [Vocabulary.create(random.normal(3, 50, (size + k, dimension))) for k in range(kinds)]
+    descriptors = random.normal(3, 50, (count, dimension)).astype(np.float32)
+    found = Assigner(vocabularies).assign(descriptors)
+    assert found.shape == (count, kinds) and found.dtype == np.int32
+    for k, vocabulary in enumerate(vocabularies):
+        best = exact(descriptors, vocabulary)[:, 0]
+        gap = np.linalg.norm(descriptors - vocabulary.centroids[found[:, k]], axis=1) - np.linalg.norm(
+            descriptors - vocabulary.centroids[best], axis=1
+        )
+        assert (gap < 1e-2).all()  # as near as the nearest, up to rounding
+
+
+def test_large_vocabularies_agree_and_may_differ_in_size() -> None:
+    vocabularies = [Vocabulary.create(clustered(size, seed)) for seed, size in enumerate((6000, 1000, 5500, 9000))]
+    descriptors = clustered(1000, 7)
+    assigner = Assigner(vocabularies)
+    words = assigner.assign(descriptors)
+    three = assigner.assign(descriptors, 3)
+    assert three.shape == (1000, 4, 3)
+    assert np.array_equal(three[:, :, 0], words)
+    for k, vocabulary in enumerate(vocabularies):
+        truth = exact(descriptors, vocabulary, 3)
+        assert np.mean(words[:, k] == truth[:, 0]) >= 0.99
+        assert np.mean(three[:, k] == truth) >= 0.97
+    assert np.mean(words[:, 1] == exact(descriptors, vocabularies[1])[:, 0]) == 1  # searched exhaustively
+
+
+def test_a_word_is_nearest_to_itself() -> None:
+    vocabulary = Vocabulary.create(clustered(5000, 0))
+    words = Assigner([vocabulary]).assign(vocabulary.centroids)[:, 0]
+    assert np.allclose(vocabulary.centroids[words], vocabulary.centroids)
+
+
+def test_words_are_found_wherever_they_are() -> None:
+    # All words but one lie together: the cells that most descriptors probe hold no word of the second vocabulary.
+    random = np.random.default_rng(0)
+    first = Vocabulary.create(random.normal(0, 1, (4000, 8)))
+    second = Vocabulary.create(np.vstack([random.normal(1000, 1e-3, (3999, 8)), np.zeros((1, 8))]))
+    descriptors = random.normal(0, 1, (300, 8)).astype(np.float32)
+    words = Assigner([first, second]).assign(descriptors, 3)
+    assert (words >= 0).all()
+    assert (words[:, 1, 0] == 3999).all()
+    assert all(len(set(row)) == 3 for row in words[:, 1].tolist())
+
+
+def test_batches_and_threads_change_nothing() -> None:
+    assigner = Assigner([Vocabulary.create(clustered(3000, s)) for s in range(2)])
+    descriptors = clustered(5000, 5)
+    whole = assigner.assign(descriptors)
+    parts = np.concatenate([assigner.assign(part) for part in np.array_split(descriptors, 37)])
+    assert np.mean(whole == parts) > 0.9999  # ties of rounding apart
+    with ThreadPoolExecutor(4) as pool:
+        for words in pool.map(lambda _: assigner.assign(descriptors), range(8)):
+            assert np.array_equal(words, whole)
+
+
+def test_nothing_and_inputs() -> None:
+    assigner = Assigner([Vocabulary.create(np.eye(4))])
+    assert assigner.assign(np.empty((0, 4))).shape == (0, 1)
+    assert assigner.assign(np.empty((0, 4)), 2).shape == (0, 1, 2)
+    frozen = np.asfortranarray(np.eye(4, dtype=np.float32))
+    frozen.setflags(write=False)
+    assert assigner.assign(frozen)[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_equal_words_are_all_reachable() -> None:
+    assigner = Assigner([Vocabulary.create(np.zeros((4, 3)))])
+    assert sorted(assigner.assign(np.ones((1, 3)), 4)[0, 0].tolist()) == [0, 1, 2, 3]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    flat, deep = Vocabulary.create(np.eye(2)), Vocabulary.create(np.eye(3))
+    with pytest.raises(OptionError, match="at least one"):
+        Assigner([])
+    with pytest.raises(VocabularyError, match=r"dimensions \[2, 3\]"):
+        Assigner([flat, deep])
+    with pytest.raises(VocabularyError, match="do not fit vocabularies of dimension 2"):
+        Assigner([flat]).assign(np.zeros((1, 3)))
+    with pytest.raises(OptionError, match="not finite"):
+        Assigner([flat]).assign([[np.nan, 0]])
+    for assignments in (0, 3):
+        with pytest.raises(OptionError, match="should be 1 to 2"):
+            Assigner([flat]).assign(np.zeros((1, 2)), assignments)
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 8, 40])
+def test_a_basis_keeps_distances(dimension: int) -> None:
+    rows = np.random.default_rng(0).normal(5, 2, (50, dimension)).astype(np.float32)
+    basis = Basis.of(rows)
+    points = basis.turn(rows)
+    assert np.allclose(
+        np.linalg.norm(rows[1:] - rows[:-1], axis=1), np.linalg.norm(np.diff(points.rows, axis=0), axis=1), atol=1e-4
+    )
+    assert np.allclose(basis.back(points.rows), rows, atol=1e-4)
+    assert np.allclose(points.tail, np.linalg.norm(points.rows[:, basis.head :], axis=1), atol=1e-6)

@@ -1,0 +1,447 @@
+"""The command line: what people type, and what they read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+import polyvoc
+from polyvoc import flags
+from polyvoc.cli import KEPT, app
+from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.vocabulary import Vocabulary
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object) -> Any:
+    """Give the JSON that a command answers; stdout holds nothing else."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def refuse(*arguments: object) -> str:
+    """Give the one line with which a command refuses."""
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("polyvoc: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr.strip()
+
+
+@pytest.fixture
+def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
+    """Flags that name the small vocabularies."""
+    given: list[object] = []
+    for number, vocabulary in enumerate(vocabularies):
+        vocabulary.save(tmp_path / "words" / str(number))
+        given += ["--vocabulary", tmp_path / "words" / str(number)]
+    return given
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# -- help and version
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"Example: polyvoc {name} " in result.stdout
+    assert COMMANDS[name].help
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    result = run()
+    assert result.exit_code == 0
+    for name in COMMANDS:
+        assert f" {name} " in result.stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"polyvoc {polyvoc.__version__}\n"
+
+
+def test_help_does_not_load_the_heavy_libraries() -> None:
+    code = "import sys, polyvoc.cli; print(*sorted({'numba', 'cv2', 'faiss', 'PIL', 'sqlite3'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == ""
+
+
+def test_the_package_runs_as_a_module() -> None:
+    result = subprocess.run([sys.executable, "-m", "polyvoc", "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"polyvoc {polyvoc.__version__}\n"
+
+
+# -- flags
+
+
+@pytest.mark.parametrize(
+    ("command", "record", "texts"),
+    [
+        ("search", SearchOptions, flags.SEARCH_TEXTS),
+        ("index", FeatureOptions, flags.FEATURE_TEXTS),
+        ("train", TrainOptions, flags.TRAIN_TEXTS),
+    ],
+)
+def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[Any], texts: dict[str, str]) -> None:
+    names = [field.name for field in fields(record)]
+    options = {option for parameter in COMMANDS[command].params for option in parameter.opts}
+    defaults = {parameter.name: parameter.default for parameter in COMMANDS[command].params}
+    assert sorted(texts) == sorted(names)
+    for name in names:
+        assert flags.flag_name(name) in options
+        assert defaults[name] is None  # what is not typed is left to the record
+
+
+def test_defaults_in_the_help_are_those_of_the_record() -> None:
+    for parameter in COMMANDS["train"].params:
+        if parameter.name in flags.TRAIN_TEXTS:
+            assert parameter.help.endswith(f"Default: {getattr(TrainOptions(), parameter.name)}.")
+
+
+def test_flags_not_given_are_as_the_index_says(index_path: Path, photographs: Path) -> None:
+    told = answer("search", photographs / "wall-b.jpg", "--index", index_path)
+    expected = asdict(polyvoc.Index.open(index_path).default_options)
+    assert told["options"] == json.loads(json.dumps(expected))
+
+
+def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> None:
+    given = {
+        "top": 3, "merge": "b1", "idf": "plain", "norm": "tf", "line": [0.5, 0.3], "c": 12.5, "hamming": None, "sigma": 9.0,
+        "burstiness": "intra", "burstiness_on": "all", "sets": "image", "assignments": 2,
+    }  # fmt: skip
+    assert sorted(given) == sorted(field.name for field in fields(SearchOptions))
+    typed: list[object] = []
+    for name, value in given.items():
+        values = value if isinstance(value, list) else ["none" if value is None else value]
+        typed += [flags.flag_name(name), *values]
+    told = answer("search", photographs / "wall-b.jpg", "--index", index_path, *typed)
+    assert told["options"] == given
+    assert len(told["hits"]) == 3
+
+
+# -- index
+
+
+def test_index_then_search_need_no_flags(
+    photographs: Path, words: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("POLYVOC_INDEX", raising=False)
+    done = answer("index", photographs, *words)
+    assert done["added"] == 12
+    assert done["problems"] == []
+    assert done["seconds"] > 0
+    told = answer("search", photographs / "tower-b.jpg")
+    assert {Path(hit["path"]).name for hit in told["hits"][:3]} == {"tower-a.jpg", "tower-b.jpg", "tower-c.jpg"}
+    assert (tmp_path / "photos.polyvoc").is_dir()
+
+
+def test_the_environment_names_the_index(index_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("POLYVOC_INDEX", str(index_path))
+    assert answer("info")["images"] == 12
+
+
+def test_a_second_run_changes_nothing(index_path: Path, photographs: Path) -> None:
+    before = state_of(index_path)
+    result = run("index", photographs, "--index", index_path)
+    assert result.exit_code == 0
+    assert "0 added, 0 replaced, 0 removed, 12 unchanged" in result.stdout
+    assert state_of(index_path) == before
+
+
+def test_broken_files_are_named_and_the_others_indexed(photographs: Path, words: list[object], tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    shutil.copy(photographs / "wall-a.jpg", folder)
+    for number in range(22):
+        (folder / f"broken-{number:02d}.jpg").write_bytes(b"no photograph")
+    command = ("index", folder, "--index", tmp_path / "new.polyvoc", *words)
+    result = run(*command)
+    assert result.exit_code == 0
+    assert "1 added" in result.stdout
+    assert "22 could not be used" in result.stdout
+    assert f"{folder / 'broken-00.jpg'}: not an image" in result.stdout
+    assert "broken-19" in result.stdout
+    assert "broken-20" not in result.stdout
+    assert "and 2 more: --json lists all" in result.stdout
+    assert len(answer(*command)["problems"]) == 22
+
+
+def test_nothing_to_index_is_an_error(words: list[object], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = run("index", empty, "--index", tmp_path / "new.polyvoc", *words)
+    assert result.exit_code == 1
+    assert result.stderr == f"polyvoc: nothing to index in {empty}: no photograph found\n"
+    (empty / "broken.jpg").write_bytes(b"no photograph")
+    result = run("index", empty, "--index", tmp_path / "new.polyvoc", *words)
+    assert result.exit_code == 1
+    assert "1 files are there, none could be used" in result.stderr
+
+
+def test_a_missing_folder_makes_no_index(tmp_path: Path, words: list[object]) -> None:
+    line = refuse("index", tmp_path / "nowhere", "--index", tmp_path / "new.polyvoc", *words)
+    assert "nowhere does not exist" in line
+    assert not (tmp_path / "new.polyvoc").exists()
+
+
+def test_index_refuses_what_does_not_fit(index_path: Path, photographs: Path, tmp_path: Path, words: list[object]) -> None:
+    assert "long_side=8" in refuse("index", photographs, "--index", index_path, "--long-side", 8)
+    assert "was made with" in refuse("index", photographs, "--index", index_path, "--long-side", 512)
+    assert "exclude each other" in refuse("index", photographs, "--index", index_path, "--vocabularies", 2, *words)
+    assert "no vocabulary here" in refuse("index", photographs, "--index", tmp_path / "new", "--vocabulary", tmp_path)
+    assert "not a polyvoc index" in refuse("index", photographs, "--index", photographs, *words)
+
+
+def test_names_that_are_no_text(photographs: Path, words: list[object], tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    name = os.fsdecode(b"caf\xe9\n.jpg")
+    try:
+        shutil.copy(photographs / "wall-a.jpg", folder / name)
+    except OSError:
+        pytest.skip("this file system takes text only")
+    shutil.copy(photographs / "wall-b.jpg", folder)
+    (folder / os.fsdecode(b"broken\xff.jpg")).write_bytes(b"no photograph")
+    index = tmp_path / "new.polyvoc"
+    result = run("index", folder, "--index", index, *words)
+    assert result.exit_code == 0
+    assert "2 added" in result.stdout
+    assert "broken\\udcff.jpg" in result.stdout
+    told = answer("search", folder / name, "--index", index, "--top", 1)
+    assert os.fsencode(told["hits"][0]["path"]) == os.fsencode(folder / name)
+    page = tmp_path / "page.html"
+    shown = run("search", folder / name, "--index", index, "--html", page)
+    assert shown.exit_code == 0
+    assert "caf\\udce9\\n.jpg" in shown.stdout
+    assert page.read_text(encoding="utf-8").count("<img") >= 2
+    assert run("info", "--images", "--index", index).exit_code == 0
+    assert "nowhere" in refuse("search", folder / (name + "nowhere"), "--index", index)
+
+
+# -- search
+
+
+def test_search_answers_as_the_library(index_path: Path, photographs: Path) -> None:
+    query = photographs / "market-c.jpg"
+    index = polyvoc.Index.open(index_path)
+    for options in (index.default_options, SearchOptions(merge="posterior", hamming=None, assignments=2)):
+        typed: list[object] = ["--merge", options.merge, "--assignments", options.assignments]
+        told = answer("search", query, "--index", index_path, "--hamming", options.hamming or "none", *typed)
+        expected = index.search(query, options=replace(options, top=10))
+        assert told["hits"] == [asdict(hit) for hit in expected]
+    assert list(told["seconds"]) == ["open", "decode", "sift", "quantise", "score"]
+    assert told["query"] == str(query)
+
+
+def test_search_for_people(index_path: Path, photographs: Path) -> None:
+    result = run("search", photographs / "market-c.jpg", "--index", index_path, "--top", 2, "--timings")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].split()[0] == "1"
+    assert lines[0].endswith(str(photographs / "market-c.jpg"))
+    assert result.stderr.startswith("seconds: open ")
+
+
+def test_several_photographs_give_a_list(index_path: Path, photographs: Path) -> None:
+    queries = [photographs / "market-c.jpg", photographs / "wall-a.jpg"]
+    told = answer("search", *queries, "--index", index_path)
+    assert [one["query"] for one in told] == [str(query) for query in queries]
+    assert run("search", *queries, "--index", index_path, "--top", 1).stdout.splitlines()[0] == str(queries[0])
+
+
+def test_a_broken_photograph_among_several(index_path: Path, photographs: Path) -> None:
+    result = run("search", photographs / "nowhere.jpg", photographs / "wall-a.jpg", "--index", index_path, "--json")
+    assert result.exit_code == 1
+    assert result.stderr == f"polyvoc: {photographs / 'nowhere.jpg'}: no such file; check the path\n"
+    assert len(json.loads(result.stdout)) == 1
+
+
+def test_search_writes_a_page(index_path: Path, photographs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = run("search", photographs / "wall-a.jpg", "--index", index_path, "--top", 3, "--html", page)
+    assert result.exit_code == 0
+    assert page.read_text(encoding="utf-8").count('<img src="data:image/jpeg;base64,') == 4
+    assert (
+        "no such"
+        in refuse("search", photographs / "wall-a.jpg", "--index", index_path, "--html", tmp_path / "no" / "x").lower()
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["--merge", "bayse"], "merge='bayse' should be one of posterior, bayes"),
+        (["--idf", "x"], "idf='x' should be one of average, plain, none"),
+        (["--hamming", "near"], "hamming='near' should be a number or none"),
+        (["--hamming", "-1"], "hamming=-1 should be 0 or more"),
+        (["--top", "0"], "top=0 should be at least 1"),
+        (["--top", "many"], "'--top'"),
+        (["--line", "0.5"], "--line"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_bad_values_are_refused(index_path: Path, photographs: Path, typed: list[str], expected: str) -> None:
+    assert expected in refuse("search", photographs / "wall-a.jpg", "--index", index_path, *typed)
+
+
+def test_what_is_missing_is_named(index_path: Path, tmp_path: Path, photographs: Path) -> None:
+    photo = photographs / "wall-a.jpg"
+    assert "make it with: polyvoc index" in refuse("search", photo, "--index", tmp_path / "none.polyvoc")
+    assert "not a polyvoc index" in refuse("search", photo, "--index", photographs)
+    assert "no such file" in refuse("search", tmp_path / "none.jpg", "--index", index_path)
+    assert "a folder, not a photograph" in refuse("search", photographs, "--index", index_path)
+    assert "Missing argument" in refuse("search", "--index", index_path)
+    assert "No such command 'serach'" in refuse("serach", photo)
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = run("--debug", "info", "--index", tmp_path / "none.polyvoc")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("polyvoc: ")
+
+
+# -- remove, info, check
+
+
+def test_remove(index_path: Path, photographs: Path) -> None:
+    assert answer("remove", photographs / "wall-a.jpg", "--index", index_path)["removed"] == 1
+    assert answer("info", "--index", index_path)["images"] == 11
+    assert "is not in the index" in refuse("remove", photographs / "wall-a.jpg", "--index", index_path)
+    assert run("remove", photographs / "wall-b.jpg", "--index", index_path).stdout == "1 removed\n"
+
+
+def test_remove_makes_no_index(tmp_path: Path) -> None:
+    assert "does not exist" in refuse("remove", "photo.jpg", "--index", tmp_path / "none.polyvoc")
+    assert not (tmp_path / "none.polyvoc").exists()
+
+
+def test_info(index_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+    facts = answer("info", "--index", index_path, "--images")
+    assert facts["images"] == len(facts["photographs"]) == 12
+    assert facts["features"] == sum(row["features"] for row in facts["photographs"]) > 1000
+    assert facts["photographs"][0]["path"] == str(photographs / "bridge-a.jpg")
+    assert [v["fingerprint"] for v in facts["vocabularies"]] == [v.fingerprint for v in vocabularies]
+    assert facts["vocabularies"][1]["provenance"] == {"seed": 1}
+    assert facts["feature_options"] == asdict(FeatureOptions())
+    stored = dict(facts["bytes"])
+    assert stored.pop("total") == sum(stored.values()) == sum(p.stat().st_size for p in index_path.rglob("*") if p.is_file())
+    assert stored["segments/postings"] >= 2 * 2 * facts["features"]  # two vocabularies, two bytes
+    in_segments = sum(size for kind, size in stored.items() if kind.startswith("segments/"))
+    assert facts["bytes_per_feature"] == pytest.approx(in_segments / facts["features"], abs=0.01)
+
+
+def test_info_for_people(index_path: Path, photographs: Path) -> None:
+    lines = run("info", "--index", index_path, "--images").stdout.splitlines()
+    assert lines[0].startswith(f"index         {index_path} (format ")
+    assert lines[1] == "images        12 in 1 segments, 0 deleted"
+    assert lines[-1].endswith(str(photographs / "wall-c.jpg"))
+
+
+def test_check(index_path: Path) -> None:
+    assert answer("check", "--index", index_path) == {"index": str(index_path), "sound": True, "damage": []}
+    postings = next(index_path.rglob("postings.npy"))
+    content = bytearray(postings.read_bytes())
+    content[-1] ^= 1
+    postings.write_bytes(content)
+    result = run("check", "--index", index_path, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert not told["sound"]
+    assert str(postings) in told["damage"][0]
+    assert run("check", "--index", index_path).exit_code == 1
+
+
+def test_a_damaged_index_is_refused(index_path: Path, photographs: Path) -> None:
+    next(index_path.rglob("postings.npy")).unlink()
+    assert "polyvoc check" in refuse("search", photographs / "wall-a.jpg", "--index", index_path)
+    (index_path / "catalogue.sqlite").write_bytes(b"something else" * 100)
+    assert "catalogue.sqlite" in refuse("info", "--index", index_path)
+
+
+# -- train
+
+
+def test_train(photographs: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no photograph")
+    out = tmp_path / "words"
+    told = answer(
+        "train", photographs, tmp_path / "broken.jpg", "--out", out, "--size", 40, "--rounds", 2, "--seed", 7, "--bits", 32
+    )
+    made = Vocabulary.load(out)
+    assert (made.size, made.bits, told["size"], told["bits"]) == (40, 32, 40, 32)
+    assert told["fingerprint"] == made.fingerprint
+    assert told["provenance"]["seed"] == 7
+    assert told["problems"][0]["path"] == str(tmp_path / "broken.jpg")
+    assert "give more photographs" in refuse("train", photographs / "wall-a.jpg", "--out", tmp_path / "more", "--size", 100_000)
+    assert "bits=65" in refuse("train", photographs, "--out", tmp_path / "more", "--bits", 65)
+
+
+# -- interruptions
+
+
+def test_an_interrupted_run_says_what_is_kept(index_path: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyvoc.collection.compare", interrupt)
+    result = run("index", photographs, "--index", index_path)
+    assert result.exit_code == 130
+    assert result.stderr == f"polyvoc: {KEPT}\n"
+    monkeypatch.setattr("polyvoc.inventory.take", interrupt)
+    result = run("info", "--index", index_path)
+    assert (result.exit_code, result.stderr) == (130, "polyvoc: stopped\n")
+
+
+def test_a_closed_pipe_is_quiet(index_path: Path) -> None:
+    command = [sys.executable, "-m", "polyvoc", "info", "--images", "--index", str(index_path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        result = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, check=False)
+    assert result.returncode == 141
+    assert result.stderr == b""
+
+
+def test_progress_is_drawn_for_terminals_only(
+    index_path: Path, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "more"
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)
+    (folder / "noise.pgm").write_bytes(b"P5 64 64 255\n" + pixels.tobytes())
+    assert run("index", folder, "--index", index_path).stderr == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    (folder / "again.pgm").write_bytes(b"P5 64 64 255\n" + pixels.tobytes())
+    assert "indexing" in run("index", folder, "--index", index_path).stderr

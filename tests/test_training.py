@@ -1,0 +1,157 @@
+"""Training by laws: the distortion falls, words lie at means, medians halve, the same seed gives the same words."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from polyvoc.assigner import Assigner
+from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.records import FeatureOptions, TrainOptions
+from polyvoc.signatures import project
+from polyvoc.training import Sample, learn_thresholds, sample_descriptors, train
+
+
+def blobs(count: int = 3000, dimension: int = 16, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(42).normal(0, 10, (40, dimension))
+    return (centres[random.integers(0, 40, count)] + random.normal(0, 1, (count, dimension))).astype(np.float32)
+
+
+def test_two_words_by_hand() -> None:
+    descriptors = np.array([[0.0, 0.0], [0.0, 2.0], [10.0, 0.0], [10.0, 2.0]], dtype=np.float32)
+    vocabulary = train(descriptors, TrainOptions(size=2, bits=1, seed=1))
+    assert sorted(vocabulary.centroids.tolist()) in ([[0.0, 1.0], [10.0, 1.0]], [[5.0, 0.0], [5.0, 2.0]])
+    assert vocabulary.provenance["descriptors"] == 4
+
+
+def test_distortion_falls_and_is_true() -> None:
+    descriptors = blobs()
+    seen: list[tuple[int, int, float, float]] = []
+    vocabulary = train(descriptors, TrainOptions(size=60, bits=0, rounds=12), lambda *row: seen.append(row))
+    assert [row[0] for row in seen] == list(range(1, len(seen) + 1))
+    assert all(row[1] == 12 and 0 <= row[3] <= 1 for row in seen)
+    assert all(after[2] <= before[2] * 1.02 for before, after in pairwise(seen))  # a re-seeded word may cost a little
+    assert seen[-1][2] < seen[0][2] / 2
+    words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+    truth = np.mean(np.sum((descriptors - vocabulary.centroids[words]) ** 2, axis=1))
+    assert vocabulary.provenance["distortion"] == pytest.approx(truth, rel=1e-3)
+    assert vocabulary.provenance["rounds"] == len(seen)
+
+
+def test_words_lie_at_the_means_of_their_descriptors() -> None:
+    descriptors = blobs()
+    vocabulary = train(descriptors, TrainOptions(size=40, bits=0, rounds=50))
+    words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+    assert len(np.unique(words)) == 40  # no word is left empty
+    for word in np.unique(words):
+        mean = descriptors[words == word].mean(axis=0)
+        assert np.linalg.norm(mean - vocabulary.centroids[word]) < 0.6
+
+
+@pytest.mark.parametrize("size", [50, 2500])  # without and with cells
+def test_same_seed_same_words(size: int) -> None:
+    descriptors = blobs(6000)
+    options = TrainOptions(size=size, bits=8, rounds=4, max_descriptors=5000)
+    first, again = train(descriptors, options), train(descriptors, options)
+    other = train(descriptors, TrainOptions(size=size, bits=8, rounds=4, max_descriptors=5000, seed=1))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.provenance["descriptors_clustered"] == 5000
+    assert first.rotation is not None and other.rotation is not None
+    assert np.array_equal(first.rotation, other.rotation)  # shared by all
+
+
+def test_medians_halve_the_descriptors_of_a_word() -> None:
+    descriptors = blobs()
+    vocabulary = train(descriptors, TrainOptions(size=30, bits=16))
+    assert vocabulary.rotation is not None and vocabulary.thresholds is not None
+    words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+    above = project(descriptors, vocabulary.rotation) > vocabulary.thresholds[words]
+    assert np.abs(above.mean(axis=0) - 0.5).max() < 0.03
+
+
+def test_thresholds_by_hand() -> None:
+    descriptors = np.array([[1, 0], [2, 5], [9, 7], [4, 1], [6, 3]], dtype=np.float32)
+    words = np.array([0, 0, 0, 2, 2], dtype=np.int32)
+    centroids = np.array([[0, 0], [8, 8], [5, 5]], dtype=np.float32)
+    thresholds = learn_thresholds(descriptors, words, centroids, np.eye(2, dtype=np.float32))
+    # the middle one of three; an empty word's own projection; halfway between two
+    assert thresholds.tolist() == [[2, 5], [8, 8], [5, 2]]
+
+
+def test_what_is_stored_is_what_was_trained(tmp_path: Path) -> None:
+    from polyvoc.vocabulary import Vocabulary
+
+    vocabulary = train(Sample(blobs(), {"photographs": 7}), TrainOptions(size=20, bits=4), source="blobs")
+    vocabulary.save(tmp_path / "v")
+    loaded = Vocabulary.load(tmp_path / "v")
+    assert np.array_equal(loaded.centroids, vocabulary.centroids)
+    assert loaded.provenance["photographs"] == 7 and loaded.provenance["source"] == "blobs"
+    assert loaded.provenance["seed"] == 0 and loaded.provenance["descriptors"] == 3000
+
+
+def test_inputs_stay_as_they_are() -> None:
+    descriptors = blobs(500)
+    before = descriptors.copy()
+    train(descriptors, TrainOptions(size=10, bits=2))
+    assert np.array_equal(descriptors, before)
+
+
+def test_too_few_descriptors() -> None:
+    with pytest.raises(VocabularyError, match=r"^9 descriptors, 10 words: give more photographs or a smaller size$"):
+        train(blobs(9), TrainOptions(size=10, bits=2))
+    with pytest.raises(VocabularyError, match=r"^1 distinct descriptors, 3 words"):
+        train(np.ones((9, 4)), TrainOptions(size=3, bits=2))
+    with pytest.raises(OptionError, match="bits=64 should be 1 to 4"):
+        train(np.eye(4), TrainOptions(size=3))
+    with pytest.raises(OptionError, match="not finite"):
+        train(np.full((9, 4), np.inf), TrainOptions(size=3))
+    with pytest.raises(OptionError, match="should be \\(number, dimension\\)"):
+        train(np.ones(4), TrainOptions(size=3))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 0}, {"seed": -1}, {"rounds": 0}, {"bits": -1}, {"bits": 65}, {"max_descriptors": 0}]
+)
+def test_options_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        TrainOptions(**wrong)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> list[Path]:
+    random = np.random.default_rng(0)
+    paths = []
+    for number in range(3):
+        small = random.integers(0, 255, (24, 32), dtype=np.uint8)
+        Image.fromarray(small).resize((256, 192)).save(tmp_path / f"{number}.png")
+        paths.append(tmp_path / f"{number}.png")
+    (tmp_path / "broken.png").write_bytes(b"not a photograph")
+    return [paths[0], tmp_path / "broken.png", *paths[1:]]
+
+
+def test_sampling_photographs(photographs: list[Path]) -> None:
+    steps: list[tuple[int, int]] = []
+    options = FeatureOptions(max_features=100)
+    every = sample_descriptors(photographs, options, progress=lambda *step: steps.append(step))
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [Path(problem.path).name for problem in every.problems] == ["broken.png"]
+    assert every.provenance["photographs"] == 3
+    assert every.provenance["features"] == {"long_side": 1024, "max_features": 100}
+    few = sample_descriptors(photographs, options, limit=50)
+    assert few.descriptors.shape == (50, 128)
+    rows = {row.tobytes() for row in every.descriptors}
+    assert all(row.tobytes() in rows for row in few.descriptors)
+    assert np.array_equal(few.descriptors, sample_descriptors(photographs, options, limit=50).descriptors)
+    assert not np.array_equal(few.descriptors, sample_descriptors(photographs, options, limit=50, seed=1).descriptors)
+
+
+def test_no_photograph_can_be_used(photographs: list[Path]) -> None:
+    with pytest.raises(OptionError, match="limit=0"):
+        sample_descriptors(photographs, limit=0)
+    with pytest.raises(VocabularyError, match="none of 1 photographs could be used"):
+        sample_descriptors(photographs[1:2])
