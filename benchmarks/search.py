@@ -1,0 +1,110 @@
+"""Where does the time of one search go? Decode, SIFT, quantise, score: in a warm process and for the whole command.
+
+    python benchmarks/search.py PHOTOGRAPHS QUERY... --work FOLDER
+
+Indexes PHOTOGRAPHS (twice: the second run must find nothing to do), then searches for each QUERY, enlarged or reduced to a long
+side of 1024 pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics as st
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import write_result
+from PIL import Image
+
+import polyvoc
+from polyvoc import features, images
+
+
+def run(*arguments: str) -> tuple[float, dict[str, Any]]:
+    """Seconds and JSON answer of one command in a new process."""
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "polyvoc", *arguments, "--json"], capture_output=True, text=True, check=True)
+    return time.perf_counter() - begin, json.loads(done.stdout)
+
+
+def at_1024(path: Path, work: Path) -> Path:
+    with Image.open(path) as picture:
+        factor = 1024 / max(picture.size)
+        resized = picture.convert("RGB").resize([round(side * factor) for side in picture.size], Image.Resampling.LANCZOS)
+    out = work / f"query-{path.stem}.jpg"
+    resized.save(out, quality=92)
+    return out
+
+
+def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
+    """Seconds of each stage with the index open and the kernels compiled."""
+    options = index.default_options
+    marks = [time.perf_counter()]
+    grey = images.read_grey(query, index.home.feature_options.long_side)
+    marks.append(time.perf_counter())
+    found = features.detect(grey, index.home.feature_options.max_features)
+    marks.append(time.perf_counter())
+    words, signatures = index.home.quantiser.quantise(found.descriptors, options.assignments)
+    marks.append(time.perf_counter())
+    index.search_words(words, signatures, options)
+    marks.append(time.perf_counter())
+    names = ("decode", "sift", "quantise", "score")
+    stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}
+    return {**stages, "all": marks[-1] - marks[0], "features": float(len(found))}
+
+
+def unchanged_run(folder: Path, index: Path) -> dict[str, Any]:
+    """Index an unchanged folder again: seconds, and whether any file of the index changed."""
+    state = lambda: {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(index.rglob("*"))}  # noqa: E731
+    before = state()
+    seconds, report = run("index", str(folder), "--index", str(index))
+    start_up = min(run_help() for _ in range(3))
+    begin = time.perf_counter()
+    with polyvoc.IndexWriter.open(index) as writer:
+        writer.update([folder])
+    return {"seconds_whole_command": seconds, "seconds_start_up": start_up, "seconds_in_process": time.perf_counter() - begin,
+            "report": report, "written": [name for name, value in state().items() if before.get(name) != value]}  # fmt: skip
+
+
+def run_help() -> float:
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "polyvoc", "--help"], capture_output=True, check=True)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photographs", type=Path)
+    parser.add_argument("queries", type=Path, nargs="+")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    path = arguments.work / "search.polyvoc"
+    seconds, report = run("index", str(arguments.photographs), "--index", str(path))
+    built = {"seconds": seconds, "report": report, "photographs_per_second": report["added"] / seconds}
+    again = unchanged_run(arguments.photographs, path)
+    queries = [at_1024(query, arguments.work) for query in arguments.queries]
+    commands = [run("search", str(query), "--index", str(path)) for _ in range(arguments.repeats) for query in queries]
+    index = polyvoc.open(path)
+    warm(index, queries[0])
+    stages = [warm(index, query) for _ in range(arguments.repeats) for query in queries]
+    result = {
+        "index": {"images": len(index), **built},
+        "second_run": again,
+        "warm_median_seconds": {name: st.median(stage[name] for stage in stages) for name in stages[0]},
+        "command_median_seconds": st.median(seconds for seconds, _ in commands),
+        "command_stages": [answer["seconds"] for _, answer in commands],
+        "warm": stages,
+        "commands": [seconds for seconds, _ in commands],
+    }
+    print(json.dumps({k: v for k, v in result.items() if k not in ("warm", "commands", "command_stages")}, indent=1))
+    print(write_result("search", result))
+
+
+if __name__ == "__main__":
+    main()
