@@ -1,0 +1,67 @@
+"""Rankings of the engine: ties, deletions, bad queries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyvoc.engine import Engine
+from polyvoc.errors import OptionError
+from polyvoc.records import SearchOptions
+
+OPTIONS = SearchOptions(merge="b1", idf="none", norm="none")
+
+
+def engine(images: list[list[int]], segment_images: int = 2) -> Engine:
+    return Engine.from_words([np.array(image).reshape(-1, 1) for image in images], (10,), segment_images=segment_images)
+
+
+def ranking(of: Engine, words: list[int], options: SearchOptions = OPTIONS) -> list[int]:
+    query = of.query(np.array(words).reshape(-1, 1), None, options)
+    return [int(of.segments[number].ids[position]) for number, position, _ in of.best(query, options)]
+
+
+def test_ties_are_broken_by_image() -> None:
+    images = [[5], [1], [5, 5], [1], [1]]
+    for segment_images in (1, 2, 5):
+        assert ranking(engine(images, segment_images), [1, 5]) == [2, 0, 1, 3, 4]
+        assert ranking(engine(images, segment_images), [1, 5], SearchOptions(merge="b1", idf="none", norm="none", top=2)) == [2, 0]
+
+
+def test_images_without_a_vote_are_no_hits() -> None:
+    assert ranking(engine([[1], [2], []]), [2]) == [1]
+    assert ranking(engine([]), [2]) == []
+
+
+def test_deleted_images_do_not_count() -> None:
+    images = [[1, 2], [1], [1, 1], [3]]
+    whole = engine(images, 4)
+    partly = Engine([whole.segments[0].without([1, 2])], (10,))
+    rebuilt = engine([images[0], images[3]], 4)
+    assert partly.statistics.n_images == 2
+    assert np.array_equal(partly.statistics.occurrences, rebuilt.statistics.occurrences)
+    assert np.array_equal(partly.statistics.documents, rebuilt.statistics.documents)
+    assert ranking(partly, [1, 3]) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "words, options, message",
+    [
+        (np.zeros((1, 2), int), OPTIONS, "shape"),
+        (np.full((1, 1), 10), OPTIONS, "outside"),
+        (np.full((1, 1), -2), OPTIONS, "outside"),
+        (np.zeros((1, 1), int), SearchOptions(hamming=20), "signatures"),
+    ],
+)
+def test_queries_that_do_not_fit_are_refused(words: np.ndarray, options: SearchOptions, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        engine([[1]]).query(words, None, options)
+
+
+def test_collections_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(OptionError, match="vocabular"):
+        Engine.from_words([], (5,) * 10)
+    with pytest.raises(OptionError, match="vocabulary 0 has 10 words"):
+        engine([[10]])
+    with pytest.raises(OptionError, match="signatures"):
+        Engine.from_words([np.zeros((1, 1), int)], (10,), signatures=[])

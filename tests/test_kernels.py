@@ -1,0 +1,90 @@
+"""The kernels against plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyvoc.kernels import build, score
+from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
+from polyvoc.segment import Batch, Segment, bases_of
+
+
+@kernel
+def call_popcount(value):  # type: ignore[no-untyped-def]
+    return popcount(value)
+
+
+@kernel
+def call_lowest_bit(value):  # type: ignore[no-untyped-def]
+    return lowest_bit(value)
+
+
+@kernel
+def call_near_lanes(signatures, position, signature, threshold):  # type: ignore[no-untyped-def]
+    return near_lanes(signatures, position, signature, threshold)
+
+
+@kernel
+def call_equal_lanes(words, position, word):  # type: ignore[no-untyped-def]
+    return equal_lanes(words, position, word)
+
+
+def bits(mask: int) -> list[bool]:
+    return [bool(int(mask) >> i & 1) for i in range(LANES)]
+
+
+def test_bit_instructions() -> None:
+    for value in (1, 2, 3 << 40, 1 << 63, (1 << 64) - 1):
+        assert call_popcount(np.uint64(value)) == value.bit_count()
+        assert call_lowest_bit(np.uint64(value)) == (value & -value).bit_length() - 1
+    assert call_popcount(np.uint64(0)) == 0
+
+
+@pytest.mark.parametrize("threshold", [0, 20, 32, 64])
+def test_near_lanes_compares_distances(threshold: int) -> None:
+    rng = np.random.default_rng(threshold)
+    signatures = rng.integers(0, 1 << 64, size=200, dtype=np.uint64)
+    signatures[70] = signatures[0]
+    for position in (0, 7, 200 - LANES):
+        expected = np.bitwise_count(signatures[position : position + LANES] ^ signatures[0]) <= threshold
+        assert bits(call_near_lanes(signatures, position, signatures[0], threshold)) == expected.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_equal_lanes_compares_words(dtype: type) -> None:
+    words = np.random.default_rng(0).integers(0, 5, size=150).astype(dtype)
+    for position in (0, 3, 150 - LANES):
+        assert bits(call_equal_lanes(words, position, 3)) == (words[position : position + LANES] == 3).tolist()
+
+
+def test_sort_by_word_is_stable() -> None:
+    rng = np.random.default_rng(1)
+    words = rng.integers(0, 9, size=500).astype(np.uint16)
+    order = rng.permutation(500).astype(np.uint32)
+    sorted_order, starts = build.sort_by_word(order, words, 9)
+    assert np.array_equal(sorted_order, order[np.argsort(words[order], kind="stable")])
+    assert np.array_equal(starts, np.searchsorted(words[sorted_order], np.arange(10)))
+
+
+def test_runs_are_where_the_words_are() -> None:
+    """Also runs of more than 255 postings, which take several entries of the directory."""
+    rng = np.random.default_rng(2)
+    words = np.column_stack([rng.integers(0, 3, size=3000), rng.integers(0, 2, size=3000), rng.integers(0, 4, size=3000)])
+    sizes = (3, 5, 4)
+    arrays = Segment.build(Batch.of_words(np.split(words, 10), 3), sizes).arrays
+    assert arrays["run_lengths"].max() == build.LONGEST_RUN
+    queries = np.array([(a, b, c) for a in range(3) for b in range(5) for c in range(4)], np.int64)
+    directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
+    begins, ends = score.find_runs(queries, bases_of(sizes), *directory, 0)
+    for query, begin, end in zip(queries, begins, ends, strict=True):
+        for k in range(3):
+            partner = 1 if k == 0 else 0
+            assert end[k] - begin[k] == ((words[:, k] == query[k]) & (words[:, partner] == query[partner])).sum()
+
+
+def test_repeats_are_the_words_an_image_has_twice() -> None:
+    words = np.array([1, 1, 2, 1, 0, 2, 2], np.uint16)  # image 0: 1 1 2 1; image 1: none; image 2: 0 2 2
+    documents, repeats = build.count_repeats(words, np.array([0, 4, 4, 7]), 4)
+    assert documents.tolist() == [1, 1, 2, 0]
+    assert sorted(repeats.tolist()) == [[0, 1, 6], [2, 2, 2]]
