@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import write_result
 
+from machine import write_result
 from polyvoc import Index, SearchOptions, default_vocabularies, extract_many
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Features
@@ -117,7 +117,9 @@ def term2(dataset: Dataset, index: Index) -> dict[str, Any]:
     options = SearchOptions(merge="bayes")
     for query in dataset.queries:
         words, bits = dataset.words[query][:, :2], dataset.signatures[query][:, :2]
-        counts = count_sets(index.engine.segments, index.engine.query(words, None, options), index.engine.statistics, options, map)
+        counts = count_sets(
+            index.engine.segments, index.engine.query(words, None, options), index.engine.statistics, options, map
+        )
         union = counts[:, 1:].sum(axis=1)
         matches = np.zeros((len(words), 2))
         for other in np.flatnonzero(dataset.groups == dataset.groups[query]):
@@ -174,7 +176,12 @@ def main() -> None:
                 values = evaluate(dataset, index, k, options)
                 seconds = (time.perf_counter() - begin) / len(values)
                 mean = scale * float(np.mean(values))
-                rows[rule] = {"value": mean, "interval": interval(values, scale), "seconds_per_query": seconds, "queries": values}
+                rows[rule] = {
+                    "value": mean,
+                    "interval": interval(values, scale),
+                    "seconds_per_query": seconds,
+                    "queries": values,
+                }
                 print(f"{name} K={k} {rule:45s} {mean:7.3f}  {1000 * seconds:6.1f} ms", flush=True)
         result["sets"][name] = entry
     print(write_result("accuracy", result))

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import write_result
 
+from machine import write_result
 from polyvoc import default_vocabularies
 from polyvoc.engine import Engine
 from polyvoc.features import extract_many

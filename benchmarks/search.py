@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import write_result
 from PIL import Image
 
 import polyvoc
+from machine import write_result
 from polyvoc import features, images
 
 

@@ -25,7 +25,10 @@ def test_ties_are_broken_by_image() -> None:
     images = [[5], [1], [5, 5], [1], [1]]
     for segment_images in (1, 2, 5):
         assert ranking(engine(images, segment_images), [1, 5]) == [2, 0, 1, 3, 4]
-        assert ranking(engine(images, segment_images), [1, 5], SearchOptions(merge="b1", idf="none", norm="none", top=2)) == [2, 0]
+        assert ranking(engine(images, segment_images), [1, 5], SearchOptions(merge="b1", idf="none", norm="none", top=2)) == [
+            2,
+            0,
+        ]
 
 
 def test_images_without_a_vote_are_no_hits() -> None:

@@ -118,7 +118,6 @@ def equal_words(column, position, end, word):
     return equal
 
 
-
 @kernel
 def longest_query(words, bases, starts):
     """Give the largest number of postings that one query feature meets. words: [Q, K, A]."""
@@ -159,8 +158,8 @@ def add_runs(begins, ends, weights, postings, scores):
 def gather_shared(row, bases, begins, ends, starts, columns, postings, images, masks):
     """Gather every feature that two or more lists of one query feature share, once.
 
-    row: [K] words, local, -1 for none; begins, ends: [K] of `find_runs`. out: images, masks [n]; gives n. A mask of 0 means: met
-    before. Whoever shares vocabulary 0 is met in the runs of the other lists, the rest by comparing columns.
+    row: [K] words, local, -1 for none; begins, ends: [K] of `find_runs`. out: images, masks [n]; gives n. A mask of 0 means:
+    met before. Whoever shares vocabulary 0 is met in the runs of the other lists, the rest by comparing columns.
     """
     n = 0
     for k in range(1, len(row)):
@@ -389,7 +388,8 @@ def count_matches(
     closeness = np.ones(65, np.float32)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, no_signatures,
-                           query_signatures, weights, closeness, masks, chains, codes, images, sums, match_masks, links)  # fmt: skip
+                           query_signatures, weights, closeness, masks, chains, codes, images, sums, match_masks,
+                           links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)
