@@ -106,11 +106,17 @@ class Weights:
 
     @cached_property
     def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
-        """Give the distinct words that vote, and the sum of their single weights: each list is scanned once."""
+        """Give the distinct words, ascending, and the sum of their single weights: each list is scanned once."""
         present = self.numbers[:, :, 0] >= 0
         numbers, inverse = np.unique(self.numbers[:, :, 0][present], return_inverse=True)
-        sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers)).astype(self.delta.dtype)
-        return numbers[sums != 0], sums[sums != 0]
+        sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers))
+        return numbers, sums.astype(self.delta.dtype)
+
+    @cached_property
+    def run_order(self) -> npt.NDArray[np.int64]:
+        """Give the query features by their word in vocabulary 1: the order in which `lists` meets their runs."""
+        order = np.argsort(self.numbers[:, 1, 0], kind="stable")
+        return order[self.numbers[order, 1, 0] >= 0]
 
 
 def is_general(query: Query, options: SearchOptions) -> bool:
@@ -184,14 +190,18 @@ def total(segment: Segment, query: Query, weights: Weights, options: SearchOptio
 def _vote_lists(segment: Segment, query: Query, weights: Weights, runs: Runs | None) -> npt.NDArray[np.float32]:
     """Add each list once with the summed weight of its query features, then correct the features that lists share."""
     scores = np.zeros(segment.n_images, weights.delta.dtype)
+    lists = (*weights.lists, segment.arrays["starts"])
     postings = segment.arrays["postings"]
-    score.add_lists(*weights.lists, segment.arrays["starts"], postings, scores)
     if not weights.delta.any():
+        score.add_lists(*lists, postings, scores)
         return scores.astype(np.float32, copy=False)
     runs = runs or find_runs(segment, query)
     if len(query.sizes) == 2:
-        score.add_runs(runs.begins[:, 1], runs.ends[:, 1], weights.delta[:, 3], postings, scores)
+        order = weights.run_order
+        shared = (weights.numbers[order, 1, 0], runs.begins[order, 1], runs.ends[order, 1], weights.delta[order, 3])
+        score.add_lists_and_runs(*lists, *shared, postings, scores)
     else:
+        score.add_lists(*lists, postings, scores)
         score.vote_shared(*_shared_arrays(segment, query, runs), weights.delta, scores)
     return scores.astype(np.float32, copy=False)
 

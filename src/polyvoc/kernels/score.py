@@ -14,8 +14,6 @@ import numpy as np
 
 from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, near_lanes, popcount
 
-GROUP = 32  # query features whose runs are looked up together
-
 # ---------------------------------------------------------------------------------------------------------- looking up
 
 
@@ -28,70 +26,73 @@ def sum_lengths(lengths):
     return total
 
 
-@inlined
-def find_run(number, partner_word, starts, run_starts, run_words, run_lengths):
-    """Find the postings of a list whose partner word is given: (first, after the last)."""
+@kernel
+def first_entry(run_words, first, last, wanted, size):
+    """Give the first of the entries first .. last of a run directory whose word is not smaller than the one wanted.
+
+    Words are numbered at random, so a guess by proportion is seldom more than a few dozen entries off: one vector comparison
+    around it mostly settles the matter, with one cache miss where a bisection has several. size: of the partner vocabulary.
+    """
+    if last - first >= LANES:
+        guess = first + wanted * (last - first) // size - LANES // 2
+        guess = max(first, min(guess, last - LANES))
+        equal = equal_lanes(run_words, guess, wanted)
+        if equal & np.uint64(1) == 0:  # otherwise the run may have begun before
+            if equal != 0:
+                return guess + lowest_bit(equal)
+            if np.int64(run_words[guess]) > wanted:
+                last = guess
+            else:
+                first = guess + 1
+    while first < last:
+        middle = (first + last) >> 1
+        if np.int64(run_words[middle]) < wanted:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@kernel
+def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
+    """Find the postings of a list whose partner word is the one wanted: (first, after the last)."""
     first = np.int64(run_starts[number])
     last = np.int64(run_starts[number + 1])
-    low = first
-    high = last
-    while low < high:  # bisection: first entry whose word is not smaller
-        middle = (low + high) >> 1
-        if np.int64(run_words[middle]) < partner_word:
-            low = middle + 1
-        else:
-            high = middle
-    begin = np.int64(starts[number]) + sum_lengths(run_lengths[first:low])
+    begin = np.int64(starts[number])
+    if wanted < 0:
+        return begin, begin
+    entry = first_entry(run_words, first, last, wanted, size)
+    begin += sum_lengths(run_lengths[first:entry])
     end = begin
-    while low < last and np.int64(run_words[low]) == partner_word:
-        end += np.int64(run_lengths[low])
-        low += 1
+    while entry < last and np.int64(run_words[entry]) == wanted:
+        end += np.int64(run_lengths[entry])
+        entry += 1
     return begin, end
 
 
 @kernel
-def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
-    """Find the run of the partner's word in every list of a query: begins, ends [Q, K].
+def partner_size(k, bases, starts):
+    """Give the size of the vocabulary whose words order the runs of vocabulary k: 1 for 0, else 0."""
+    if k > 0:
+        return bases[1]
+    return (bases[2] if len(bases) > 2 else len(starts) - 1) - bases[1]
 
-    words: [Q, K] local, -1 for none. The bisections of GROUP query features go in step, so that their cache misses overlap.
-    """
+
+@kernel
+def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
+    """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none."""
     n_queries, n_vocabularies = words.shape
     begins = np.zeros((n_queries, n_vocabularies), np.int64)
     ends = np.zeros((n_queries, n_vocabularies), np.int64)
-    firsts, lows, highs = np.zeros(GROUP, np.int64), np.zeros(GROUP, np.int64), np.zeros(GROUP, np.int64)
-    wanted = np.zeros(GROUP, np.int64)
     for k in range(first_vocabulary, n_vocabularies):
         partner = 1 if k == 0 else 0
-        for group in range(0, n_queries, GROUP):
-            width = min(GROUP, n_queries - group)
-            longest = 0
-            for i in range(width):
-                word = words[group + i, k]
-                wanted[i] = words[group + i, partner]
-                firsts[i] = run_starts[bases[k] + word] if word >= 0 else 0
-                highs[i] = run_starts[bases[k] + word + 1] if word >= 0 else 0
-                lows[i] = firsts[i]
-                longest = max(longest, highs[i] - lows[i])
-            while longest > 0:
-                for i in range(width):
-                    middle = (lows[i] + highs[i]) >> 1
-                    if lows[i] < highs[i]:
-                        smaller = np.int64(run_words[middle]) < wanted[i]
-                        lows[i] = middle + 1 if smaller else lows[i]
-                        highs[i] = highs[i] if smaller else middle
-                longest >>= 1
-            for i in range(width):
-                word = words[group + i, k]
-                if word < 0:
-                    continue
-                begin = np.int64(starts[bases[k] + word]) + sum_lengths(run_lengths[firsts[i] : lows[i]])
-                begins[group + i, k] = begin
-                entry = lows[i]
-                last = np.int64(run_starts[bases[k] + word + 1])
-                while entry < last and np.int64(run_words[entry]) == wanted[i]:
-                    begin += np.int64(run_lengths[entry])
-                    entry += 1
-                ends[group + i, k] = begin
+        size = partner_size(k, bases, starts)
+        for q in range(n_queries):
+            if words[q, k] >= 0:
+                number = bases[k] + words[q, k]
+                begin, end = find_run(number, words[q, partner], size, starts, run_starts, run_words, run_lengths)
+                begins[q, k] = begin
+                ends[q, k] = end
     return begins, ends
 
 
@@ -138,20 +139,32 @@ def longest_query(words, bases, starts):
 
 @kernel
 def add_lists(numbers, weights, starts, postings, scores):
-    """Add a constant per list to the images in it. out: scores [n_images] float32."""
+    """Add a constant per list to the images in it. out: scores [n_images]."""
     for i in range(len(numbers)):
         weight = weights[i]
+        if weight == 0:
+            continue
         for p in range(np.int64(starts[numbers[i]]), np.int64(starts[numbers[i] + 1])):
             scores[postings[p]] += weight
 
 
 @kernel
-def add_runs(begins, ends, weights, postings, scores):
-    """Add a constant per run to the images in it. out: scores."""
-    for i in range(len(begins)):
+def add_lists_and_runs(numbers, weights, starts, run_numbers, begins, ends, deltas, postings, scores):
+    """Add a constant per list and another per run, each run right after the list that it is a part of, still in the cache.
+
+    numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too. out: scores [n_images].
+    """
+    run = 0
+    for i in range(len(numbers)):
         weight = weights[i]
-        for p in range(begins[i], ends[i]):
-            scores[postings[p]] += weight
+        if weight != 0:
+            for p in range(np.int64(starts[numbers[i]]), np.int64(starts[numbers[i] + 1])):
+                scores[postings[p]] += weight
+        while run < len(begins) and run_numbers[run] == numbers[i]:
+            delta = deltas[run]
+            for p in range(begins[run], ends[run]):
+                scores[postings[p]] += delta
+            run += 1
 
 
 @kernel
@@ -283,7 +296,7 @@ def vote_hamming(
 
 
 @kernel
-def write_codes(words, k, number, base, starts, run_starts, run_words, run_lengths, columns, codes):
+def write_codes(words, k, number, base, bases, starts, run_starts, run_words, run_lengths, columns, codes):
     """Write which assigned words each feature of a list shares with the query feature.
 
     words: [K, A] local, -1 for none. The code of a feature is the sum over vocabularies of (assignment + 1) * base^vocabulary,
@@ -301,7 +314,8 @@ def write_codes(words, k, number, base, starts, run_starts, run_words, run_lengt
                 continue
             code = (j + 1) * base**m
             if m == partner:
-                begin, end = find_run(number, words[m, j], starts, run_starts, run_words, run_lengths)
+                size = partner_size(k, bases, starts)
+                begin, end = find_run(number, words[m, j], size, starts, run_starts, run_words, run_lengths)
                 for i in range(begin - first, end - first):
                     codes[i] += code
             else:
@@ -332,7 +346,7 @@ def gather_matches(
             number = bases[k] + words[k, a]
             first = np.int64(starts[number])
             length = np.int64(starts[number + 1]) - first
-            write_codes(words, k, number, base, starts, run_starts, run_words, run_lengths, columns, codes)
+            write_codes(words, k, number, base, bases, starts, run_starts, run_words, run_lengths, columns, codes)
             own = (a + 1) * base**k
             for i in range(length):
                 code = codes[i] + own
