@@ -206,9 +206,10 @@ def gather_shared(row, bases, begins, ends, starts, columns, postings, images, m
                     while equal != 0:
                         p = block + lowest_bit(equal)
                         equal &= equal - np.uint64(1)
-                        mask = 1 << k
+                        mask = 1 << k | 1 << m
                         for j in range(1, len(row)):
-                            if j != k and row[j] >= 0 and np.int64(columns[column_of(k, j), p]) == row[j]:
+                            other = j not in (k, m) and row[j] >= 0
+                            if other and np.int64(columns[column_of(k, j), p]) == row[j]:
                                 mask |= 1 << j
                         if mask & ((1 << k) - 1) == 0 and mask & ((1 << m) - (2 << k)) == 0:
                             images[n] = postings[p]  # met by no earlier list and no earlier column
