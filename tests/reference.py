@@ -37,9 +37,7 @@ def score_words(
     count = 1 if options.merge == "b0" else len(sizes)  # b0 is any rule with the first vocabulary alone
     histograms = [_histogram(images, k, sizes[k]) for k in range(count)]
     idfs = [_idf(histogram, options.idf) for histogram in histograms]
-    collection = {
-        (i, n): image[n, :count].tolist() for i, image in enumerate(images) for n in range(len(image))
-    }
+    collection = {(i, n): image[n, :count].tolist() for i, image in enumerate(images) for n in range(len(image))}
     votes = np.zeros(len(images))
     for x in range(len(words)):
         assigned = [np.atleast_1d(words[x, k]).tolist() for k in range(count)]

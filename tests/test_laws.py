@@ -65,14 +65,10 @@ def world_and_index(seed: int, k: int | None = None) -> tuple[World, polyvoc.Ind
 
 
 def index_of(world: World, **changes: Any) -> polyvoc.Index:
-    return polyvoc.Index.from_words(
-        world.images, world.sizes, **{"signatures": world.image_signatures, **changes}
-    )
+    return polyvoc.Index.from_words(world.images, world.sizes, **{"signatures": world.image_signatures, **changes})
 
 
-def engine(
-    index: polyvoc.Index, world: World, options: SearchOptions, threads: int | None = None
-) -> npt.NDArray[Any]:
+def engine(index: polyvoc.Index, world: World, options: SearchOptions, threads: int | None = None) -> npt.NDArray[Any]:
     signatures = None if options.hamming is None else world.query_signatures
     return np.asarray(index.score_words(world.words, signatures=signatures, options=options, threads=threads))
 

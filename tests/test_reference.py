@@ -78,9 +78,7 @@ def test_three_vocabularies_count_elements_of_other_lists() -> None:
         "posterior": [2 * 9 / 29, 3 * 3 / 7, 3 / 11],
     }
     for merge, expected in rules.items():
-        scores = score_words(
-            images, (2, 2, 2), words([[0, 0, 0]], k=3)[0], plain(merge=merge, line=(0.3, 0.4))
-        )
+        scores = score_words(images, (2, 2, 2), words([[0, 0, 0]], k=3)[0], plain(merge=merge, line=(0.3, 0.4)))
         np.testing.assert_allclose(scores, expected, rtol=1e-12, err_msg=merge)
 
 
@@ -188,9 +186,7 @@ def test_hamming_none_ignores_signatures() -> None:
     signatures = [bits(len(rows), 2, {(0, 0): 64}) for rows in PAIR]
     query = words([[0, 0]])[0]
     without = score_words(words(*PAIR), (3, 3), query, plain())
-    assert np.array_equal(
-        score_words(words(*PAIR), (3, 3), query, plain(), signatures, bits(1, 2, {})), without
-    )
+    assert np.array_equal(score_words(words(*PAIR), (3, 3), query, plain(), signatures, bits(1, 2, {})), without)
 
 
 def test_several_words_per_vocabulary_unite_their_lists() -> None:

@@ -126,7 +126,7 @@ def test_missing_and_unreadable_files_are_one_line(folder: Path) -> None:
         storage.read_meta(folder.parent)
     for text in ("{", "[1, 2]", "\ud800".encode(errors="surrogatepass")):
         (folder / storage.META).write_bytes(text if isinstance(text, bytes) else text.encode())
-        with pytest.raises(DamagedError, match="meta.json"):
+        with pytest.raises(DamagedError, match=r"meta\.json"):
             storage.read_meta(folder)
 
 

@@ -59,7 +59,7 @@ class Database:
             with self._lock:
                 return self._connection.execute(sql, values).fetchall()
         except sqlite3.ProgrammingError:
-            raise  # it was closed
+            raise IndexError(f"{self.path} was closed; open the index again") from None
         except COMPLAINTS as error:
             if _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise _unreadable(self.path, error) from None

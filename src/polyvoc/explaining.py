@@ -64,9 +64,10 @@ def _matches(query: Query, image: dict[str, Array], n_vocabularies: int) -> tupl
     terms[inverse.ravel(), rows[:, 2]] = rows[:, 3]
     distances = np.full(terms.shape, -1)
     if query.signatures is not None:
-        at, k = np.nonzero(terms >= 0)
+        at, vocabulary = np.nonzero(terms >= 0)
         q, f = pairs[at].T
-        distances[at, k] = np.bitwise_count(query.signatures[q, k, terms[at, k]] ^ image["signatures"][f, k])
+        signatures = query.signatures[q, vocabulary, terms[at, vocabulary]]
+        distances[at, vocabulary] = np.bitwise_count(signatures ^ image["signatures"][f, vocabulary])
     return pairs, terms, distances
 
 

@@ -115,8 +115,9 @@ class Weights:
     @cached_property
     def run_order(self) -> npt.NDArray[np.int64]:
         """Give the query features by their word in vocabulary 1: the order in which `lists` meets their runs."""
-        order = np.argsort(self.numbers[:, 1, 0], kind="stable")
-        return order[self.numbers[order, 1, 0] >= 0]
+        numbers = self.numbers[:, 1, 0]
+        order: npt.NDArray[np.int64] = np.argsort(numbers, kind="stable")
+        return order[np.count_nonzero(numbers < 0) :]
 
 
 def is_general(query: Query, options: SearchOptions) -> bool:

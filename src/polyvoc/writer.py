@@ -22,7 +22,7 @@ from polyvoc import collection, features, storage
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.collection import Changes
 from polyvoc.engine import MAX_VOCABULARIES
-from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError
+from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, WriteError
 from polyvoc.index import NORMS, SEGMENTS, VOCABULARIES, Home
 from polyvoc.merges import next_merge
 from polyvoc.quantiser import Quantiser
@@ -122,6 +122,8 @@ class IndexWriter:
     def add(self, name: str, image_features: Features) -> int:
         """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit."""
         features.check_features(image_features, self.home.dimension)
+        if not _is_storable(name):
+            raise OptionError(f"{name!r} cannot be the name of an image: it is neither text nor a path")
         if name in self._names:
             self.commit()  # what is to be replaced
         replaced = self.catalogue.image_at(name)
@@ -339,10 +341,13 @@ def _check_same(home: Home, catalogue: Catalogue, vocabularies: Sequence[Vocabul
 def _take_lock(path: Path) -> filelock.BaseFileLock:
     lock = filelock.FileLock(path / LOCK)  # held by the operating system: a dead process does not keep it
     try:
-        with storage.writing(path):
-            lock.acquire(timeout=0)
-    except filelock.Timeout:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:  # which is an OSError
         raise LockedError(f"{path} is being written by another process; wait until it has finished") from None
+    except OSError as error:
+        raise storage.write_error(path, error) from None
+    except NotImplementedError:
+        raise WriteError(f"{path}: this disk cannot lock files; choose another place with --index") from None
     return lock
 
 
@@ -353,6 +358,13 @@ def _is_ours(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()}
     own = {LOCK, UNFINISHED, f"{UNFINISHED}-journal", VOCABULARIES, SEGMENTS, NORMS}
     return FILE in names or names <= {LOCK} or (UNFINISHED in names and names <= own)
+
+
+def _is_storable(name: str) -> bool:
+    try:
+        return bool(os.fsencode(name))
+    except UnicodeEncodeError:
+        return False
 
 
 def _digest(path: str, state: FileState) -> str | None:

@@ -1,0 +1,139 @@
+"""Processes that do a part of a test: as another user, or to be killed half way.
+
+Run as a program this is a warm process, which has loaded everything and forks one child after the other: see `Nursery`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+NOBODY = 65534
+# Functions of the operating system and of SQLite that change something on the disk.
+DISK = frozenset({"open", "write", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany", "close", "truncate"})
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Do something in a process of its own; give how it ended: 0, or what is wrong is on stderr."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
+        child = os.fork()
+    if child == 0:
+        _run(work)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def as_nobody(path: Path, work: Callable[[], None]) -> int:
+    """Do something in a child that may read below `path` but write nothing there. Only root can."""
+    for folder in (path, *path.parents):
+        if folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(folder.stat().st_mode | 0o055)
+
+    def unprivileged() -> None:
+        os.setuid(NOBODY)
+        assert not os.access(path, os.W_OK)
+        work()
+
+    return in_child(unprivileged)
+
+
+def is_root() -> bool:
+    """Tell whether other users can be played."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _run(work: Callable[[], None]) -> NoReturn:
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:  # noqa: BLE001 - a child must not go on in its parent's code
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a child."""
+
+    status: int  # 0, or minus the signal that killed it
+    seconds: float
+    steps: int  # disk operations, counted before and after each
+
+
+class Nursery:
+    """A warm process with children to be killed. Use it in a `with` statement."""
+
+    def __enter__(self) -> Nursery:
+        command = [sys.executable, "-W", "ignore", __file__]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def run(self, job: str, *values: str, step: int | None = None, seconds: float | None = None) -> Run:
+        """Run a job in a child; kill it at a step, or after some seconds, or never."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        order = {"job": job, "values": values, "step": step, "seconds": seconds}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return Run(**json.loads(self._process.stdout.readline()))
+
+
+def _serve(jobs: dict[str, Callable[..., None]]) -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        receive, send = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(receive)
+            _run(lambda: _count_steps(lambda: jobs[order["job"]](*order["values"]), order["step"], send))  # noqa: B023
+        os.close(send)
+        started = time.perf_counter()
+        if order["seconds"] is not None:
+            os.read(receive, 1)  # it has begun
+            time.sleep(order["seconds"])
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        steps = os.read(receive, 100).decode().strip("b")
+        os.close(receive)
+        run = Run(status, time.perf_counter() - started, int(steps or 0))
+        print(json.dumps(vars(run)), flush=True)
+
+
+def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> None:
+    """Count the disk operations of some work, and die at the fatal one."""
+    steps = 0
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal steps
+        if event in ("c_call", "c_return") and getattr(argument, "__name__", "") in DISK:
+            steps += 1
+            if steps == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    os.write(channel, b"b")
+    sys.setprofile(watch)
+    work()
+    sys.setprofile(None)
+    os.write(channel, str(steps).encode())
+
+
+if __name__ == "__main__":
+    import test_crash
+
+    test_crash.warm()
+    _serve(test_crash.JOBS)

@@ -1,0 +1,159 @@
+"""Every photograph below the folders is found once, and every change against the catalogue is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from polyvoc.catalogue import FileState, ImageRow
+from polyvoc.collection import compare, is_below, photographs, state_of
+from polyvoc.errors import OptionError
+from polyvoc.records import Problem
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def names(folders: list[Path], root: Path) -> list[str]:
+    return [os.path.relpath(path, root) for path, _ in photographs(folders)]
+
+
+def rows(root: Path) -> list[ImageRow]:
+    """Give a catalogue that knows everything below a folder."""
+    found = enumerate(photographs([root]))
+    return [ImageRow(number, path, state, "", 1, 1, 1, 1, number) for number, (path, state) in found]
+
+
+# --- photographs ------------------------------------------------------------------------------------------------
+
+
+def test_photographs_are_found_in_order(tmp_path: Path) -> None:
+    touch(*(tmp_path / name for name in ("b.JPG", "a.png", "z/c.webp", "z/y/d.tiff", "m/e.gif")))
+    touch(*(tmp_path / name for name in ("notes.txt", "jpg", "a.jpg.part", ".hidden/f.jpg", "x.polyvoc/g.jpg", "z/.git/h.jpg")))
+    assert names([tmp_path], tmp_path) == ["a.png", "b.JPG", "m/e.gif", "z/c.webp", "z/y/d.tiff"]
+    path, state = next(photographs([tmp_path]))
+    assert state == FileState(1, os.stat(path).st_mtime_ns) == state_of(path)
+
+
+def test_single_files_and_links(tmp_path: Path) -> None:
+    touch(tmp_path / "real/a.jpg", tmp_path / "elsewhere/b.jpg")
+    (tmp_path / "real/link.jpg").symlink_to(tmp_path / "elsewhere/b.jpg")
+    (tmp_path / "real/folder").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "real/folder.jpg").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "real/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (tmp_path / "real/loop.jpg").symlink_to(tmp_path / "real/loop.jpg")
+    os.mkfifo(tmp_path / "real/pipe.jpg")
+    assert names([tmp_path / "real"], tmp_path) == ["real/a.jpg", "real/link.jpg"]
+    assert names([tmp_path / "elsewhere/b.jpg"], tmp_path) == ["elsewhere/b.jpg"]
+
+
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "a/b.jpg")
+    monkeypatch.chdir(tmp_path / "a")
+    assert [path for path, _ in photographs([Path("."), Path("../a")])] == [str(tmp_path / "a/b.jpg")] * 2
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    touch(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
+    assert [os.fsencode(path) for path, _ in photographs([tmp_path])] == [os.fsencode(tmp_path) + b"/caf\xe9.jpg"]
+
+
+def test_deep_folders(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["d"] * 1100)  # deeper than Python recurses
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1100):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (deep / "a.jpg").write_bytes(b"x")
+    assert [path for path, _ in photographs([tmp_path])] == [str(deep / "a.jpg")]
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
+
+
+def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="does not exist; give a folder"):
+        list(photographs([tmp_path / "nowhere"]))
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "secret/b.jpg", tmp_path / "z/c.jpg")
+    known = rows(tmp_path)
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OptionError, match="secret cannot be read"):
+        list(photographs([tmp_path]))
+    broken = str(tmp_path / "secret/broken.jpg")
+    changes = compare([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})
+    assert [problem.path for problem in changes.unreadable] == [str(tmp_path / "secret")]
+    assert (changes.unchanged, changes.missing, changes.mended, changes.emptied) == (3, [], [], [])
+    assert compare([tmp_path / "secret"], known, {}).emptied == []
+
+
+# --- changes ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_changed(tmp_path: Path) -> None:
+    touch(tmp_path / "a.jpg", tmp_path / "b/c.jpg")
+    changes = compare([tmp_path, tmp_path / "b", tmp_path], rows(tmp_path), {})
+    assert changes.unchanged == 2
+    assert not (changes.new or changes.changed or changes.missing or changes.mended or changes.emptied)
+
+
+def test_every_change_is_seen(tmp_path: Path) -> None:
+    touch(*(tmp_path / f"{name}.jpg" for name in ("same", "touched", "longer", "gone", "broken", "mended", "lost")))
+    known = [row for row in rows(tmp_path) if Path(row.path).stem in ("same", "touched", "longer", "gone")]
+    problems = {}
+    for name in ("broken", "mended", "lost"):
+        path = str(tmp_path / f"{name}.jpg")
+        problems[path] = (state_of(path), Problem(path, "broken"))
+    touch(tmp_path / "new.jpg")
+    os.utime(tmp_path / "touched.jpg", ns=(1, 1))
+    (tmp_path / "longer.jpg").write_bytes(b"xx")
+    (tmp_path / "mended.jpg").write_bytes(b"xx")
+    (tmp_path / "gone.jpg").unlink()
+    (tmp_path / "lost.jpg").unlink()
+    changes = compare([tmp_path], known, problems)
+    assert changes.unchanged == 1
+    assert [Path(path).stem for path, _ in changes.new] == ["mended", "new"]
+    assert [Path(row.path).stem for row, _ in changes.changed] == ["longer", "touched"]
+    assert [Path(row.path).stem for row in changes.missing] == ["gone"]
+    assert [Path(problem.path).stem for problem in changes.still_broken] == ["broken"]
+    assert sorted(Path(path).stem for path in changes.mended) == ["lost", "mended"]
+    assert changes.emptied == []
+
+
+def test_what_lies_elsewhere_does_not_matter(tmp_path: Path) -> None:
+    touch(tmp_path / "a/1.jpg", tmp_path / "ab/2.jpg")
+    known = rows(tmp_path)
+    (tmp_path / "ab/2.jpg").unlink()
+    changes = compare([tmp_path / "a"], known, {str(tmp_path / "ab/3.jpg"): (FileState(1, 1), Problem("", ""))})
+    assert (changes.unchanged, changes.missing, changes.mended) == (1, [], [])
+
+
+def test_an_emptied_folder_is_noticed_beside_others(tmp_path: Path) -> None:
+    touch(tmp_path / "a/1.jpg", tmp_path / "b/2.jpg", tmp_path / "b/3.jpg")
+    known = rows(tmp_path)
+    for path in (tmp_path / "b").iterdir():
+        path.unlink()
+    assert compare([tmp_path / "a", tmp_path / "b"], known, {}).emptied == [str(tmp_path / "b")]
+    assert compare([tmp_path], known, {}).emptied == []
+    assert compare([tmp_path / "b"], [], {}).emptied == []
+
+
+def test_is_below() -> None:
+    assert is_below("/a/b", ["/a"]) and is_below("/a", ["/a"]) and is_below("/a/b", ["/"]) and is_below("/a/b", ["/x", "/a/"])
+    assert not is_below("/ab", ["/a"]) and not is_below("/a", ["/a/b"]) and not is_below("/a", [])

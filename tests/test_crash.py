@@ -1,0 +1,241 @@
+"""Kill the writer at any moment: the index opens at its last commit, is whole, and the next writer finishes the work."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from polyvoc import storage, writer
+from polyvoc.catalogue import FILE, UNFINISHED
+from polyvoc.checking import check
+from polyvoc.errors import NotAnIndexError
+from polyvoc.index import Index
+from polyvoc.records import FeatureOptions, SearchOptions
+from polyvoc.writer import IndexWriter
+from processes import Nursery, Run
+from samples import features, photograph, scores, unflushed, vocabularies
+
+__all__ = ["unflushed"]
+
+KILLED = -9
+SMALL = FeatureOptions(long_side=96, max_features=20)
+Step = tuple[str, str, int]  # verb, name, seed of its features
+State = dict[str, int]  # seed of the features of each name
+
+
+# --- the work that is interrupted -------------------------------------------------------------------------------
+
+
+def plan(length: int) -> list[Step]:
+    """Give work of all kinds: add, replace, remove; it ends with a removal that makes a segment be rewritten."""
+    steps: list[Step] = []
+    for number in range(length):
+        steps.append(("add", f"image {number}", number))
+        if number % 5 == 4:
+            steps.append(("add", f"image {number - 3}", 100 + number))
+        if number % 11 == 10:
+            steps.append(("remove", f"image {number - 6}", 0))
+    return [*steps, ("remove", f"image {length - 1}", 0), ("remove", f"image {length - 2}", 0)]
+
+
+def state_after(steps: list[Step]) -> State:
+    state: State = {}
+    for verb, name, seed in steps:
+        state.pop(name, None)
+        if verb == "add":
+            state[name] = seed
+    return state
+
+
+def work(path: str, length: str) -> None:
+    """Do a plan from its beginning; what is there is replaced, what is gone stays gone."""
+    with IndexWriter.open(path, vocabularies(2)) as opened:
+        for verb, name, seed in plan(int(length)):
+            if verb == "add":
+                opened.add(name, features(seed, 6))
+            elif opened.catalogue.image_at(name) or name in opened._names:
+                opened.remove([name])
+
+
+def follow(path: str, folder: str) -> None:
+    """Bring an index up to date with a folder."""
+    with IndexWriter.open(path, vocabularies(2, size=20, dimension=128), SMALL) as opened:
+        opened.update([folder])
+
+
+JOBS = {"work": work, "follow": follow}
+
+
+def warm() -> None:
+    """Prepare the process whose children are killed: everything is loaded, commits are frequent, and flushing is left out."""
+    cv2.setNumThreads(1)
+    writer.COMMIT_IMAGES = 2
+    storage._flush = lambda descriptor: None
+    index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
+    index.score_words(np.zeros((1, 2), np.int32))
+    index.engine.segments[0].without([1]).live_batch()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "COMMIT_IMAGES", 2)
+
+
+# --- what must hold afterwards ----------------------------------------------------------------------------------
+
+
+def assert_unfinished(path: Path) -> None:
+    """The process died before there was a catalogue: the folder is not there, or is known as half made."""
+    assert not (path / FILE).exists()
+    with pytest.raises(NotAnIndexError):
+        Index.open(path)
+    if path.exists():
+        assert {entry.name for entry in path.iterdir()} <= {"lock"} or (path / UNFINISHED).exists()
+
+
+def assert_committed(path: Path, allowed: list[State]) -> int:
+    """The index is whole and in one of the states, with the right words and scores; gives which."""
+    with Index.open(path) as index:
+        assert list(check(path)) == []
+        held = {row.path: row.n_features for row in index.images()}
+        matching = [number for number, state in enumerate(allowed) if state.keys() == held.keys()]
+        assert matching, held
+        for number in matching:
+            if not held or has_content(index, allowed[number]):
+                return number
+    raise AssertionError(f"{held} with other features")
+
+
+def has_content(index: Index, state: State) -> bool:
+    """Compare with an index of the same images built at once, in memory."""
+    images = {row.path: index.quantise(features(state[row.path], 6), SearchOptions(hamming=3)) for row in index.images()}
+    bits = [signatures for _, signatures in images.values() if signatures is not None]
+    anew = Index.from_words([words for words, _ in images.values()], index.engine.sizes, bits)
+    for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
+        query = features(3, 6)
+        words, signatures = index.quantise(query, options)
+        expected = anew.score_words(words, signatures, options).tolist()
+        if list(scores(index, query, options).values()) != expected:
+            return False
+    return all(np.array_equal(words_of(index, name), words) for name, (words, _) in images.items())
+
+
+def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.integer]]:
+    row = index.home.catalogue.image_at(name)
+    assert row is not None
+    segment, position = index._find(row.image)
+    return index.engine.segments[segment].features_of(position)["words"]
+
+
+def assert_no_garbage(path: Path) -> None:
+    """Nothing is left that no commit refers to."""
+    with Index.open(path) as index:
+        segments = {f"{number:06d}" for number in index.home.catalogue.segments()}
+        norms = index.home.catalogue.fact("norms")
+    assert {entry.name for entry in path.iterdir()} <= {"lock", FILE, "norms", "segments", "vocabularies"}
+    assert {entry.name for entry in (path / "segments").iterdir()} == segments
+    assert {entry.name for entry in (path / "norms").iterdir()} == ({f"{norms['commit']:06d}.npy"} if norms else set())
+    assert {entry.name for entry in (path / "vocabularies").iterdir()} == {"0", "1"}
+
+
+def assert_survived(path: Path, length: int) -> int:
+    """After a kill: the last commit is there, and doing the work again ends as if nothing had happened."""
+    steps = plan(length)
+    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
+    reached = 0
+    if (path / FILE).exists():
+        reached = assert_committed(path, prefixes)
+    else:
+        assert_unfinished(path)
+    work(str(path), str(length))
+    assert_committed(path, [prefixes[-1]])
+    assert_no_garbage(path)
+    return reached
+
+
+# --- killing ----------------------------------------------------------------------------------------------------
+
+
+def test_killed_at_every_kind_of_step(nursery: Nursery, tmp_path: Path) -> None:
+    """Before or after an operation on the disk: a spread over all of a run with merges, and every one of its beginning."""
+    length = 18
+    whole = nursery.run("work", str(tmp_path / "whole"), str(length))
+    assert whole.status == 0
+    assert_survived(tmp_path / "whole", length)
+    moments = sorted({*range(1, 120, 5), *np.linspace(120, whole.steps, 60).astype(int).tolist()})
+    reached = []
+    for step in moments:
+        path = tmp_path / str(step)
+        assert nursery.run("work", str(path), str(length), step=step).status == KILLED
+        reached.append(assert_survived(path, length))
+        shutil.rmtree(path)
+    assert reached[0] == 0 and len(set(reached)) > 5
+
+
+def test_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    length = 30
+    whole = nursery.run("work", str(tmp_path / "whole"), str(length))
+    killed = 0
+    for number in range(50):
+        path = tmp_path / str(number)
+        run = nursery.run("work", str(path), str(length), seconds=whole.seconds * (number + rng.random()) / 50)
+        killed += run.status == KILLED
+        assert_survived(path, length)
+        shutil.rmtree(path)
+    assert killed > 25
+
+
+def test_killed_again_and_again(nursery: Nursery, tmp_path: Path) -> None:
+    """Each run is killed a little later than the one before, in the same index."""
+    length = 30
+    steps = plan(length)
+    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
+    path = tmp_path / "index"
+    run = Run(KILLED, 0, 0)
+    fatal = 40
+    while run.status == KILLED:
+        run = nursery.run("work", str(path), str(length), step=fatal)
+        fatal = int(fatal * 1.5)
+        if (path / FILE).exists():
+            assert list(check(path)) == []
+            assert len(Index.open(path)) <= length
+    assert run.status == 0 and fatal > 500
+    assert_committed(path, [prefixes[-1]])
+    assert_no_garbage(path)
+
+
+def test_killed_while_following_a_folder(nursery: Nursery, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(14)]
+    whole = nursery.run("follow", str(tmp_path / "whole"), str(folder))
+    assert whole.status == 0
+    expected = Index.open(tmp_path / "whole")
+    query = expected.features(paths[3])
+    for number in range(12):
+        path = tmp_path / str(number)
+        nursery.run("follow", str(path), str(folder), seconds=whole.seconds * number / 12)
+        if (path / FILE).exists():
+            with Index.open(path) as index:
+                assert list(check(path)) == []
+                held = [row.path for row in index.images()]
+                assert held == sorted(paths)[: len(held)]
+        else:
+            assert_unfinished(path)
+        follow(str(path), str(folder))
+        with Index.open(path) as index:
+            for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
+                assert scores(index, query, options) == scores(expected, query, options)
+        assert list(check(path)) == []
+        assert_no_garbage(path)

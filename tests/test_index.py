@@ -1,0 +1,433 @@
+"""An index on the disk answers as one built at once in memory would, however it came about and whoever writes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyvoc
+from polyvoc.checking import check
+from polyvoc.errors import (
+    DamagedError,
+    LockedError,
+    NotAnIndexError,
+    OptionError,
+    PolyvocError,
+    VocabularyError,
+    WriteError,
+)
+from polyvoc.index import Home, Index
+from polyvoc.records import Features, Hit, SearchOptions
+from polyvoc.writer import IndexWriter
+from samples import build, collection, features, scores, unflushed, vocabularies
+
+__all__ = ["unflushed"]
+
+RULES = ("b0", "b1", "b2", "bayes", "posterior")
+
+
+def every_rule() -> Iterator[SearchOptions]:
+    """Give all rules with what else changes a score, each at least once."""
+    rest = [
+        {},
+        {"hamming": 3, "sigma": 4.0},
+        {"sets": "image", "idf": "plain"},
+        {"burstiness": "intra", "norm": "tf"},
+        {"burstiness": "both", "hamming": 5, "norm": "none"},
+        {"assignments": 2, "idf": "none"},
+        {"assignments": 3, "hamming": 4, "sets": "image", "burstiness": "inter"},
+    ]
+    for merge in RULES:
+        for options in rest:
+            yield SearchOptions(merge=merge, **options)  # type: ignore[arg-type]
+
+
+def assert_same_scores(index: Index, expected: Index) -> None:
+    """Two indexes give every image the same score, by name."""
+    positive = 0
+    for number, options in enumerate(every_rule()):
+        query = features(number % 5, 8 + number % 13)
+        found, wanted = scores(index, query, options), scores(expected, query, options)
+        assert found.keys() == wanted.keys()
+        positive += any(wanted.values())
+        if options.burstiness in ("inter", "both"):  # a sum over all images, in their order
+            assert found == pytest.approx(wanted, rel=1e-5), options
+        else:
+            assert found == wanted, options
+    assert positive > 25
+
+
+@pytest.fixture(scope="module")
+def at_once(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Thirty images in one commit."""
+    return build(tmp_path_factory.mktemp("once") / "once.polyvoc", collection(30), vocabularies(3))
+
+
+@pytest.fixture
+def changed(at_once: Index, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(at_once.home.path, tmp_path / "changed.polyvoc"))
+
+
+# --- however it came about --------------------------------------------------------------------------------------
+
+
+def test_reopened_is_the_same(at_once: Index) -> None:
+    assert_same_scores(Index.open(at_once.home.path), at_once)
+
+
+def test_memory_and_disk_agree(at_once: Index) -> None:
+    images = collection(30)
+    options = SearchOptions(hamming=4)
+    quantised = [at_once.quantise(found, options) for found in images.values()]
+    bits = [b for _, b in quantised if b is not None]
+    memory = Index.from_words([words for words, _ in quantised], at_once.engine.sizes, bits)
+    for merge in RULES:
+        rule = replace(options, merge=merge)
+        words, signatures = at_once.quantise(images["image 3"], rule)
+        expected = list(scores(at_once, images["image 3"], rule).values())
+        assert np.array_equal(memory.score_words(words, signatures, rule), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("commits", [2, 7, 8, 30])
+def test_commits_and_merges_do_not_matter(at_once: Index, tmp_path: Path, commits: int) -> None:
+    index = build(tmp_path / "a.polyvoc", collection(30), vocabularies(3), commits)
+    assert (commits < 8) == (len(index.engine.segments) == commits)
+    assert_same_scores(index, at_once)
+
+
+def test_order_does_not_matter(at_once: Index, tmp_path: Path) -> None:
+    images = list(collection(30).items())
+    np.random.default_rng(1).shuffle(images)  # type: ignore[arg-type]
+    assert_same_scores(build(tmp_path / "a.polyvoc", dict(images), vocabularies(3), commits=3), at_once)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_additions_and_removals_do_not_matter(at_once: Index, tmp_path: Path, seed: int) -> None:
+    """Add, replace and remove at random, and end with the thirty images: deleted ones leave no trace, merged or not."""
+    rng = np.random.default_rng(seed)
+    wanted, extra = collection(30), collection(12, first=100)
+    path = tmp_path / "a.polyvoc"
+    todo = [*wanted.items(), *extra.items()]
+    rng.shuffle(todo)  # type: ignore[arg-type]
+    with IndexWriter.open(path, vocabularies(3)) as writer:
+        for name, found in todo:
+            for _ in range(int(rng.choice([0, 0, 1, 2]))):
+                writer.add(name, features(int(rng.integers(1000, 2000)), int(rng.integers(0, 20))))
+            writer.add(name, found)
+            if rng.random() < 0.15:
+                writer.commit()
+            if rng.random() < 0.05:
+                writer.remove([name])
+                writer.add(name, found)
+        writer.remove(sorted(extra))
+    assert_same_scores(Index.open(path), at_once)
+
+
+def test_removed_images_are_gone_from_everything(at_once: Index, changed: Path, tmp_path: Path) -> None:
+    with IndexWriter.open(changed) as writer:
+        writer.remove(["image 2", "image 5", "image 6"])  # few: no merge
+    index = Index.open(changed)
+    assert len(index) == 27 and any(len(segment.alive) for segment in index.engine.segments)
+    images = {name: found for name, found in collection(30).items() if name not in ("image 2", "image 5", "image 6")}
+    assert_same_scores(index, build(tmp_path / "anew.polyvoc", images, vocabularies(3)))
+    hits = index.search(collection(30)["image 5"], top=30, options=SearchOptions())
+    assert hits and not {"image 2", "image 5", "image 6"} & {hit.path for hit in hits}
+
+
+def test_everything_removed(changed: Path) -> None:
+    with IndexWriter.open(changed) as writer:
+        assert writer.remove([f"image {number}" for number in range(30)]) == 30
+    index = Index.open(changed)
+    assert len(index) == 0 and index.search(features(1)) == [] and index.engine.segments == []
+    assert_same_after_adding_again(changed)
+
+
+def assert_same_after_adding_again(path: Path) -> None:
+    with IndexWriter.open(path) as writer:
+        ids = [writer.add(name, found) for name, found in collection(3).items()]
+    assert min(ids) > 30  # ids are never used again
+    assert Index.open(path).search(features(1, 9), options=SearchOptions())[0].path == "image 1"
+
+
+# --- searching --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merge", RULES)
+@pytest.mark.parametrize("hamming", [None, 2])
+def test_an_image_finds_itself_first(at_once: Index, merge: str, hamming: int | None) -> None:
+    options = SearchOptions(merge=merge, hamming=hamming, top=3)  # type: ignore[arg-type]
+    for name, found in collection(30).items():
+        hits = at_once.search(found, options=options)
+        if len(found) > 8:
+            assert hits[0].path == name, hits
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        assert len(hits) <= 3 and all(hit.score > 0 for hit in hits)
+
+
+def test_hits_are_the_best_scores(at_once: Index) -> None:
+    options = SearchOptions(merge="bayes", top=7)
+    found = scores(at_once, features(3, 11), options)
+    best = sorted(found.items(), key=lambda item: -item[1])[:7]
+    hits = at_once.search(features(3, 11), options=options)
+    assert [(hit.path, hit.score) for hit in hits] == best
+    assert at_once.search(features(3, 11), top=2, options=options) == hits[:2]
+
+
+def test_threads_may_share_an_index(at_once: Index) -> None:
+    index = Index.open(at_once.home.path)
+    expected = {seed: at_once.search(features(seed, 12)) for seed in range(6)}
+    wrong: list[object] = []
+
+    def ask(number: int) -> None:
+        for step in range(12):
+            seed = (number + step) % 6
+            if index.search(features(seed, 12)) != expected[seed]:
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_odd_queries(at_once: Index) -> None:
+    assert at_once.search(features(1, 0)) == []
+    with pytest.raises(OptionError, match="values, not"):
+        at_once.search(features(1, 3, dimension=5))
+    with pytest.raises(PolyvocError):
+        at_once.search("no such photograph.jpg")
+    with pytest.raises(OptionError, match="made from words"):
+        Index.from_words([np.zeros((2, 1), int)], [3]).search(features(1))
+
+
+def test_without_signatures(tmp_path: Path) -> None:
+    index = build(tmp_path / "a.polyvoc", collection(6), vocabularies(2, signed=False))
+    assert index.default_options.hamming is None and index.search(features(2, 10))[0].path == "image 2"
+    with pytest.raises(OptionError, match="needs an index with signatures"):
+        index.search(features(2, 10), options=SearchOptions(hamming=3))
+
+
+# --- explaining -------------------------------------------------------------------------------------------------
+
+
+def test_weights_of_an_explanation_sum_to_the_score(at_once: Index) -> None:
+    matches = 0
+    for number, options in enumerate(every_rule()):
+        if options.burstiness != "none":
+            continue
+        query = features(number % 5, 8 + number % 13)
+        by_name = scores(at_once, query, options)
+        for row in at_once.images():
+            explanation = at_once.explain(query, row.image, options)
+            assert explanation.weight.sum() == pytest.approx(by_name[row.path], rel=1e-4, abs=1e-7), (options, row)
+            assert (np.diff(explanation.weight) <= 0).all()
+            matches += len(explanation.weight)
+    assert matches > 1000
+
+
+def test_random_options_are_explained(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    for k in (1, 2, 4):
+        index = build(tmp_path / f"{k}.polyvoc", collection(12), vocabularies(k, size=9), commits=3)
+        with IndexWriter.open(index.home.path) as writer:
+            writer.remove(["image 1"])
+        index = Index.open(index.home.path)
+        for number in range(30):
+            options = SearchOptions(
+                merge=str(rng.choice(RULES)),  # type: ignore[arg-type]
+                idf=str(rng.choice(["average", "plain", "none"])),  # type: ignore[arg-type]
+                norm=str(rng.choice(["tfidf", "tf", "none"])),  # type: ignore[arg-type]
+                sets=str(rng.choice(["feature", "image"])),  # type: ignore[arg-type]
+                hamming=None if rng.random() < 0.5 else int(rng.integers(0, 9)),
+                assignments=int(rng.integers(1, 4)),
+                line=(float(rng.random()), float(rng.random())),
+                c=float(rng.choice([30.0, 0.1])),
+            )
+            query = features(number, int(rng.integers(0, 12)))
+            for hit in index.search(query, top=20, options=options):
+                explanation = index.explain(query, hit, options)
+                assert explanation.weight.sum() == pytest.approx(hit.score, rel=1e-4), options
+
+
+def test_an_explanation_says_what_matches(at_once: Index) -> None:
+    query = collection(30)["image 4"]
+    options = SearchOptions(merge="posterior", hamming=8)
+    (hit,) = at_once.search(query, top=1, options=options)
+    explanation = at_once.explain(query, hit, options)
+    words, _ = at_once.quantise(query, options)
+    assert explanation.hit == hit
+    assert np.array_equal(explanation.query_xy, query.xy[explanation.query])
+    assert np.array_equal(explanation.feature_xy, query.xy[explanation.feature])  # it is the same image
+    for q, f, mask, distances in zip(
+        explanation.query, explanation.feature, explanation.mask, explanation.distance, strict=True
+    ):
+        shared = words[q] == words[f]
+        assert mask == sum(1 << k for k in np.flatnonzero(shared))
+        assert ((distances >= 0) == shared).all()
+    itself = explanation.query == explanation.feature
+    assert set(explanation.query[itself].tolist()) == set(range(len(query)))
+    assert (explanation.mask[itself] == 7).all() and (explanation.distance[itself] == 0).all()
+
+
+def test_what_cannot_be_explained(at_once: Index, changed: Path) -> None:
+    for image in (0, 999):
+        with pytest.raises(OptionError, match="is not in the index"):
+            at_once.explain(features(1), image)
+    with pytest.raises(OptionError, match="is not in the index"):
+        at_once.explain(features(1), Hit(999, "", 0.0))
+    with IndexWriter.open(changed) as writer:
+        writer.remove(["image 2"])
+    with pytest.raises(OptionError, match="is not in the index"):
+        Index.open(changed).explain(features(1), Hit(3, "image 2", 0.0))
+    nothing = at_once.explain(features(1, 0), 1)
+    assert len(nothing.weight) == 0 and nothing.distance.shape == (0, 3)
+
+
+# --- while others write -----------------------------------------------------------------------------------------
+
+
+def test_an_open_index_stays_as_it_was(at_once: Index, changed: Path) -> None:
+    index = Index.open(changed)
+    query = features(3, 11)
+    before = scores(index, query, SearchOptions())
+    hits = index.search(query, top=30, options=SearchOptions())
+    with IndexWriter.open(changed) as writer:
+        for number in range(9):
+            writer.add(f"more {number}", features(number, 15))
+            writer.commit()
+        writer.remove(["image 4"])
+    assert not (changed / "segments/000001").exists()  # merged away under its feet
+    words, signatures = index.quantise(query, SearchOptions())
+    assert index.score_words(words, signatures, SearchOptions()).tolist() == list(before.values())
+    left = [hit for hit in hits if hit.path != "image 4"]  # those that are gone are left out
+    assert index.search(query, top=30, options=SearchOptions()) == left and len(left) < len(hits)
+    assert index.explain(query, left[0], SearchOptions()).weight.sum() == pytest.approx(left[0].score, rel=1e-4)
+    assert len(Index.open(changed)) == 38
+
+
+def test_opening_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open again and again while commits, merges and removals go on: every time a whole commit is seen."""
+    path = tmp_path / "a.polyvoc"
+    build(path, collection(5)).close()
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with IndexWriter.open(path) as writer:
+                for number in range(40):
+                    writer.add(f"more {number}", features(number, 6))
+                    writer.commit()
+                    if number % 5 == 4:
+                        writer.remove([f"more {number - 1}"])
+        except BaseException as error:  # noqa: BLE001 - reported by the test itself
+            failed.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = []
+    while not done.is_set():
+        index = Index.open(path)
+        seen.append(len(index))
+        assert index.search(features(1, 9), top=1, options=SearchOptions())
+        index.close()
+    thread.join()
+    assert failed == [] and len(seen) > 3
+    assert len(Index.open(path)) == 5 + 40 - 8
+
+
+def test_an_index_that_never_rests_is_one_line(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_engine(home: Home) -> None:
+        with IndexWriter.open(changed) as writer:
+            writer.add("again", features(1))
+        raise DamagedError("merged away")
+
+    monkeypatch.setattr(Home, "read_engine", read_engine)
+    monkeypatch.setattr(IndexWriter, "_write_norms", lambda writer: None)
+    with pytest.raises(LockedError, match="changes faster"):
+        Index.open(changed)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAnIndexError, match="polyvoc index FOLDER"):
+        polyvoc.open(tmp_path / "nothing")
+    with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
+        polyvoc.open(tmp_path)
+
+
+def test_another_vocabulary_is_refused(changed: Path) -> None:
+    shutil.rmtree(changed / "vocabularies/1")
+    vocabularies(3, size=31)[1].save(changed / "vocabularies/1")
+    index = Index.open(changed)
+    with pytest.raises(VocabularyError, match="made with"):
+        index.search(features(1))
+
+
+def test_a_segment_of_another_index_is_refused(changed: Path, tmp_path: Path) -> None:
+    build(tmp_path / "other.polyvoc", collection(30), vocabularies(3, size=20)).close()
+    shutil.rmtree(changed / "segments/000001")
+    shutil.copytree(tmp_path / "other.polyvoc/segments/000001", changed / "segments/000001")
+    with pytest.raises(DamagedError, match="another index"):
+        Index.open(changed)
+
+
+def test_closing(changed: Path) -> None:
+    with Index.open(changed) as index:
+        assert len(index) == 30
+    index.close()
+    with pytest.raises(PolyvocError, match="was closed"):
+        index.search(features(1))
+
+
+def test_index_in_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xe9t\xe9")
+    index = build(folder / "a.polyvoc", {os.fsdecode(b"caf\xe9"): features(1), "b": features(2)})
+    assert os.fsencode(index.search(features(1))[0].path) == b"caf\xe9"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_read_only_index_can_be_searched(changed: Path) -> None:
+    expected = Index.open(changed).search(features(3, 11))
+    for parent in (changed, *changed.parents):
+        if parent.stat().st_mode & 0o055 != 0o055:
+            parent.chmod(parent.stat().st_mode | 0o055)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setuid(65534)
+            assert not os.access(changed, os.W_OK)
+            assert Index.open(changed).search(features(3, 11)) == expected
+            assert list(check(changed)) == []
+            with pytest.raises(WriteError, match="no permission to write") as caught:
+                IndexWriter.open(changed)
+            assert "\n" not in str(caught.value)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_features_are_not_modified(at_once: Index) -> None:
+    query = features(3, 11)
+    frozen = Features(
+        **{name: getattr(query, name).copy() for name in ("xy", "scale", "angle", "descriptors")}, width=1, height=1
+    )
+    for name in ("xy", "scale", "angle", "descriptors"):
+        getattr(frozen, name).flags.writeable = False
+    assert at_once.search(frozen) == at_once.search(query)

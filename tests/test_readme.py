@@ -1,0 +1,39 @@
+"""README.md tells the truth: its tables come from the results, its commands and names exist."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import polyvoc
+from polyvoc import cli
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import tables  # noqa: E402
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_tables_are_those_of_the_results() -> None:
+    assert tables.with_tables(README) == README, "run: python benchmarks/tables.py"
+    assert README.count("<!-- table: ") == len(tables.TABLES)
+
+
+def test_commands_exist() -> None:
+    commands = {info.name for info in cli.app.registered_commands}
+    mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
+    assert mentioned == commands
+
+
+def test_names_exist() -> None:
+    for name in set(re.findall(r"\bpolyvoc\.([A-Za-z_]+)", README)) - {"polyvoc"}:
+        assert name in polyvoc.__all__, name
+
+
+def test_scripts_exist_and_run_what_ci_runs() -> None:
+    for script in re.findall(r"^    (scripts/\w+)", README, re.M):
+        assert (ROOT / script).stat().st_mode & 0o111, f"{script} is not executable"
+    assert "scripts/test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -1,0 +1,201 @@
+"""A segment gives back what was put in: from memory, from its folder, and through merging."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from polyvoc.engine import Engine
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.records import SearchOptions
+from polyvoc.segment import MAX_IMAGES, Batch, Segment, bases_of
+from samples import unflushed
+from worlds import World, random_world
+
+__all__ = ["unflushed"]
+
+Array = npt.NDArray[Any]
+
+
+def batch_of(world: World, signed: bool = True, first_id: int = 0) -> Batch:
+    """Give the images of a world with geometry."""
+    batch = Batch.of_words(world.images, len(world.sizes), world.image_signatures if signed else None, first_id)
+    rng = np.random.default_rng(first_id)
+    n = len(batch.words)
+    return replace(batch, xy=rng.random((n, 2), np.float32), shape=rng.random((n, 2)).astype(np.float16))
+
+
+def assert_same_batch(a: Batch, b: Batch) -> None:
+    for name in ("ids", "feature_starts", "words", "xy", "shape"):
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
+    if a.signatures is None or b.signatures is None:
+        assert a.signatures is b.signatures or not len(a.words)
+    else:
+        assert np.array_equal(a.signatures, b.signatures)
+
+
+def part_of(batch: Batch, positions: list[int]) -> Batch:
+    """Give some images of a batch, the slow way."""
+    rows = [np.arange(batch.feature_starts[p], batch.feature_starts[p + 1]) for p in positions]
+    chosen = np.concatenate([np.empty(0, np.int64), *rows])
+    return Batch(
+        ids=batch.ids[positions],
+        feature_starts=np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64),
+        words=batch.words[chosen],
+        signatures=None if batch.signatures is None else batch.signatures[chosen],
+        xy=batch.xy[chosen],
+        shape=batch.shape[chosen],
+    )
+
+
+def scores_of(segments: list[Segment], world: World, options: SearchOptions) -> list[Array]:
+    engine = Engine(segments, world.sizes)
+    query = engine.query(world.words, world.query_signatures, options)
+    return engine.scores(query, options)
+
+
+OPTIONS = [
+    SearchOptions(merge=merge, hamming=hamming, burstiness=burstiness)
+    for merge in ("b1", "bayes", "posterior")
+    for hamming, burstiness in ((None, "none"), (20, "none"), (24, "both"))
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_saved_is_loaded(tmp_path: Path, seed: int) -> None:
+    world = random_world(seed)
+    segment = Segment.build(batch_of(world, signed=seed % 2 == 0, first_id=seed), world.sizes)
+    segment.save(tmp_path / "segment")
+    loaded = Segment.open(tmp_path / "segment")
+    assert loaded.sizes == segment.sizes and np.array_equal(loaded.ids, segment.ids)
+    assert loaded.arrays.keys() == segment.arrays.keys()
+    for name, array in segment.arrays.items():
+        assert loaded.arrays[name].dtype == array.dtype and np.array_equal(loaded.arrays[name], array), name
+    for options in OPTIONS if seed % 2 == 0 else OPTIONS[::3]:
+        (expected,), (scores,) = scores_of([segment], world, options), scores_of([loaded], world, options)
+        assert np.array_equal(scores, expected), options
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_put_in_comes_out(tmp_path: Path, seed: int) -> None:
+    world = random_world(seed)
+    batch = batch_of(world, signed=seed % 3 != 0, first_id=7)
+    built = Segment.build(batch, world.sizes)
+    built.save(tmp_path / "segment")
+    for segment in (built, Segment.open(tmp_path / "segment")):
+        assert_same_batch(segment.live_batch(), batch)
+        for position in range(segment.n_images):
+            features = segment.features_of(position)
+            expected = part_of(batch, [position])
+            assert np.array_equal(features["words"], expected.words)
+            assert np.array_equal(features["xy"], expected.xy) and np.array_equal(features["shape"], expected.shape)
+            if expected.signatures is not None and len(expected.words):
+                assert np.array_equal(features["signatures"], expected.signatures)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_deleted_images_leave_no_trace(seed: int) -> None:
+    world = random_world(seed)
+    batch = batch_of(world)
+    rng = np.random.default_rng(seed)
+    gone = np.flatnonzero(rng.random(len(world.images)) < 0.4).tolist()
+    left = [p for p in range(len(world.images)) if p not in gone]
+    marked = Segment.build(batch, world.sizes).without(gone)
+    anew = Segment.build(part_of(batch, left), world.sizes)
+    assert marked.live_positions().tolist() == left
+    assert_same_batch(marked.live_batch(), part_of(batch, left))
+    assert np.array_equal(marked.live_lengths, anew.live_lengths)
+    assert np.array_equal(marked.documents(), anew.documents())
+    for options in OPTIONS:
+        (scores,), (expected,) = scores_of([marked], world, options), scores_of([anew], world, options)
+        assert np.array_equal(scores[left], expected), options
+        assert not scores[gone].any()
+
+
+def test_deleting_twice_is_deleting_both() -> None:
+    world = random_world(3, k=2)
+    segment = Segment.build(batch_of(world), world.sizes)
+    assert segment.without([]) is segment
+    once = segment.without([0])
+    twice = once.without([1])
+    assert twice.live_positions().tolist() == list(range(2, len(world.images)))
+    assert once.live_positions().tolist() == list(range(1, len(world.images)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merging_equals_building_at_once(seed: int) -> None:
+    world = random_world(seed)
+    batch = batch_of(world)
+    cut = len(world.images) // 2
+    parts = [part_of(batch, list(range(cut))), part_of(batch, list(range(cut, len(world.images))))]
+    merged = Segment.build(Batch.concatenate([Segment.build(p, world.sizes).live_batch() for p in parts]), world.sizes)
+    whole = Segment.build(batch, world.sizes)
+    assert np.array_equal(merged.ids, whole.ids)
+    for name, array in whole.arrays.items():
+        assert np.array_equal(merged.arrays[name], array), name
+
+
+def test_lists_hold_every_feature_once() -> None:
+    world = random_world(5, k=3)
+    segment = Segment.build(batch_of(world), world.sizes)
+    starts, postings, bases = segment.arrays["starts"], segment.arrays["postings"], bases_of(world.sizes)
+    for k, size in enumerate(world.sizes):
+        for word in range(size):
+            held = postings[starts[bases[k] + word] : starts[bases[k] + word + 1]]
+            expected = [image for image, words in enumerate(world.images) for w in words[:, k] if w == word]
+            assert sorted(held.tolist()) == expected
+
+
+def test_large_vocabularies_and_no_images(tmp_path: Path) -> None:
+    sizes = (70_000, 5)
+    segment = Segment.build(Batch.of_words([np.array([[69_999, 4]])], 2), sizes)
+    assert segment.arrays["words"].dtype == np.uint32
+    empty = Segment.build(Batch.of_words([], 2), sizes)
+    assert (empty.n_images, empty.n_features) == (0, 0)
+    for number, made in enumerate((segment, empty)):
+        made.save(tmp_path / str(number))
+        assert_same_batch(Segment.open(tmp_path / str(number)).live_batch(), made.live_batch())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    sizes = (4, 5)
+    with pytest.raises(OptionError, match="do not fit into one segment"):
+        Segment.build(Batch.of_words([np.empty((0, 2), int)] * (MAX_IMAGES + 1), 2), sizes)
+    with pytest.raises(OptionError, match="3 vocabularies where 2"):
+        Segment.build(Batch.of_words([np.zeros((1, 3), int)], 3), sizes)
+    for word in (-1, 5):
+        with pytest.raises(OptionError, match="vocabulary 1 has 5 words"):
+            Segment.build(Batch.of_words([np.array([[0, word]])], 2), sizes)
+    with pytest.raises(OptionError, match="signatures"):
+        Batch.of_words([np.zeros((2, 2), int)], 2, [np.zeros((1, 2), np.uint64)])
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"arrays": {}}', '{"arrays": {"a": 1}}', '{"arrays": {"a": ["no", [1]]}}', "[]", "nul"]
+)
+def test_a_damaged_description_is_one_line(tmp_path: Path, text: str) -> None:
+    Segment.build(Batch.of_words([], 2), (4, 5)).save(tmp_path / "segment")
+    (tmp_path / "segment/meta.json").write_text(text)
+    with pytest.raises(DamagedError, match=r"meta\.json|missing"):
+        Segment.open(tmp_path / "segment")
+
+
+def test_every_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
+    Segment.build(batch_of(random_world(2, k=2)), random_world(2, k=2).sizes).save(tmp_path / "segment")
+    path = tmp_path / "segment/meta.json"
+    original = path.read_bytes()
+    refused = 0
+    for at in range(0, len(original), 3):
+        for mask in (0x01, 0x20):
+            path.write_bytes(original[:at] + bytes([original[at] ^ mask]) + original[at + 1 :])
+            try:
+                Segment.open(tmp_path / "segment")
+            except DamagedError as error:
+                assert "\n" not in str(error)
+                refused += 1
+    assert refused > 100
