@@ -13,7 +13,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 
 NOBODY = 65534
 # Functions of the operating system and of SQLite that change something on the disk.
-DISK = frozenset({"open", "write", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany", "close", "truncate"})
+DISK = frozenset({"open", "flush", "close", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany"})
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -118,18 +119,35 @@ def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> N
     """Count the disk operations of some work, and die at the fatal one."""
     steps = 0
 
-    def watch(frame: FrameType, event: str, argument: Any) -> None:
+    def count(name: str) -> None:
         nonlocal steps
-        if event in ("c_call", "c_return") and getattr(argument, "__name__", "") in DISK:
-            steps += 1
-            if steps == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
+        steps += 1
+        if steps == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     os.write(channel, b"b")
-    sys.setprofile(watch)
-    work()
-    sys.setprofile(None)
+    with watched(count):
+        work()
     os.write(channel, str(steps).encode())
+
+
+@contextmanager
+def watched(look: Callable[[str], None]) -> Iterator[None]:
+    """Call `look` before and after every disk operation inside, with its name."""
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        name = getattr(argument, "__name__", "")
+        if event in ("c_call", "c_return") and name in DISK:
+            sys.setprofile(None)
+            look(name)
+            sys.setprofile(watch)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from polyvoc import storage
+from polyvoc import database, storage
 from polyvoc.index import Index
 from polyvoc.records import Features, SearchOptions
 from polyvoc.signatures import random_rotation
@@ -25,6 +25,7 @@ def unflushed() -> Iterator[None]:
     """Import this to be quick: flushing matters in a power cut only, and takes most of the time of a small commit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "_flush", lambda descriptor: None)
+        patch.setattr(database, "FLUSH", "OFF")
         yield
 
 

@@ -17,9 +17,9 @@ PACKAGE = ROOT / "src" / "polyvoc"
 DOORS = {
     "cv2": {"features"},
     "faiss": set(),
-    "PIL": {"images"},
+    "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},
-    "sqlite3": {"catalogue", "checking"},
+    "sqlite3": {"database"},
     "typer": {"cli", "flags"},
     "rich": {"console"},
     "filelock": {"writer"},

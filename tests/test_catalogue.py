@@ -7,7 +7,6 @@ import shutil
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, 
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, VersionError, WriteError
 from polyvoc.merges import SegmentSize
 from polyvoc.records import Problem
+from processes import as_nobody, in_child, is_root
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -39,18 +39,6 @@ def catalogue(tmp_path: Path) -> Catalogue:
         made.add_images([row(image, path) for image, path in enumerate((*ODD_PATHS, "gone"))])
         made.delete_images([6])
     return made
-
-
-def in_child(work: Callable[[], None]) -> None:
-    """Do something in a process of its own, which ends with it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
 
 
 # --- rows -------------------------------------------------------------------------------------------------------
@@ -266,7 +254,7 @@ def kill_in_commit(folder: Path) -> None:
         writer.execute("UPDATE facts SET value = '\"half\"' WHERE name = 'text'")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    in_child(work)
+    assert in_child(work) == -signal.SIGKILL
     assert (folder / f"{FILE}-journal").stat().st_size > 0
 
 
@@ -297,31 +285,20 @@ def test_a_hot_journal_is_undone_by_a_writer(catalogue: Catalogue, tmp_path: Pat
     assert list(writer.damage()) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(not is_root(), reason="only root can become another user")
 def test_a_hot_journal_that_may_not_be_undone_is_one_line(catalogue: Catalogue, tmp_path: Path) -> None:
     catalogue.close()
     kill_in_commit(tmp_path)
-    open_to_all(tmp_path)
+
+    def read() -> None:
+        with pytest.raises(WriteError, match="killed in its commit") as caught:
+            Catalogue.open(tmp_path)
+        assert "\n" not in str(caught.value)
 
     for mode in (0o644, 0o666):  # the file itself may be writable where the folder is not
         (tmp_path / FILE).chmod(mode)
-
-        def work() -> None:
-            os.setuid(65534)
-            with pytest.raises(WriteError, match="killed in its commit") as caught:
-                Catalogue.open(tmp_path)
-            assert "\n" not in str(caught.value)
-            os._exit(0)
-
-        in_child(work)
+        assert as_nobody(tmp_path, read) == 0
     assert Catalogue.open(tmp_path).fact("text") == FACTS["text"]
-
-
-def open_to_all(path: Path) -> None:
-    """Let every user pass through the temporary folders of the tests."""
-    for parent in (path, *path.parents):
-        if parent.stat().st_uid == os.getuid() and parent.stat().st_mode & 0o055 != 0o055:
-            parent.chmod(parent.stat().st_mode | 0o055)
 
 
 def test_a_creation_killed_half_way_is_taken_up(tmp_path: Path) -> None:

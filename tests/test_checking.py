@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from polyvoc import checking, storage
-from polyvoc.catalogue import FILE, Catalogue, FileState
+from polyvoc.catalogue import FILE, SEALED, Catalogue, FileState, _seal
 from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
 from polyvoc.index import Index
@@ -73,6 +73,16 @@ def put_facts(path: Path, facts: dict[str, Any]) -> None:
     with catalogue.transaction():
         catalogue.put_facts(facts)
     catalogue.close()
+
+
+def reseal(path: Path) -> None:
+    """Put the right seal on every row, as a mistaken program would."""
+    connection = sqlite3.connect(path / FILE)
+    with connection:
+        for table, (_, columns) in SEALED.items():
+            for rowid, *values in connection.execute(f"SELECT rowid, {columns} FROM {table}").fetchall():
+                connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", [_seal(*values), rowid])
+    connection.close()
 
 
 def try_to_open(path: Path) -> None:
@@ -276,6 +286,10 @@ EDITS = {
 }
 
 
+# What nothing but the seal of its row can tell, and a table without which no row can be sealed.
+ONLY_SEALED = ("another path", "another width", "another digest", "another reason", "a missing table")
+
+
 @pytest.mark.parametrize("what", EDITS)
 def test_a_wrong_row_is_found(index: Path, what: str) -> None:
     edit(index, EDITS[what])
@@ -283,18 +297,19 @@ def test_a_wrong_row_is_found(index: Path, what: str) -> None:
     assert lines and not any("\n" in line for line in lines)
     assert any(FILE in line or "segments/" in line for line in lines)
     try_to_open(index)
+    if what not in ONLY_SEALED:
+        reseal(index)
+        assert list(check(index))
+        try_to_open(index)
 
 
 def test_two_images_in_each_others_place_are_found(index: Path) -> None:
-    (a, segment, p), (b, _, q) = (
-        sqlite3.connect(index / FILE)
-        .execute("SELECT image, segment, position FROM images WHERE segment = 1 ORDER BY position LIMIT 2")
-        .fetchall()
-    )
-    edit(index, "UPDATE images SET position = -5 WHERE image = ?", a)
-    edit(index, "UPDATE images SET position = ? WHERE image = ?", p, b)
-    edit(index, "UPDATE images SET position = ? WHERE image = ?", q, a)
-    assert any(f"segment {segment}" in line and "ids.npy" in line for line in check(index))
+    with Index.open(index) as opened:
+        first, second, *_ = opened.home.catalogue.images_in(1)
+    edit(index, "UPDATE images SET position = -5 WHERE image = ?", first.image)
+    edit(index, "UPDATE images SET position = ? WHERE image = ?", first.position, second.image)
+    edit(index, "UPDATE images SET position = ? WHERE image = ?", second.position, first.image)
+    assert any("segment 1" in line and "ids.npy" in line for line in check(index))
 
 
 Change = Callable[[dict[str, np.ndarray[Any, Any]]], None]
@@ -389,6 +404,7 @@ def commit_to(path: Path, folder: Path, segment: Segment) -> None:
     """Make the catalogue believe in a segment."""
     put_facts(path, {"sizes": list(segment.sizes), "norms": None})
     edit(path, "UPDATE segments SET checksum = ?", storage.checksum(folder / storage.META))
+    reseal(path)
 
 
 def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
@@ -426,6 +442,7 @@ def test_description_of_the_right_checksum_may_be_odd(index: Path) -> None:
     for odd in ([], {}, {**described, "arrays": {}}, {**described, "n_images": "x"}, {**described, "sizes": None}):
         meta.write_text(json.dumps(odd))
         edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", storage.checksum(meta))
+        reseal(index)
         assert any(SEGMENT in line for line in check(index))
         try_to_open(index)
 

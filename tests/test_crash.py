@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +13,14 @@ import cv2
 import numpy as np
 import pytest
 
-from polyvoc import storage, writer
+from polyvoc import database, storage, writer
 from polyvoc.catalogue import FILE, UNFINISHED
 from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError
 from polyvoc.index import Index
 from polyvoc.records import FeatureOptions, SearchOptions
 from polyvoc.writer import IndexWriter
-from processes import Nursery, Run
+from processes import Nursery, Run, watched
 from samples import features, photograph, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -32,7 +35,7 @@ State = dict[str, int]  # seed of the features of each name
 
 
 def plan(length: int) -> list[Step]:
-    """Give work of all kinds: add, replace, remove; it ends with a removal that makes a segment be rewritten."""
+    """Give work of all kinds: add, replace, remove; no two of its states are the same."""
     steps: list[Step] = []
     for number in range(length):
         steps.append(("add", f"image {number}", number))
@@ -40,7 +43,7 @@ def plan(length: int) -> list[Step]:
             steps.append(("add", f"image {number - 3}", 100 + number))
         if number % 11 == 10:
             steps.append(("remove", f"image {number - 6}", 0))
-    return [*steps, ("remove", f"image {length - 1}", 0), ("remove", f"image {length - 2}", 0)]
+    return [*steps, ("remove", "image 0", 0), ("remove", "image 2", 0)]
 
 
 def state_after(steps: list[Step]) -> State:
@@ -74,22 +77,25 @@ JOBS = {"work": work, "follow": follow}
 def warm() -> None:
     """Prepare the process whose children are killed: everything is loaded, commits are frequent, and flushing is left out."""
     cv2.setNumThreads(1)
-    writer.COMMIT_IMAGES = 2
-    storage._flush = lambda descriptor: None
+    writer.COMMIT_IMAGES = 1
+    storage._flush, database.FLUSH = lambda descriptor: None, "OFF"  # what matters in a power cut only
     index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
     index.score_words(np.zeros((1, 2), np.int32))
     index.engine.segments[0].without([1]).live_batch()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder, in memory if there is such a place: a killed process differs from a power cut."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     with Nursery() as started:
         yield started
-
-
-@pytest.fixture(autouse=True)
-def small_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "COMMIT_IMAGES", 2)
 
 
 # --- what must hold afterwards ----------------------------------------------------------------------------------
@@ -167,29 +173,69 @@ def assert_survived(path: Path, length: int) -> int:
 # --- killing ----------------------------------------------------------------------------------------------------
 
 
-def test_killed_at_every_kind_of_step(nursery: Nursery, tmp_path: Path) -> None:
-    """Before or after an operation on the disk: a spread over all of a run with merges, and every one of its beginning."""
-    length = 18
-    whole = nursery.run("work", str(tmp_path / "whole"), str(length))
-    assert whole.status == 0
-    assert_survived(tmp_path / "whole", length)
-    moments = sorted({*range(1, 120, 5), *np.linspace(120, whole.steps, 60).astype(int).tolist()})
+def test_every_state_of_the_disk_is_a_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy the index before and after every operation on the disk: a process killed there leaves just this behind."""
+    length = 7
+    monkeypatch.setattr(writer, "COMMIT_IMAGES", 1)
+    steps = plan(length)
+    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
     reached = []
-    for step in moments:
-        path = tmp_path / str(step)
+    for number, copy in enumerate(copies_of_every_state(place / "index", length, place)):
+        if not (copy / FILE).exists():
+            assert_unfinished(copy)
+        else:
+            reached.append(assert_committed(copy, prefixes))
+        if number % 16 == 0:
+            assert_survived(copy, length)
+        shutil.rmtree(copy)
+    assert reached == sorted(reached) and len(reached) > 100
+    assert len(set(reached)) >= length
+    assert_committed(place / "index", [prefixes[-1]])
+    assert_no_garbage(place / "index")
+
+
+def copies_of_every_state(path: Path, length: int, place: Path) -> list[Path]:
+    copies: list[Path] = []
+    last: list[tuple[str, int, int]] = []
+
+    def copy(name: str) -> None:
+        nonlocal last
+        # One state of a folder that is being filled stands for all: nobody reads in it.
+        files = [file for file in path.rglob("*") if not file.parent.name.endswith(".partial") and file.is_file()]
+        state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
+        if state != last and path.exists():
+            last = state
+            copies.append(place / f"{len(copies)} {name}")
+            # By another process: SQLite would lose its locks if this one opened and closed its files.
+            subprocess.run(["cp", "-r", path, copies[-1]], check=True)
+
+    with watched(copy):
+        work(str(path), str(length))
+    return copies
+
+
+def test_killed_at_every_kind_of_step(nursery: Nursery, place: Path) -> None:
+    """Before or after an operation on the disk, all over a run with merges."""
+    length = 12
+    whole = nursery.run("work", str(place / "whole"), str(length))
+    assert whole.status == 0
+    assert_survived(place / "whole", length)
+    reached = []
+    for step in np.linspace(1, whole.steps, 20).astype(int).tolist():
+        path = place / str(step)
         assert nursery.run("work", str(path), str(length), step=step).status == KILLED
         reached.append(assert_survived(path, length))
         shutil.rmtree(path)
     assert reached[0] == 0 and len(set(reached)) > 5
 
 
-def test_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_at_random_moments(nursery: Nursery, place: Path) -> None:
     rng = np.random.default_rng(9)
-    length = 30
-    whole = nursery.run("work", str(tmp_path / "whole"), str(length))
+    length = 12
+    whole = nursery.run("work", str(place / "whole"), str(length))
     killed = 0
     for number in range(50):
-        path = tmp_path / str(number)
+        path = place / str(number)
         run = nursery.run("work", str(path), str(length), seconds=whole.seconds * (number + rng.random()) / 50)
         killed += run.status == KILLED
         assert_survived(path, length)
@@ -197,12 +243,12 @@ def test_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
     assert killed > 25
 
 
-def test_killed_again_and_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_again_and_again(nursery: Nursery, place: Path) -> None:
     """Each run is killed a little later than the one before, in the same index."""
-    length = 30
+    length = 20
     steps = plan(length)
     prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
-    path = tmp_path / "index"
+    path = place / "index"
     run = Run(KILLED, 0, 0)
     fatal = 40
     while run.status == KILLED:
@@ -216,16 +262,16 @@ def test_killed_again_and_again(nursery: Nursery, tmp_path: Path) -> None:
     assert_no_garbage(path)
 
 
-def test_killed_while_following_a_folder(nursery: Nursery, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(14)]
-    whole = nursery.run("follow", str(tmp_path / "whole"), str(folder))
+def test_killed_while_following_a_folder(nursery: Nursery, place: Path) -> None:
+    folder = place / "photos"
+    paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(12)]
+    whole = nursery.run("follow", str(place / "whole"), str(folder))
     assert whole.status == 0
-    expected = Index.open(tmp_path / "whole")
+    expected = Index.open(place / "whole")
     query = expected.features(paths[3])
-    for number in range(12):
-        path = tmp_path / str(number)
-        nursery.run("follow", str(path), str(folder), seconds=whole.seconds * number / 12)
+    for number in range(8):
+        path = place / str(number)
+        nursery.run("follow", str(path), str(folder), seconds=whole.seconds * number / 8)
         if (path / FILE).exists():
             with Index.open(path) as index:
                 assert list(check(path)) == []

@@ -50,7 +50,7 @@ def test_deleted_images_do_not_count() -> None:
 @pytest.mark.parametrize(
     "words, options, message",
     [
-        (np.zeros((1, 2), int), OPTIONS, "shape"),
+        (np.zeros((1, 2), int), OPTIONS, "should be integers"),
         (np.full((1, 1), 10), OPTIONS, "outside"),
         (np.full((1, 1), -2), OPTIONS, "outside"),
         (np.zeros((1, 1), int), SearchOptions(hamming=20), "signatures"),
@@ -68,3 +68,23 @@ def test_collections_that_do_not_fit_are_refused() -> None:
         engine([[10]])
     with pytest.raises(OptionError, match="signatures"):
         Engine.from_words([np.zeros((1, 1), int)], (10,), signatures=[])
+
+
+def test_a_word_given_twice_counts_once() -> None:
+    images = [np.array([[1, 2], [3, 0]]), np.array([[1, 0]])]
+    of = Engine.from_words(images, (4, 4))
+    options = SearchOptions(merge="bayes", assignments=2, burstiness="intra", idf="none")
+    twice = of.query(np.array([[[1, 1], [2, 2]]] * 50), None, options)
+    once = of.query(np.array([[[1, -1], [2, -1]]] * 50), None, options)
+    assert np.array_equal(of.scores(twice, options)[0], of.scores(once, options)[0])
+
+
+def test_long_images_have_right_norms() -> None:
+    of = Engine.from_words([np.zeros((70_000, 1), int)], (1,))
+    assert of.norms(SearchOptions(idf="none"))[0].tolist() == [70_000]
+
+
+@pytest.mark.parametrize("image", [np.array([[0.5]]), np.array([[2**40]]), np.zeros((2, 3), int), np.array([[-1]])])
+def test_images_that_do_not_fit_are_refused(image: np.ndarray) -> None:
+    with pytest.raises(OptionError):
+        Engine.from_words([image], (10,))

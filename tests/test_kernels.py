@@ -87,4 +87,25 @@ def test_repeats_are_the_words_an_image_has_twice() -> None:
     words = np.array([1, 1, 2, 1, 0, 2, 2], np.uint16)  # image 0: 1 1 2 1; image 1: none; image 2: 0 2 2
     documents, repeats = build.count_repeats(words, np.array([0, 4, 4, 7]), 4)
     assert documents.tolist() == [1, 1, 2, 0]
-    assert sorted(repeats.tolist()) == [[0, 1, 6], [2, 2, 2]]
+    assert sorted(repeats.tolist()) == [[0, 1, 3], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("size", [200, 5_000, 70_000])
+def test_runs_in_long_directories_are_found(size: int) -> None:
+    """Directories of hundreds of entries, where the place of a word is guessed by proportion; also skewed ones."""
+    rng = np.random.default_rng(size)
+    skewed = (size * rng.random(6000) ** 4).astype(np.int64)
+    even = rng.integers(0, size, size=6000)
+    words = np.column_stack([np.concatenate([skewed, even]), rng.integers(0, 3, size=12_000)])
+    sizes = (size, 3)
+    arrays = Segment.build(Batch.of_words([words], 2), sizes).arrays
+    assert np.diff(arrays["run_starts"].astype(np.int64))[size:].max() > 2 * LANES or size == 200
+    queries = np.concatenate(
+        [words[rng.integers(0, 12_000, 300)], np.column_stack([rng.integers(0, size, 300), np.zeros(300)])]
+    )
+    queries = queries.astype(np.int64)
+    directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
+    begins, ends = score.find_runs(queries, bases_of(sizes), *directory, 0)
+    together = words[:, 0] * 3 + words[:, 1]
+    expected = [(together == a * 3 + b).sum() for a, b in queries]
+    assert (ends - begins).tolist() == [[n, n] for n in expected]

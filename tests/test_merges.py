@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from polyvoc.merges import FAN_IN, MAX_DELETED, MAX_FEATURES, SMALLEST, SegmentSize, next_merge
 from polyvoc.segment import MAX_IMAGES
 
-FEATURES = 300  # per image
+FEATURES = 100  # per image
 
 
 def size(segment: int, n_images: int, n_deleted: int = 0, n_features: int | None = None) -> SegmentSize:

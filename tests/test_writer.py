@@ -24,6 +24,7 @@ from polyvoc.index import Index
 from polyvoc.records import FeatureOptions, Features, IndexReport, SearchOptions
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.writer import IndexWriter
+from processes import in_child
 from samples import build, collection, features, photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -76,19 +77,6 @@ def states(index: Path) -> dict[str, tuple[str, int]]:
 
 def counts(report: IndexReport) -> tuple[int, int, int, int, int]:
     return report.added, report.replaced, report.removed, report.unchanged, len(report.problems)
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Do something in a process of its own; give how it ended."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # --- following folders ------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from polyvoc.vocabulary import Vocabulary, default_vocabularies
     from polyvoc.writer import IndexWriter
 
+    open = Index.open
+
 __version__ = "0.1.0"
 
 # Where each public name lives. Modules are imported when a name is first used: `polyvoc --help` needs none of them.
@@ -50,12 +52,14 @@ __all__ = [  # noqa: RUF022 - in the order of use
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name == "open":
-        return importlib.import_module("polyvoc.index").Index.open
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'polyvoc' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+if not TYPE_CHECKING:  # a type checker that sees it would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "open":
+            return importlib.import_module("polyvoc.index").Index.open
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'polyvoc' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:

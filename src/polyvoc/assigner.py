@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.kernels_vocabulary import (
+from polyvoc.kernels.vocabulary import (
     BLOCK,
     STRIDE,
     Points,

@@ -337,7 +337,7 @@ def _count_damage(segment: Segment) -> Iterator[str]:
         keys, counts = np.unique(images[:, None] * len(documents) + words, return_counts=True)
         documents += np.bincount(keys % len(documents), minlength=len(documents))
         keys, counts = keys[counts > 1], counts[counts > 1]
-        expected = np.column_stack([keys // len(documents), keys % len(documents), counts * counts - counts])
+        expected = np.column_stack([keys // len(documents), keys % len(documents), counts])
         found = stored[np.searchsorted(stored[:, 0], first) : np.searchsorted(stored[:, 0], last)]
         repeats_differ = repeats_differ or not np.array_equal(found, expected)
         first = last

@@ -285,8 +285,9 @@ def train_command(
     json: Json = False,
 ) -> None:
     """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
-    from polyvoc import collection, inventory, training
+    from polyvoc import collection, inventory, training, vocabulary
 
+    vocabulary.check_target(out)  # before the hours of training, not after
     started = time.perf_counter()
     options = TrainOptions(**chosen)
     paths = [Path(path) for path, _ in collection.photographs(folders)]
@@ -297,14 +298,14 @@ def train_command(
             seed=options.seed,
             progress=lambda done, total: progress("photographs", done, total),
         )
-        vocabulary = training.train(
+        trained = training.train(
             sample,
             options,
             lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
             source=", ".join(map(str, folders)),
         )
-    vocabulary.save(out)
-    facts = inventory.describe_vocabulary(vocabulary)
+    trained.save(out)
+    facts = inventory.describe_vocabulary(trained)
     seconds = time.perf_counter() - started
     if json:
         problems = [asdict(problem) for problem in sample.problems]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,16 +61,23 @@ def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
             if entry.is_dir(follow_symlinks=False):
                 if not entry.name.startswith(".") and not entry.name.endswith(".polyvoc"):
                     subfolders.append(entry.path)
-            elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and os.path.isfile(entry.path):
-                with suppress(FileNotFoundError):  # deleted this very moment
-                    yield entry.path, state_of(entry.path)
+            elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+                try:
+                    status = os.stat(entry.path)
+                except OSError as error:
+                    # Deleted this very moment, or a link to nothing; else the disk or the network does not answer.
+                    if error.errno not in (errno.ENOENT, errno.ELOOP):
+                        complain(entry.path, error)
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    yield entry.path, FileState(status.st_size, status.st_mtime_ns)
         waiting += reversed(subfolders)
 
 
 def state_of(path: str) -> FileState:
     """Ask the file system for the state of a file."""
-    stat = os.stat(path)
-    return FileState(stat.st_size, stat.st_mtime_ns)
+    status = os.stat(path)
+    return FileState(status.st_size, status.st_mtime_ns)
 
 
 def _refuse(folder: str, error: OSError) -> None:
@@ -84,8 +92,9 @@ def compare(folders: Sequence[Path], rows: Iterable[ImageRow], problems: dict[st
     changes = Changes()
     seen = set()
 
-    def complain(folder: str, error: OSError) -> None:
-        changes.unreadable.append(Problem(folder, f"the folder cannot be read: {error.strerror or error}"))
+    def complain(path: str, error: OSError) -> None:
+        reason = f"{path}: cannot be read ({error.strerror or error}); allow it, or leave it out"
+        changes.unreadable.append(Problem(path, reason))
 
     for path, state in photographs(folders, complain):
         if path in seen:

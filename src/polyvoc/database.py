@@ -18,6 +18,7 @@ from polyvoc.storage import write_error
 
 BUSY_SECONDS = 60.0  # to wait for another process; a commit takes a fraction of one
 PAGE = 4096  # rows
+FLUSH = "FULL"  # a commit survives a power cut
 # SQLite cites text of the file in its complaints; where that is damaged, Python fails to decode it.
 COMPLAINTS = (sqlite3.DatabaseError, UnicodeDecodeError)
 
@@ -38,12 +39,13 @@ class Database:
         try:
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             connection.text_factory = _text
+            database = cls(connection, name or path)
             if writable:
-                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA synchronous = {FLUSH}")
                 connection.execute("PRAGMA foreign_keys = ON")
         except COMPLAINTS as error:
             raise _unreadable(name or path, error) from None
-        return cls(connection, name or path)
+        return database
 
     def close(self) -> None:
         """Release the file."""

@@ -25,7 +25,7 @@ MAX_VOCABULARIES = 9
 
 
 class Engine:
-    """A snapshot of segments: read-only, shareable by threads. A search allocates 4 bytes per image."""
+    """A snapshot of segments: read-only, shareable by threads. A search allocates a few bytes per image."""
 
     def __init__(self, segments: list[Segment], sizes: Sequence[int], norms: list[Scores] | None = None) -> None:
         """Hold the segments of one collection, and the norms of the default options if they are known."""
@@ -43,6 +43,8 @@ class Engine:
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
                    segment_images: int = MAX_IMAGES) -> Engine:  # fmt: skip
         """Build segments in memory from images of [n_i, K] words and, if given, signatures [n_i, K]."""
+        if segment_images < 1:
+            raise OptionError(f"segment_images={segment_images!r} should be at least 1")
         if signatures is not None and len(signatures) != len(images):
             raise OptionError(f"{len(images)} images but signatures of {len(signatures)}")
         segments = []
@@ -99,7 +101,7 @@ class Engine:
 
 
 def norm_key(options: SearchOptions, n_vocabularies: int) -> tuple[str, int]:
-    """Name a kind of norm: its idf ("none" for raw tf, "" for no norm at all), and how many vocabularies count."""
+    """Name a kind of norm ("none", or "tf-" and its idf), and how many vocabularies count."""
     kind = {"tfidf": "tf-" + options.idf, "tf": "tf-none", "none": "none"}[options.norm]
     return kind, 1 if options.merge == "b0" else n_vocabularies
 
@@ -107,6 +109,8 @@ def norm_key(options: SearchOptions, n_vocabularies: int) -> tuple[str, int]:
 @contextmanager
 def threads_over(segments: Sequence[Segment], threads: int | None) -> Iterator[Callable[..., Any]]:
     """Give a `map` over segments: on all cores unless told, in the order of the segments."""
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
     threads = min(len(segments), threads or os.cpu_count() or 1)
     if threads <= 1:
         yield map

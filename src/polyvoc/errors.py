@@ -3,6 +3,7 @@
 PolyvocError
 ├── OptionError            an option or argument has a value that makes no sense
 ├── ImageError             one photograph cannot be used: broken, empty, tiny, huge, without texture
+│   └── UnreachableError   it cannot be read now: no permission, no answer from the disk, no memory
 ├── VocabularyError        a vocabulary is missing, damaged, or does not fit
 └── IndexError             an index as a whole
     ├── NotAnIndexError    the folder holds no index, or something foreign
@@ -23,6 +24,10 @@ class OptionError(PolyvocError, ValueError):
 
 class ImageError(PolyvocError):
     """One photograph cannot be used; the others can."""
+
+
+class UnreachableError(ImageError):
+    """One photograph cannot be read now, for a reason that is not in the file and may pass."""
 
 
 class VocabularyError(PolyvocError):

@@ -133,7 +133,7 @@ def _attempt(path: Path, options: FeatureOptions) -> Features | ImageError:
     try:
         return extract(path, options)
     except ImageError as error:
-        return ImageError(str(error))  # anew: the traceback would keep the pixels alive
+        return type(error)(str(error))  # anew: the traceback would keep the pixels alive
 
 
 _pool_lock = threading.Lock()

@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, _imaging
 
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 
 Source = Path | str | bytes  # a path, or the bytes of a file
 Mode = Literal["L", "RGB"]
@@ -84,7 +85,8 @@ def read_thumbnail(source: Source, long_side: int) -> bytes:
 def describe(source: Source) -> str:
     """Give the name of a source for messages, on one line whatever the file is called."""
     name = f"image of {len(source)} bytes" if isinstance(source, bytes) else str(source)
-    return name if name.isprintable() else ascii(name)
+    harmful = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, breaks of lines: would tear or garble the message
+    return ascii(name) if any(unicodedata.category(character) in harmful for character in name) else name
 
 
 def _read(source: Source, long_side: int, mode: Mode) -> tuple[Image.Image, tuple[int, int]]:
@@ -96,9 +98,11 @@ def _read(source: Source, long_side: int, mode: Mode) -> tuple[Image.Image, tupl
         with _open_file(source) as file:
             return _decode(file, long_side, mode)
     except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error.__cause__
-    except (MemoryError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{name}: too large to decode here; reduce it first") from error
+        raise type(error)(f"{name}: {error}") from error.__cause__
+    except MemoryError as error:
+        raise UnreachableError(f"{name}: not enough memory to decode it now; close other programs, or reduce it") from error
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: too large to decode; reduce it first") from error
     except Exception as error:  # a hostile file leads decoders to raise anything
         raise ImageError(f"{name}: broken image ({_reason(error)}); replace or remove it") from error
 
@@ -121,7 +125,7 @@ def _open_file(source: Source) -> IO[bytes]:
     except FileNotFoundError as error:
         raise ImageError("no such file; check the path") from error
     except (OSError, ValueError) as error:
-        raise ImageError(f"cannot be opened ({_reason(error)}); check the path and its permissions") from error
+        raise UnreachableError(f"cannot be opened ({_reason(error)}); check the path and its permissions") from error
 
 
 def _decode(file: IO[bytes], long_side: int, mode: Mode) -> tuple[Image.Image, tuple[int, int]]:

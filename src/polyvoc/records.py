@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -41,7 +42,11 @@ class Features:
     height: int
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not belong together."""
+        """Take arrays of any number type as float32; refuse arrays that do not belong together."""
+        for name in ("xy", "scale", "angle", "descriptors"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float32))
+        for name in ("width", "height"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         n = len(self.xy)
         if self.xy.shape != (n, 2) or self.scale.shape != (n,) or self.angle.shape != (n,):
             raise OptionError(f"features: xy {self.xy.shape}, scale {self.scale.shape}, angle {self.angle.shape} do not fit")
@@ -90,11 +95,12 @@ class SearchOptions:
             value = getattr(self, name)
             _require(value in get_args(kind), name, value, "one of " + ", ".join(get_args(kind)))
         _require(self.top >= 1, "top", self.top, "at least 1")
-        _require(self.c > 0, "c", self.c, "positive")
+        _require(0 < self.c < math.inf, "c", self.c, "positive")
         _require(self.hamming is None or self.hamming >= 0, "hamming", self.hamming, "0 or more, or None")
-        _require(self.sigma > 0, "sigma", self.sigma, "positive")
+        _require(0 < self.sigma < math.inf, "sigma", self.sigma, "positive")
         _require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
-        _require(len(self.line) == 2, "line", self.line, "a pair (a, b)")
+        pair = len(self.line) == 2 and all(map(math.isfinite, self.line))
+        _require(pair, "line", self.line, "a pair (a, b) of numbers")
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,14 @@ class Query:
     def of(cls, words: Array, signatures: Array | None, sizes: tuple[int, ...], options: SearchOptions) -> Query:
         """Check words [Q, K] or [Q, K, A] against the vocabularies; b0 keeps the first vocabulary only."""
         words = np.asarray(words)
-        if words.ndim == 2:
-            words = words[:, :, None]
-        if words.ndim != 3 or words.shape[1] != len(sizes):
-            raise OptionError(f"query words of shape {words.shape} where [Q, {len(sizes)}] or [Q, {len(sizes)}, A] fits")
+        wanted = f"[Q, {len(sizes)}] or [Q, {len(sizes)}, A]"
+        if words.ndim not in (2, 3) or words.shape[1] != len(sizes) or (words.size and words.dtype.kind not in "iu"):
+            raise OptionError(f"query words {words.dtype}{list(words.shape)} should be integers {wanted}")
+        if signatures is not None and np.shape(signatures) != words.shape:
+            raise OptionError(
+                f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(words.shape)}"
+            )
+        words = _distinct(words if words.ndim == 3 else words[:, :, None])
         if options.hamming is None:
             signatures = None
         elif signatures is None:
@@ -50,7 +54,7 @@ class Query:
             signatures = np.asarray(signatures, np.uint64).reshape(words.shape)
         too_large = words.max(axis=(0, 2), initial=-1) >= np.array(sizes)
         if too_large.any() or words.min(initial=0) < -1:
-            raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}")
+            raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}; quantise with those of the index")
         if options.merge == "b0":
             words, sizes = words[:, :1], sizes[:1]
             signatures = None if signatures is None else signatures[:, :1]
@@ -74,6 +78,14 @@ class Query:
         base = self.words.shape[2] + 1
         codes = np.arange(base ** len(self.sizes))
         return sum(((codes // base**k % base > 0).astype(np.int64) << k for k in range(len(self.sizes))), np.int64(0) * codes)
+
+
+def _distinct(words: Array) -> Array:
+    """Take back words that a query feature is given twice in one vocabulary: its lists are united, each counts once."""
+    n_assignments = words.shape[2]
+    earlier = np.tri(n_assignments, k=-1, dtype=bool)  # [later, earlier]
+    repeated = ((words[:, :, :, None] == words[:, :, None, :]) & earlier).any(axis=3)
+    return np.where(repeated, -1, words)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ By image, for what only the best hits need (explanation, geometry) and for mergi
     words       uint16|32 [F, K]    places uint32 [F, K]  position of the feature in each inverted file (finds its signature)
     xy          float32 [F, 2]      shape  float16 [F, 2]  scale and angle
     documents   uint32 [W]          images that hold each word
-    repeats     uint32 [r, 3]       (image, word, tf^2 - tf) of words that an image holds more than once: for the norms
+    repeats     uint32 [r, 3]       (image, word, tf) of words that an image holds more than once: for the norms
 """
 
 from __future__ import annotations
@@ -116,12 +116,6 @@ class Segment:
     def signed(self) -> bool:
         """Tell whether the postings carry Hamming signatures."""
         return len(self.arrays["signatures"]) > 0 or self.n_features == 0
-
-    @property
-    def scoring_bytes(self) -> int:
-        """Count the bytes that scoring without signatures may read."""
-        names = ("starts", "postings", "run_starts", "run_words", "run_lengths", "columns")
-        return sum(self.arrays[name].nbytes for name in names)
 
     def live_positions(self) -> npt.NDArray[np.int64]:
         """Give the positions of the images that are not deleted."""
@@ -279,6 +273,8 @@ def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
     """Refuse a batch that a segment cannot hold."""
     if len(batch.ids) > MAX_IMAGES:
         raise OptionError(f"{len(batch.ids)} images do not fit into one segment of {MAX_IMAGES}")
+    if batch.words.size >= 1 << 32:
+        raise OptionError(f"{len(batch.words)} features do not fit into one segment; use fewer images per segment")
     if batch.words.shape[1] != len(sizes):
         raise OptionError(f"words of {batch.words.shape[1]} vocabularies where {len(sizes)} are expected")
     for k, size in enumerate(sizes):
@@ -317,5 +313,11 @@ def _repeats(words: Array, feature_starts: Array, sizes: Sequence[int]) -> tuple
 
 
 def _stack(images: Sequence[Array], n_vocabularies: int, dtype: type) -> Array:
-    parts: list[Array] = [np.asarray(words).astype(dtype, copy=False).reshape(len(words), n_vocabularies) for words in images]
-    return np.concatenate([np.empty((0, n_vocabularies), dtype), *parts])
+    parts: list[Array] = [np.empty((0, n_vocabularies), dtype)]
+    for rows in map(np.asarray, images):
+        if rows.size and (rows.dtype.kind not in "iu" or rows.shape != (len(rows), n_vocabularies)):
+            raise OptionError(f"an image of {rows.dtype}{list(rows.shape)} where integers [n, {n_vocabularies}] are expected")
+        if rows.size and rows.max() > np.iinfo(dtype).max:
+            raise OptionError(f"word {rows.max()} is larger than any vocabulary")
+        parts.append(rows.astype(dtype, copy=False).reshape(-1, n_vocabularies))
+    return np.concatenate(parts)

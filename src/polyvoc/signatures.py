@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.kernels_vocabulary import sign_words
+from polyvoc.kernels.vocabulary import sign_words
 from polyvoc.records import Floats, Signatures
 from polyvoc.vocabulary import MAX_BITS, Vocabulary
 

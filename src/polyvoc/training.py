@@ -16,7 +16,7 @@ import numpy.typing as npt
 from polyvoc import __version__
 from polyvoc.assigner import Assigner, Basis, Cells, batches, in_threads
 from polyvoc.errors import ImageError, OptionError, VocabularyError
-from polyvoc.kernels_vocabulary import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
+from polyvoc.kernels.vocabulary import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
 from polyvoc.records import FeatureOptions, Floats, Problem, TrainOptions, Words
 from polyvoc.signatures import project, random_rotation
 from polyvoc.vocabulary import Bytes, Vocabulary

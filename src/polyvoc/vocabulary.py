@@ -204,13 +204,18 @@ def _table(name: str, values: npt.ArrayLike) -> Floats:
     return table
 
 
+def check_target(target: Path) -> None:
+    """Refuse a folder that holds something else than a vocabulary, which `save` would replace."""
+    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or (target / _META).is_file())):
+        raise VocabularyError(f"{target}: it holds something else than a vocabulary; choose another name")
+
+
 def _replace(scratch: Path, target: Path) -> None:
     """Put the folder `scratch` in the place of `target`; an old vocabulary there is moved aside first, then dropped."""
     if not target.exists():
         scratch.rename(target)
         return
-    if any(target.iterdir()) and not (target / _META).is_file():
-        raise VocabularyError(f"{target}: the folder holds something else than a vocabulary; choose another name")
+    check_target(target)
     aside = scratch.with_name(scratch.name + ".old")
     target.rename(aside)
     scratch.rename(target)

@@ -74,5 +74,6 @@ def norms(segment: Segment, squares: npt.NDArray[np.float64], n_vocabularies: in
     sums = np.zeros(segment.n_images, np.float64)
     score.add_squares(arrays["starts"], arrays["postings"], squares, 0, last, sums)
     repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
-    np.add.at(sums, repeats[:, 0], repeats[:, 2] * squares[repeats[:, 1]])
+    times = repeats[:, 2].astype(np.float64)
+    np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
     return np.sqrt(sums).astype(np.float32)

@@ -22,7 +22,7 @@ from polyvoc import collection, features, storage
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.collection import Changes
 from polyvoc.engine import MAX_VOCABULARIES
-from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, WriteError
+from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, UnreachableError, WriteError
 from polyvoc.index import NORMS, SEGMENTS, VOCABULARIES, Home
 from polyvoc.merges import next_merge
 from polyvoc.quantiser import Quantiser
@@ -34,6 +34,7 @@ LOCK = "lock"
 COMMIT_SECONDS = 30.0  # a killed process loses at most this much work
 COMMIT_FEATURES = 1_000_000  # 50 MB waiting to be written
 COMMIT_IMAGES = MAX_IMAGES  # a commit is one segment
+LARGEST_SCALE = float(np.finfo(np.float16).max)  # as it is stored
 QUANTISE_FEATURES = 20_000  # quantised together: the matrix products of a batch are much cheaper than one by one
 
 
@@ -146,6 +147,8 @@ class IndexWriter:
         """Make everything added so far a part of the index."""
         self._quantise()
         self._last_commit = time.monotonic()
+        if self._rows and self.catalogue.image(self._rows[-1].image) is not None:
+            self._forget()  # an interrupt fell between the transaction and what follows it
         if not self._rows:
             return
         number, entry = self._save(Batch.concatenate(self._quantised))
@@ -156,8 +159,11 @@ class IndexWriter:
             self.catalogue.add_images(rows)
             self.catalogue.drop_problems(row.path for row in rows)
             self.catalogue.count_commit()
-        self._rows, self._quantised, self._replaced, self._names = [], [], [], set()
+        self._forget()
         self._merge()
+
+    def _forget(self) -> None:
+        self._rows, self._quantised, self._replaced, self._names = [], [], [], set()
 
     # -- the work
 
@@ -187,7 +193,9 @@ class IndexWriter:
         try:
             for done, (source, result) in enumerate(results, start=1):
                 path = str(source)
-                if isinstance(result, ImageError):
+                if isinstance(result, UnreachableError):  # it may pass: nothing is remembered, nothing goes
+                    report.problems.append(Problem(path, str(result)))
+                elif isinstance(result, ImageError):
                     self._note_problem(Problem(path, str(result)), states[path], replaced.get(path), report)
                 else:
                     self._add(path, result, states[path], _digest(path, states[path]), replaced.get(path))
@@ -230,7 +238,7 @@ class IndexWriter:
             return
         rows, found = zip(*self._pending, strict=True)
         words, signatures = self._quantiser.quantise(np.concatenate([f.descriptors for f in found]))
-        shape = [np.column_stack([f.scale, f.angle]) for f in found]
+        shape = [np.column_stack([np.minimum(f.scale, LARGEST_SCALE), f.angle]) for f in found]
         batch = Batch(
             ids=np.array([row.image for row in rows], np.int64),
             feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
@@ -239,9 +247,7 @@ class IndexWriter:
             xy=np.concatenate([f.xy for f in found]),
             shape=np.concatenate(shape).astype(np.float16),
         )
-        self._quantised.append(batch)
-        self._rows += rows
-        self._pending = []
+        self._quantised, self._rows, self._pending = [*self._quantised, batch], [*self._rows, *rows], []
 
     def _remove_rows(self, rows: Sequence[ImageRow]) -> int:
         with self.catalogue.transaction():
@@ -310,6 +316,7 @@ class IndexWriter:
 def _create(home: Home, vocabularies: Sequence[Vocabulary], feature_options: FeatureOptions) -> Catalogue:
     if len(vocabularies) > MAX_VOCABULARIES or len({v.dimension for v in vocabularies}) > 1:
         raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies of one dimension")
+    Quantiser(vocabularies)  # refuses those that do not go together, before anything is written
     folders = [home.vocabulary_folder(number) for number in range(len(vocabularies))]
     with storage.writing(home.path):
         (home.path / UNFINISHED).write_bytes(b"")  # from here on the folder is ours, whatever happens

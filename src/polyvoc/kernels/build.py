@@ -65,7 +65,7 @@ def fill_runs(starts, partner_words, run_words, run_lengths):
 def count_repeats(words, feature_starts, size):
     """Count the images of each word, and the words that an image has more than once.
 
-    words: [F] of one vocabulary, by image. Gives images per word [size], and (image, word, tf^2 - tf) of the repeats.
+    words: [F] of one vocabulary, by image. Gives images per word [size], and (image, word, tf) of the repeats.
     """
     documents = np.zeros(size, np.int64)
     seen = np.zeros(size, np.int32)
@@ -90,7 +90,7 @@ def count_repeats(words, feature_starts, size):
             if seen[w] > 1:
                 repeats[row, 0] = image
                 repeats[row, 1] = w
-                repeats[row, 2] = np.int64(seen[w]) * (seen[w] - 1)
+                repeats[row, 2] = seen[w]
                 row += 1
             seen[w] = 0
     return documents, repeats

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -10,9 +12,18 @@ from numba.extending import intrinsic
 LANES = 64  # signatures that `near_lanes` compares at once
 
 
-def kernel(function):
-    """Compile without the GIL, cached on disk; division follows IEEE, as in NumPy."""
-    return njit(cache=True, nogil=True, error_model="numpy")(function)
+def kernel(function, **settings):
+    """Compile without the GIL, cached on disk where there is a place for it; division follows IEEE, as in NumPy."""
+    compile_it = partial(njit, nogil=True, error_model="numpy", **settings)
+    try:
+        return compile_it(cache=True)(function)
+    except RuntimeError:  # neither beside the source nor in the user's home can anything be written
+        return compile_it()(function)
+
+
+def fast_kernel(function):
+    """Compile as `kernel`, but let sums be taken in any order, which vectorises them."""
+    return kernel(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def inlined(function):

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from polyvoc.kernels.compiler import fast_kernel, kernel
 
 STRIDE = 8  # coordinates that `_bound_scores` takes at a time; heads and points are padded to multiples of it
 BLOCK = 32  # cells are padded to multiples of this many words, so that its inner loop has no remainder
@@ -45,16 +46,16 @@ class Cell(NamedTuple):
     half: npt.NDArray[np.float32]  # [words]
 
 
-@njit(cache=True, nogil=True)
-def _cell_of(table, first, last):  # type: ignore[no-untyped-def]
+@kernel
+def _cell_of(table, first, last):
     """Give rows `first` to `last` of a table."""
     head = len(table.heads) // len(table.rows)
     heads = table.heads[first * head : last * head].reshape(head, last - first)
     return Cell(heads, table.tail[first:last], table.half[first:last])
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _bound_scores(points, i, cell, bounds, row):  # type: ignore[no-untyped-def]
+@fast_kernel
+def _bound_scores(points, i, cell, bounds, row):
     """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
 
     The heads' product is exact and the tails' is at most the product of their norms (Cauchy-Schwarz). No view of an
@@ -72,8 +73,8 @@ def _bound_scores(points, i, cell, bounds, row):  # type: ignore[no-untyped-def]
             )
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _product(x, y):  # type: ignore[no-untyped-def]
+@fast_kernel
+def _product(x, y):
     """Give the scalar product of two rows."""
     total = np.float32(0)
     for i in range(len(x)):
@@ -81,8 +82,8 @@ def _product(x, y):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True, nogil=True)
-def _any_above(bounds, count, level):  # type: ignore[no-untyped-def]
+@kernel
+def _any_above(bounds, count, level):
     """Tell if one of the first `count` numbers exceeds a level; counting them all is faster than stopping early."""
     above = np.int32(0)
     for j in range(count):
@@ -90,8 +91,8 @@ def _any_above(bounds, count, level):  # type: ignore[no-untyped-def]
     return above > 0
 
 
-@njit(cache=True, nogil=True)
-def _insert(best, nearest, score, word):  # type: ignore[no-untyped-def]
+@kernel
+def _insert(best, nearest, score, word):
     """Put a word into the list of the nearest, best first, if its score is higher than the last one's."""
     place = len(best) - 1
     if score > best[place]:
@@ -103,7 +104,7 @@ def _insert(best, nearest, score, word):  # type: ignore[no-untyped-def]
         nearest[place] = word
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scan_cells(
     points: Points,
     probes: Probes,
@@ -137,7 +138,7 @@ def scan_cells(
                         _insert(best[i, k], nearest[i, k], score, table.number[j])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def bound_all(
     points: Points,
     table: WordTable,
@@ -149,7 +150,7 @@ def bound_all(
         _bound_scores(points, i, cell, bounds, i)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_by_cell(
     scores: npt.NDArray[np.float32],  # [n, cells]
     least: npt.NDArray[np.float32],  # [n]
@@ -170,7 +171,7 @@ def group_by_cell(
                 filled[cell] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def score_words(
     points: npt.NDArray[np.float32],  # [n, dimension]
     words: npt.NDArray[np.int32],  # [n]
@@ -183,7 +184,7 @@ def score_words(
         scores[i] = _product(points[i], row) - _product(row, row) / np.float32(2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_by_word(
     descriptors: npt.NDArray[np.float32],  # [n, dimension]
     words: npt.NDArray[np.int32],  # [n]
@@ -196,7 +197,7 @@ def sum_by_word(
             sums[word, i] += descriptors[row, i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sign_words(
     z: npt.NDArray[np.float32],  # [n, bits]
     words: npt.NDArray[np.int32],  # [n, assignments]  -1 = no word
