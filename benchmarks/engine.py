@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import resource
 import shutil
 import statistics as st
@@ -114,7 +115,7 @@ class World:
         return words, self.signatures[rows, :k] ^ noise
 
 
-def fitted_world(real: dict[str, np.ndarray], law: dict[str, Any]) -> tuple[World, dict[str, Any]]:
+def fitted_world(real: dict[str, np.ndarray], law: dict[str, Any]) -> dict[str, Any]:
     """The share of redrawn words that gives one segment as many distinct pairs as Heaps' law foretells."""
     n = MAX_IMAGES * FEATURES
     target = law["factor"] * n ** law["exponent"]
@@ -124,10 +125,9 @@ def fitted_world(real: dict[str, np.ndarray], law: dict[str, Any]) -> tuple[Worl
         pairs = distinct_pairs(World(real, middle).images(MAX_IMAGES, FEATURES, 2, 0)[0])
         low, high = (middle, high) if pairs < target else (low, middle)
     share = (low + high) / 2
-    world = World(real, share)
-    drawn = distinct_pairs(world.images(MAX_IMAGES, FEATURES, 2, 0)[0])
-    return world, {"redrawn": share, "pairs_foretold": target, "pairs_drawn": drawn, "pairs_without_redrawing":
-                   distinct_pairs(World(real).images(MAX_IMAGES, FEATURES, 2, 0)[0])}  # fmt: skip
+    drawn = distinct_pairs(World(real, share).images(MAX_IMAGES, FEATURES, 2, 0)[0])
+    plain = distinct_pairs(World(real).images(MAX_IMAGES, FEATURES, 2, 0)[0])
+    return {"redrawn": share, "pairs_foretold": target, "pairs_drawn": drawn, "pairs_without_redrawing": plain}
 
 
 # ------------------------------------------------------------------------------------------------ building
@@ -136,7 +136,7 @@ def fitted_world(real: dict[str, np.ndarray], law: dict[str, Any]) -> tuple[Worl
 def build(world: World, n_images: int, k: int, folder: Path) -> tuple[list[Segment], dict[str, Any]]:
     """Build segments on disk (those that exist are taken as they are) and open them mapped."""
     sizes = (20_000,) * k
-    segments, seconds, features = [], [], 0
+    segments, rates = [], []
     for number, first in enumerate(range(0, n_images, MAX_IMAGES)):
         n = min(MAX_IMAGES, n_images - first)
         path = folder / f"{k}-{number:03d}-{n}"
@@ -148,14 +148,15 @@ def build(world: World, n_images: int, k: int, folder: Path) -> tuple[list[Segme
             batch = Batch(ids, starts, words, signatures, empty.astype(np.float32), empty.astype(np.float16))
             begin = time.perf_counter()
             segment = Segment.build(batch, sizes)
-            seconds.append(time.perf_counter() - begin)
-            features += len(words)
+            rate = {"features": len(words), "seconds": time.perf_counter() - begin}
             segment.save(path)
+            path.with_suffix(".json").write_text(json.dumps(rate))
             del segment, batch, words, signatures
             gc.collect()
+        rates.append(json.loads(path.with_suffix(".json").read_text()))
         segments.append(Segment.open(path))
-    rate = {"features": features, "seconds": sum(seconds), "features_per_second": features / sum(seconds)} if seconds else {}
-    return segments, rate
+    features, seconds = sum(rate["features"] for rate in rates), sum(rate["seconds"] for rate in rates)
+    return segments, {"features": features, "seconds": seconds, "features_per_second": features / seconds}
 
 
 def bytes_per_feature(engine: Engine) -> dict[str, float]:
@@ -272,18 +273,25 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="keep the segments for another run")
+    parser.add_argument("--build-only", action="store_true", help="make the segments, measure in another run")
     parser.add_argument("--name", default="engine")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     real = real_words(arguments.photographs, arguments.work)
     law = heaps_law(real["words"], np.random.default_rng(0))
-    world, fit = fitted_world(real, law)
+    fitted = arguments.work / "world.json"
+    if not fitted.exists():
+        fitted.write_text(json.dumps(fitted_world(real, law)))
+    fit = json.loads(fitted.read_text())
+    world = World(real, fit["redrawn"])
     print("features", len(real["words"]), "Heaps", law, "fit", fit, flush=True)
     result: dict[str, Any] = {"photographs": len(real["counts"]), "real_features": len(real["words"]), "heaps": law,
                               "world": fit, "features_per_image": FEATURES, "query_features": QUERY_FEATURES, "sizes": {}}  # fmt: skip
     runs = [(n, 2) for n in arguments.images] + [(min(arguments.images), 3)]
     for n_images, k in runs:
         segments, rate = build(world, n_images, k, arguments.work)
+        if arguments.build_only:
+            continue
         engine = Engine(segments, (20_000,) * k)
         queries = [world.query(k, seed) for seed in range(arguments.queries)]
         measured = time_rules(engine, queries, arguments.repeats, hamming=True)
@@ -292,10 +300,11 @@ def main() -> None:
         entry["norms_seconds"] = seconds_of(lambda engine=engine: Engine(engine.segments, engine.sizes).norms(SearchOptions()))
         result["sizes"][f"{n_images} images, K={k}"] = entry
         print(n_images, k, rate, entry["bytes_per_feature"], entry["ratios"], entry["memory"], sep="\n  ", flush=True)
+    if arguments.build_only:
+        return
     print(write_result(arguments.name, result))
     if not arguments.keep:
-        for path in arguments.work.glob("?-???-*"):
-            shutil.rmtree(path)
+        shutil.rmtree(arguments.work)
 
 
 if __name__ == "__main__":

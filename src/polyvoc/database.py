@@ -29,7 +29,7 @@ class Database:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         """Wrap a connection; use `connect`."""
         self._connection = connection
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.path = path  # as it is called in messages
 
     @classmethod
@@ -103,12 +103,13 @@ class Database:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Let everything read inside come from one commit."""
-        self.rows("BEGIN")
-        try:
-            self.rows("SELECT count(*) FROM sqlite_master")  # the snapshot begins with the first read
-            yield
-        finally:
-            self._roll_back()
+        with self._lock:  # one connection has one transaction: other threads wait
+            self.rows("BEGIN")
+            try:
+                self.rows("SELECT count(*) FROM sqlite_master")  # the snapshot begins with the first read
+                yield
+            finally:
+                self._roll_back()
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:

@@ -131,7 +131,7 @@ class Index:
         return SearchOptions()
 
     def images(self) -> Iterator[ImageRow]:
-        """Give all images of the collection, by id."""
+        """Give all images of the collection, by id; unlike a search, this shows the catalogue as it is now."""
         return self.home.catalogue.images()
 
     def __len__(self) -> int:
