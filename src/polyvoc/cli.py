@@ -302,7 +302,7 @@ def train_command(
             sample,
             options,
             lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
-            source=", ".join(map(str, folders)),
+            source=", ".join(folder.absolute().name for folder in folders),
         )
     trained.save(out)
     facts = inventory.describe_vocabulary(trained)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from polyvoc import merging, weighting
 from polyvoc.errors import OptionError
-from polyvoc.kernels import score
+from polyvoc.kernels import lookup, matches, score
 from polyvoc.records import SearchOptions
 from polyvoc.segment import Segment, bases_of
 from polyvoc.weighting import Statistics
@@ -151,7 +151,7 @@ def find_runs(segment: Segment, query: Query) -> Runs:
         nothing = np.zeros((len(query.words), 1), np.int64)
         return Runs(nothing, nothing)
     first = 0 if query.signatures is not None else 1  # without signatures nobody asks for the runs of vocabulary 0
-    return Runs(*score.find_runs(query.words[:, :, 0], query.bases, *_run_arrays(segment)[:4], first))
+    return Runs(*lookup.find_runs(query.words[:, :, 0], query.bases, *_run_arrays(segment)[:4], first))
 
 
 def _run_arrays(segment: Segment) -> tuple[Array, ...]:
@@ -167,7 +167,7 @@ def count(segment: Segment, query: Query, options: SearchOptions, runs: Runs | N
     n_vocabularies = len(query.sizes)
     counts = np.zeros((len(query.words), 1 << n_vocabularies), np.int64)
     if query.words.shape[2] > 1 or options.sets == "image":
-        score.count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks,
+        matches.count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks,
                             options.sets == "image", counts)  # fmt: skip
         return counts
     runs = runs or find_runs(segment, query)
@@ -228,7 +228,7 @@ def _vote_matches(segment: Segment, query: Query, weights: Weights, options: Sea
                   scores: npt.NDArray[np.float32], totals: npt.NDArray[np.float64] | None = None) -> None:  # fmt: skip
     signatures = np.empty(0, np.uint64) if query.signatures is None else segment.arrays["signatures"]
     query_signatures = np.zeros(query.words.shape, np.uint64) if query.signatures is None else query.signatures
-    score.vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
+    matches.vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
                        weights.factors, weights.closeness, segment.alive, query.masks, options.sets == "image",
                        options.burstiness in ("intra", "both"), options.burstiness in ("inter", "both"),
                        weights.on_difference, weights.totals if totals is None else totals, scores)  # fmt: skip
