@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 NOBODY = 65534
+PATIENCE = 100  # seconds until a child that hangs is ended
 # Functions of the operating system and of SQLite that change something on the disk.
 DISK = frozenset({"open", "flush", "close", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany"})
 
@@ -101,6 +102,7 @@ def _serve(jobs: dict[str, Callable[..., None]]) -> None:
         child = os.fork()
         if child == 0:
             os.close(receive)
+            signal.alarm(PATIENCE)
             _run(lambda: _count_steps(lambda: jobs[order["job"]](*order["values"]), order["step"], send))  # noqa: B023
         os.close(send)
         started = time.perf_counter()
