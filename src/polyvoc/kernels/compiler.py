@@ -106,3 +106,21 @@ def equal_lanes(typing_context, words, position, word):
         return builder.bitcast(builder.icmp_unsigned("==", loaded, wanted), ir.IntType(64))
 
     return types.uint64(words, types.int64, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, position):
+    """Ask for the cache line of an element before it is needed. Any position is harmless."""
+    if not isinstance(array, types.Array):
+        return None
+
+    def generate(context, builder, call, arguments):
+        data = context.make_array(call.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [address, number(0), number(3), number(1)])  # to read, soon, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate

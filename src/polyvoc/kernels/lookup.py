@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit
+from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, prefetch
+
+AHEAD = 8  # query features whose directories are on their way from memory
 
 
 @inlined
@@ -77,16 +79,35 @@ def partner_size(k, bases, starts):
 
 
 @kernel
+def expect_run(number, wanted, size, run_starts, run_words, run_lengths):
+    """Ask for the cache lines that `find_run` will mostly read."""
+    first = np.int64(run_starts[number])
+    count = np.int64(run_starts[number + 1]) - first
+    guess = first + wanted * count // size
+    prefetch(run_words, guess - LANES // 2)
+    prefetch(run_words, guess)
+    prefetch(run_words, guess + LANES // 2)
+    for entry in range(first, guess + LANES, 64):  # a cache line of lengths
+        prefetch(run_lengths, entry)
+
+
+@kernel
 def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
-    """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none."""
+    """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none.
+
+    A directory is seldom in the cache: the lines of the next few query features are asked for while this one is looked up.
+    """
     n_queries, n_vocabularies = words.shape
     begins = np.zeros((n_queries, n_vocabularies), np.int64)
     ends = np.zeros((n_queries, n_vocabularies), np.int64)
     for k in range(first_vocabulary, n_vocabularies):
         partner = 1 if k == 0 else 0
         size = partner_size(k, bases, starts)
-        for q in range(n_queries):
-            if words[q, k] >= 0:
+        for q in range(-AHEAD, n_queries):
+            later = q + AHEAD
+            if later < n_queries and words[later, k] >= 0 and words[later, partner] >= 0:
+                expect_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
+            if q >= 0 and words[q, k] >= 0:
                 number = bases[k] + words[q, k]
                 begin, end = find_run(number, words[q, partner], size, starts, run_starts, run_words, run_lengths)
                 begins[q, k] = begin

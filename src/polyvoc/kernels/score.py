@@ -21,15 +21,28 @@ def add_lists(numbers, weights, starts, postings, scores):
 
 @kernel
 def add_lists_and_runs(numbers, weights, starts, run_numbers, begins, ends, deltas, postings, scores):
-    """Add a constant per list and another per run, each run right after the list that it is a part of, still in the cache.
+    """Add a constant per list and another per run, each run together with the list that it is a part of.
 
-    numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too. out: scores [n_images].
+    numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too. The first run of a list is added while
+    passing it, further ones right after the list, still in the cache. out: scores [n_images].
     """
     run = 0
     for i in range(len(numbers)):
-        weight = weights[i]
+        first = np.int64(starts[numbers[i]])
+        last = np.int64(starts[numbers[i] + 1])
+        begin, end = first, first
+        weight, inside = weights[i], weights[i]
+        if run < len(begins) and run_numbers[run] == numbers[i]:
+            begin, end = begins[run], ends[run]
+            inside = weight + deltas[run]
+            run += 1
         if weight != 0:
-            for p in range(np.int64(starts[numbers[i]]), np.int64(starts[numbers[i] + 1])):
+            for p in range(first, begin):
+                scores[postings[p]] += weight
+        for p in range(begin, end):
+            scores[postings[p]] += inside
+        if weight != 0:
+            for p in range(end, last):
                 scores[postings[p]] += weight
         while run < len(begins) and run_numbers[run] == numbers[i]:
             delta = deltas[run]
