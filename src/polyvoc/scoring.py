@@ -73,6 +73,19 @@ class Query:
         return np.where(self.words >= 0, self.words + self.bases[:, None], -1)
 
     @cached_property
+    def order(self) -> npt.NDArray[np.int64]:
+        """Give the query features by their word in the last of the first two vocabularies, those without one first."""
+        order: npt.NDArray[np.int64] = np.argsort(self.words[:, :2, 0][:, -1], kind="stable")
+        return order
+
+    @cached_property
+    def run_order(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Give the lists of vocabulary 1, ascending, and the query feature of each."""
+        numbers = self.numbers[self.order, 1, 0]
+        missing = np.count_nonzero(numbers < 0)
+        return numbers[missing:], self.order[missing:]
+
+    @cached_property
     def masks(self) -> npt.NDArray[np.int64]:
         """Tabulate the vocabularies that take part in each combination of assigned words [(A + 1)^K]."""
         base = self.words.shape[2] + 1
@@ -124,13 +137,6 @@ class Weights:
         sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers))
         return numbers, sums.astype(self.delta.dtype)
 
-    @cached_property
-    def run_order(self) -> npt.NDArray[np.int64]:
-        """Give the query features by their word in vocabulary 1: the order in which `lists` meets their runs."""
-        numbers = self.numbers[:, 1, 0]
-        order: npt.NDArray[np.int64] = np.argsort(numbers, kind="stable")
-        return order[np.count_nonzero(numbers < 0) :]
-
 
 def is_general(query: Query, options: SearchOptions) -> bool:
     """Tell whether matches must be gathered one by one, which the scanning kernels avoid."""
@@ -151,7 +157,7 @@ def find_runs(segment: Segment, query: Query) -> Runs:
         nothing = np.zeros((len(query.words), 1), np.int64)
         return Runs(nothing, nothing)
     first = 0 if query.signatures is not None else 1  # without signatures nobody asks for the runs of vocabulary 0
-    return Runs(*lookup.find_runs(query.words[:, :, 0], query.bases, *_run_arrays(segment)[:4], first))
+    return Runs(*lookup.find_runs(query.words[:, :, 0], query.order, query.bases, *_run_arrays(segment)[:4], first))
 
 
 def _run_arrays(segment: Segment) -> tuple[Array, ...]:
@@ -210,8 +216,7 @@ def _vote_lists(segment: Segment, query: Query, weights: Weights, runs: Runs | N
         return scores.astype(np.float32, copy=False)
     runs = runs or find_runs(segment, query)
     if len(query.sizes) == 2:
-        order = weights.run_order
-        shared = (weights.numbers[order, 1, 0], runs.begins[order, 1], runs.ends[order, 1], weights.delta[order, 3])
+        shared = (*query.run_order, runs.begins, runs.ends, weights.delta)
         score.add_lists_and_runs(*lists, *shared, postings, scores)
     else:
         score.add_lists(*lists, postings, scores)

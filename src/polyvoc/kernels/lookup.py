@@ -92,10 +92,11 @@ def expect_run(number, wanted, size, run_starts, run_words, run_lengths):
 
 
 @kernel
-def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
+def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
     """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none.
 
-    A directory is seldom in the cache: the lines of the next few query features are asked for while this one is looked up.
+    order: [Q] in which query features are looked up; by word, neighbours in memory follow each other. A directory is seldom in
+    the cache: the lines of the next few query features are asked for while this one is looked up.
     """
     n_queries, n_vocabularies = words.shape
     begins = np.zeros((n_queries, n_vocabularies), np.int64)
@@ -103,11 +104,13 @@ def find_runs(words, bases, starts, run_starts, run_words, run_lengths, first_vo
     for k in range(first_vocabulary, n_vocabularies):
         partner = 1 if k == 0 else 0
         size = partner_size(k, bases, starts)
-        for q in range(-AHEAD, n_queries):
-            later = q + AHEAD
-            if later < n_queries and words[later, k] >= 0 and words[later, partner] >= 0:
-                expect_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
-            if q >= 0 and words[q, k] >= 0:
+        for i in range(n_queries):
+            if i + AHEAD < n_queries:
+                later = order[i + AHEAD]
+                if words[later, k] >= 0 and words[later, partner] >= 0:
+                    expect_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
+            q = order[i]
+            if words[q, k] >= 0:
                 number = bases[k] + words[q, k]
                 begin, end = find_run(number, words[q, partner], size, starts, run_starts, run_words, run_lengths)
                 begins[q, k] = begin

@@ -20,11 +20,12 @@ def add_lists(numbers, weights, starts, postings, scores):
 
 
 @kernel
-def add_lists_and_runs(numbers, weights, starts, run_numbers, begins, ends, deltas, postings, scores):
+def add_lists_and_runs(numbers, weights, starts, run_numbers, order, begins, ends, delta, postings, scores):
     """Add a constant per list and another per run, each run together with the list that it is a part of.
 
-    numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too. The first run of a list is added while
-    passing it, further ones right after the list, still in the cache. out: scores [n_images].
+    numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too; order: the query feature of each;
+    begins, ends: [Q, K]; delta: [Q, 4]. The first run of a list is added in passing, further ones right after the list, still
+    in the cache. out: scores [n_images].
     """
     run = 0
     for i in range(len(numbers)):
@@ -32,9 +33,9 @@ def add_lists_and_runs(numbers, weights, starts, run_numbers, begins, ends, delt
         last = np.int64(starts[numbers[i] + 1])
         begin, end = first, first
         weight, inside = weights[i], weights[i]
-        if run < len(begins) and run_numbers[run] == numbers[i]:
-            begin, end = begins[run], ends[run]
-            inside = weight + deltas[run]
+        if run < len(order) and run_numbers[run] == numbers[i]:
+            begin, end = begins[order[run], 1], ends[order[run], 1]
+            inside = weight + delta[order[run], 3]
             run += 1
         if weight != 0:
             for p in range(first, begin):
@@ -44,10 +45,10 @@ def add_lists_and_runs(numbers, weights, starts, run_numbers, begins, ends, delt
         if weight != 0:
             for p in range(end, last):
                 scores[postings[p]] += weight
-        while run < len(begins) and run_numbers[run] == numbers[i]:
-            delta = deltas[run]
-            for p in range(begins[run], ends[run]):
-                scores[postings[p]] += delta
+        while run < len(order) and run_numbers[run] == numbers[i]:
+            more = delta[order[run], 3]
+            for p in range(begins[order[run], 1], ends[order[run], 1]):
+                scores[postings[p]] += more
             run += 1
 
 
