@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from polyvoc import __version__
+
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("polyvoc", "numpy", "numba", "faiss-cpu", "opencv-python-headless", "pillow")
 
@@ -26,7 +28,7 @@ def machine() -> dict[str, Any]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+            versions[name] = __version__ if name == "polyvoc" else "not installed"
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),

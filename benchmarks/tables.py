@@ -94,8 +94,8 @@ TABLES: dict[str, Callable[[], str]] = {"accuracy": accuracy, "engine": engine, 
 def with_tables(text: str) -> str:
     """Give the text with every table made anew."""
     for name, make in TABLES.items():
-        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.S)
-        text = pattern.sub(lambda found, make=make: found[1] + make() + found[2], text)
+        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.S)
+        text = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text)
     return text
 
 
