@@ -383,6 +383,7 @@ def test_arrays_that_contradict_each_other_are_found(tmp_path: Path) -> None:
     build(path, images, vocabularies(3)).close()
     for named, change in [("nothing", lambda arrays: None), *MISTAKES]:
         segment = segment_of_few_words([len(found) for found in images.values()])
+        segment.arrays.update({name: array.copy() for name, array in segment.arrays.items()})  # a segment is read-only
         change(segment.arrays)
         store(path / "segments/000001", segment)
         commit_to(path, path / "segments/000001", segment)

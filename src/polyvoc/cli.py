@@ -212,6 +212,7 @@ def search_command(
     options = replace(opened.default_options, **chosen)
     told: list[Answer] = []
     with console.progress() as progress:
+        progress("searching: the first time on a machine, kernels are compiled", 0, len(photographs))
         for done, photograph in enumerate(photographs, start=1):
             try:
                 told.append(answers.ask(opened, photograph, options, threads))

@@ -214,7 +214,7 @@ class Segment:
             "documents": documents,
             "repeats": repeats,
         }
-        return cls(tuple(sizes), batch.ids, arrays)
+        return cls(tuple(sizes), _frozen(batch.ids), {name: _frozen(array) for name, array in arrays.items()})
 
     # -- storing
 
@@ -281,6 +281,13 @@ def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
         column = batch.words[:, k]
         if len(column) and (column.min() < 0 or column.max() >= size):
             raise OptionError(f"vocabulary {k} has {size} words; found word {column.min()} or {column.max()}")
+
+
+def _frozen(array: Array) -> Array:
+    """Give a read-only view: a segment never changes, and built and mapped ones then share their compiled kernels."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _join(parts: Sequence[_InvertedFile], n_features: int, word_type: type) -> dict[str, Array]:
