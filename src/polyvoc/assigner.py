@@ -31,6 +31,7 @@ from polyvoc.kernels.vocabulary import (
     group_by_cell,
     scan_cells,
     sum_by_word,
+    turn_rows,
 )
 from polyvoc.records import Floats, Words
 from polyvoc.vocabulary import Vocabulary
@@ -74,8 +75,9 @@ class Basis:
 
     def turn(self, descriptors: Floats) -> Points:
         """Give descriptors [n, dimension] in the coordinates of the basis."""
-        rows = (descriptors - self.mean) @ self.axes
-        return self.points(rows.astype(np.float32, copy=False))
+        rows = np.empty((len(descriptors), self.axes.shape[1]), dtype=np.float32)
+        turn_rows(np.ascontiguousarray(descriptors, dtype=np.float32), self.mean, self.axes, rows)
+        return self.points(rows)
 
     def points(self, rows: Floats) -> Points:
         """Give rows [n, padded], which are in these coordinates already, with the norms of their tails."""

@@ -214,3 +214,18 @@ def sign_words(
                 for i in range(bits):
                     signature |= np.uint64(z[row, i] > thresholds[word, i]) << np.uint64(i)
             signatures[row, column] = signature
+
+
+@fast_kernel
+def turn_rows(rows, mean, axes, turned):
+    """Shift and turn rows [n, dimension]. out: turned [n, padded].
+
+    Not a matrix product of NumPy: its library keeps threads of its own spinning for a while, on the cores that ours need next.
+    """
+    for i in range(len(rows)):
+        out = turned[i]
+        out[:] = 0
+        for j in range(rows.shape[1]):
+            x = rows[i, j] - mean[j]
+            for k in range(len(out)):
+                out[k] += x * axes[j, k]
