@@ -12,7 +12,6 @@ so that the number of distinct pairs follows the growth (Heaps' law) measured on
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import resource
 import shutil
@@ -28,12 +27,10 @@ from polyvoc import default_vocabularies
 from polyvoc.engine import Engine
 from polyvoc.features import extract_many
 from polyvoc.kernels.compiler import kernel
+from polyvoc.lab.lifelike import FEATURES, QUERY_FEATURES, World, build, bytes_per_feature, fitted_world, heaps_law
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Features, SearchOptions
-from polyvoc.segment import MAX_IMAGES, Batch, Segment
 
-FEATURES = 475  # per image: 1.9 GB at 4 bytes per feature and 1 M images, as in the paper
-QUERY_FEATURES = 3000
 RULES = ("b0", "b1", "b2", "bayes", "posterior")
 
 
@@ -56,116 +53,6 @@ def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
         np.savez(cache, words=np.concatenate(words), signatures=np.concatenate(signatures), counts=np.array(counts))
     with np.load(cache) as stored:
         return {name: stored[name] for name in stored.files}
-
-
-def distinct_pairs(words: np.ndarray) -> int:
-    return len(np.unique(words[:, 0].astype(np.int64) << 32 | words[:, 1]))
-
-
-def heaps_law(words: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-    """Distinct pairs of the first two words against the number of features: pairs = factor * features^exponent."""
-    shuffled = words[rng.permutation(len(words))]
-    sizes = [len(words) // 16, len(words) // 8, len(words) // 4, len(words) // 2, len(words)]
-    pairs = [distinct_pairs(shuffled[:n]) for n in sizes]
-    exponent, offset = np.polyfit(np.log(sizes[-3:]), np.log(pairs[-3:]), 1)  # the tail, where it is going
-    return {"features": sizes, "pairs": pairs, "exponent": float(exponent), "factor": float(np.exp(offset))}
-
-
-class World:
-    """A generator of synthetic images with real joint frequencies."""
-
-    def __init__(self, real: dict[str, np.ndarray], redraw: float = 0.0) -> None:
-        self.words, self.signatures, self.counts = real["words"], real["signatures"], real["counts"]
-        self.starts = np.concatenate([[0], np.cumsum(self.counts)])
-        self.redraw = redraw
-        rng = np.random.default_rng(0)
-        self.shuffled = np.concatenate([s + rng.permutation(n) for s, n in zip(self.starts, self.counts, strict=False)])
-        self.by_third = np.argsort(self.words[:, 2], kind="stable")
-        self.third_starts = np.searchsorted(self.words[self.by_third, 2], np.arange(self.words[:, 2].max() + 2))
-
-    def draw(self, n_images: int, n_features: int, seed: int) -> np.ndarray:
-        """Rows of real features [n_images * n_features]: each image takes its features from one photograph, none twice if it has
-        as many."""
-        rng = np.random.default_rng(seed)
-        photographs = rng.integers(len(self.counts), size=n_images)
-        offsets = rng.integers(self.counts[photographs])[:, None] + np.arange(n_features)
-        return self.shuffled[(self.starts[photographs, None] + offsets % self.counts[photographs, None]).ravel()]
-
-    def query(self, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Words and signatures of QUERY_FEATURES different real features of as many photographs as it takes."""
-        rng = np.random.default_rng([seed, 2])
-        photographs = rng.permutation(len(self.counts))[:20]
-        rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in photographs])[:QUERY_FEATURES]
-        return self.words[rows, :k].astype(np.int32), self.signatures[rows, :k]
-
-    def images(self, n_images: int, n_features: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Words [F, k] and signatures [F, k]; one bit in sixteen of a signature is turned over, so that copies differ."""
-        rng = np.random.default_rng([seed, 1])
-        rows = self.draw(n_images, n_features, seed)
-        words = self.words[rows, :k].astype(np.int32)
-        turned = np.flatnonzero(rng.random(len(rows)) < self.redraw)
-        third = self.words[rows[turned], 2].astype(np.int64)
-        first, last = self.third_starts[third], self.third_starts[third + 1]
-        others = self.by_third[first + (rng.random(len(turned)) * (last - first)).astype(np.int64)]
-        words[turned, 1] = self.words[others, 1]
-        noise = np.iinfo(np.uint64).max * np.ones((), np.uint64)
-        shape = (len(rows), k)
-        for _ in range(4):
-            noise = noise & rng.integers(0, 1 << 64, size=shape, dtype=np.uint64)
-        return words, self.signatures[rows, :k] ^ noise
-
-
-def fitted_world(real: dict[str, np.ndarray], law: dict[str, Any]) -> dict[str, Any]:
-    """The share of redrawn words that gives one segment as many distinct pairs as Heaps' law foretells."""
-    n = MAX_IMAGES * FEATURES
-    target = law["factor"] * n ** law["exponent"]
-    low, high = 0.0, 1.0
-    for _ in range(5):
-        middle = (low + high) / 2
-        pairs = distinct_pairs(World(real, middle).images(MAX_IMAGES, FEATURES, 2, 0)[0])
-        low, high = (middle, high) if pairs < target else (low, middle)
-    share = (low + high) / 2
-    drawn = distinct_pairs(World(real, share).images(MAX_IMAGES, FEATURES, 2, 0)[0])
-    plain = distinct_pairs(World(real).images(MAX_IMAGES, FEATURES, 2, 0)[0])
-    return {"redrawn": share, "pairs_foretold": target, "pairs_drawn": drawn, "pairs_without_redrawing": plain}
-
-
-# ------------------------------------------------------------------------------------------------ building
-
-
-def build(world: World, n_images: int, k: int, folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Build segments on disk (those that exist are taken as they are) and open them mapped."""
-    sizes = (20_000,) * k
-    segments, rates = [], []
-    for number, first in enumerate(range(0, n_images, MAX_IMAGES)):
-        n = min(MAX_IMAGES, n_images - first)
-        path = folder / f"{k}-{number:03d}-{n}"
-        if not path.exists():
-            words, signatures = world.images(n, FEATURES, k, seed=number)
-            starts = np.arange(n + 1, dtype=np.int64) * FEATURES
-            ids = np.arange(first, first + n, dtype=np.int64)
-            empty = np.zeros((len(words), 2))
-            batch = Batch(ids, starts, words, signatures, empty.astype(np.float32), empty.astype(np.float16))
-            begin = time.perf_counter()
-            segment = Segment.build(batch, sizes)
-            rate = {"features": len(words), "seconds": time.perf_counter() - begin}
-            segment.save(path)
-            path.with_suffix(".json").write_text(json.dumps(rate))
-            del segment, batch, words, signatures
-            gc.collect()
-        rates.append(json.loads(path.with_suffix(".json").read_text()))
-        segments.append(Segment.open(path))
-    features, seconds = sum(rate["features"] for rate in rates), sum(rate["seconds"] for rate in rates)
-    return segments, {"features": features, "seconds": seconds, "features_per_second": features / seconds}
-
-
-def bytes_per_feature(engine: Engine) -> dict[str, float]:
-    features = sum(segment.n_features for segment in engine.segments)
-    names = ("postings", "run_words", "run_lengths", "run_starts", "starts", "columns", "signatures")
-    parts = {name: sum(s.arrays[name].nbytes for s in engine.segments) / features for name in names}
-    parts["norms"] = 4 * engine.statistics.n_images / features
-    parts["scoring"] = sum(value for name, value in parts.items() if name != "signatures")
-    return parts
 
 
 # ------------------------------------------------------------------------------------------------ timing
@@ -289,7 +176,7 @@ def main() -> None:
                               "world": fit, "features_per_image": FEATURES, "query_features": QUERY_FEATURES, "sizes": {}}  # fmt: skip
     runs = [(n, 2) for n in arguments.images] + [(min(arguments.images), 3)]
     for n_images, k in runs:
-        segments, rate = build(world, n_images, k, arguments.work)
+        segments, rate = build(world, n_images, (20_000,) * k, arguments.work)
         if arguments.build_only:
             continue
         engine = Engine(segments, (20_000,) * k)

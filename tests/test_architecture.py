@@ -15,14 +15,15 @@ import polyvoc
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "polyvoc"
 DOORS = {
-    "cv2": {"features"},
+    "cv2": {"features", "geometry"},
     "faiss": set(),
     "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},
     "sqlite3": {"database"},
-    "typer": {"cli", "flags"},
+    "typer": {"cli", "flags", "research"},
     "rich": {"console"},
     "filelock": {"writer"},
+    "matplotlib": {"lab.plots"},
 }
 
 
@@ -50,6 +51,11 @@ def layers() -> dict[str, int]:
     return {name: int(layer) for layer, names in rows for name in names.split(", ")}
 
 
+def lab_layers() -> dict[str, int]:
+    rows = re.findall(r"^\| lab (\d) \| ([\w, ]+) \|$", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"), re.M)
+    return {name: int(layer) for layer, names in rows for name in names.split(", ")}
+
+
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
 
 
@@ -62,6 +68,16 @@ def test_imports_go_down(path: Path) -> None:
         parts = imported.split(".")
         if parts[0] == "polyvoc" and len(parts) > 1 and parts[1] in layer:
             assert layer[parts[1]] <= layer[name], f"{name} (layer {layer[name]}) imports {parts[1]} (layer {layer[parts[1]]})"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "lab").glob("[a-z]*.py")), ids=module_name)
+def test_imports_within_the_lab_go_down(path: Path) -> None:
+    layer = lab_layers()
+    assert path.stem in layer, f"{path.stem} is missing in the table of ARCHITECTURE.md"
+    for imported in imports_of(path):
+        parts = imported.split(".")
+        if parts[:2] == ["polyvoc", "lab"] and len(parts) > 2 and parts[2] in layer:
+            assert layer[parts[2]] <= layer[path.stem], f"{path.stem} imports {parts[2]}"
 
 
 @pytest.mark.parametrize("library", DOORS)

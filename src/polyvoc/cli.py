@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, reports
+from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
+from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Shipped
 from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 
 # Whatever loads OpenCV, numba or the vocabularies is imported inside the commands: `polyvoc --help` should be quick.
 if TYPE_CHECKING:
     from polyvoc.answers import Answer
-    from polyvoc.vocabulary import Vocabulary
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as shells have it
 KEPT = "stopped; what was indexed is kept, run the same command to go on"
@@ -78,12 +78,8 @@ app = typer.Typer(
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
 
-IndexPath = Annotated[
-    Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
-]
-Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of photographs, or single files.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
-DEFAULT_INDEX, DEFAULT_DEMO = Path("photos.polyvoc"), Path("polyvoc-demo")
+app.add_typer(research.app)
+DEFAULT_DEMO = Path("polyvoc-demo")
 
 
 @app.callback(invoke_without_command=True)
@@ -130,23 +126,20 @@ def index_command(
     folders: Folders,
     chosen: dict[str, Any],
     index: IndexPath = DEFAULT_INDEX,
-    vocabularies: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Take this many of the vocabularies that come with polyvoc.")
-    ] = None,
-    vocabulary: Annotated[
-        list[Path] | None, typer.Option(metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")
-    ] = None,
+    vocabularies: Shipped = None,
+    vocabulary: Own = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
     for folder in folders:
         if not folder.exists():  # before a new index is made
             raise OptionError(f"{folder} does not exist; give a folder of photographs")
     started = time.perf_counter()
-    words = _vocabularies(vocabularies, vocabulary or [])
+    words = load_vocabularies(vocabularies, vocabulary or [])
     with console.progress() as progress, IndexWriter.open(index, words, FeatureOptions(**chosen) if chosen else None) as writer:
         report = writer.update(folders, keep_missing, progress)
     seconds = time.perf_counter() - started
@@ -157,16 +150,6 @@ def index_command(
     if report.added + report.replaced + report.unchanged == 0:
         found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
         raise OptionError(f"nothing to index in {', '.join(map(str, folders))}: {found}")
-
-
-def _vocabularies(count: int | None, paths: list[Path]) -> tuple[Vocabulary, ...] | None:
-    from polyvoc.vocabulary import Vocabulary, default_vocabularies
-
-    if count is not None and paths:
-        raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
-    if count is not None:
-        return default_vocabularies(count)
-    return tuple(map(Vocabulary.load, paths)) or None
 
 
 @app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")

@@ -5,6 +5,7 @@ PolyvocError
 ├── ImageError             one photograph cannot be used: broken, empty, tiny, huge, without texture
 │   └── UnreachableError   it cannot be read now: no permission, no answer from the disk, no memory
 ├── VocabularyError        a vocabulary is missing, damaged, or does not fit
+├── DatasetError           a dataset lacks files, or one of them is damaged or foreign
 └── IndexError             an index as a whole
     ├── NotAnIndexError    the folder holds no index, or something foreign
     ├── VersionError       the index was written by a newer polyvoc
@@ -32,6 +33,10 @@ class UnreachableError(ImageError):
 
 class VocabularyError(PolyvocError):
     """A vocabulary is missing, damaged, or does not fit the index or the features."""
+
+
+class DatasetError(PolyvocError):
+    """A dataset lacks files, or one of its files is damaged or foreign."""
 
 
 class IndexError(PolyvocError):

@@ -6,14 +6,28 @@ A flag that is not given is not in the result: whoever asked decides what stands
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, fields
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from polyvoc.errors import OptionError
+
+IndexPath = Annotated[
+    Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
+]
+Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of photographs, or single files.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Shipped = Annotated[
+    int | None, typer.Option("--vocabularies", metavar="NUMBER", help="Take this many of the vocabularies that come with polyvoc.")
+]
+Own = Annotated[
+    list[Path] | None, typer.Option("--vocabulary", metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")
+]
+DEFAULT_INDEX = Path("photos.polyvoc")
 
 RECEIVER = "chosen"  # the parameter of a command that gets the flags: {name of the field: value}
 NONE = "none"  # what is typed for None
@@ -46,18 +60,20 @@ TRAIN_TEXTS = {
 
 
 def from_record(
-    record: type[Any], texts: Mapping[str, str], defaults: bool = True
+    record: type[Any], texts: Mapping[str, str], defaults: bool = True, without: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter `chosen` of a command by one flag per field of a record; `texts` helps with each.
 
-    `defaults` shows the record's own defaults in the help: leave it out where something else stands in.
+    `defaults` shows the record's own defaults in the help: leave it out where something else stands in. Fields `without` flags
+    are the command's own affair.
     """
     kinds = get_type_hints(record)
-    flags = [_parameter(field, kinds[field.name], texts[field.name], defaults) for field in fields(record)]
+    wanted = [field for field in fields(record) if field.name not in without]
+    flags = [_parameter(field, kinds[field.name], texts[field.name], defaults) for field in wanted]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            values = {field.name: given.pop(field.name) for field in fields(record)}
+            values = {field.name: given.pop(field.name) for field in wanted}
             chosen = {name: _value(name, kinds[name], v) for name, v in values.items() if v is not None}
             command(**given, **{RECEIVER: chosen})
 
@@ -102,6 +118,11 @@ def _metavar(kind: Any) -> str:
 
 def _may_be_none(kind: Any) -> bool:
     return NoneType in get_args(kind)
+
+
+def typed(record: type[Any], name: str, value: str) -> Any:
+    """Give what was typed for a field of a record as the field wants it."""
+    return _value(name, get_type_hints(record)[name], value)
 
 
 def _value(name: str, kind: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 STYLE = """
 :root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1d1d1f; --faint: #6b6b70; --rule: #dcdcd6;
   --right: #2a9d4e; --wrong: #d64541; --all: #16a34a; --fewer: #f59e0b; }
-@media (prefers-color-scheme: dark) { :root { --paper: #17181a; --card: #212327; --ink: #ececee; --faint: #9c9ca3;
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #17181a; --card: #212327; --ink: #ececee; --faint: #9c9ca3;
   --rule: #35373c; --right: #4cc674; --wrong: #ef6b63; --all: #4ade80; --fewer: #fbbf24; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 82rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
@@ -78,12 +78,12 @@ class Line:
     everywhere: bool  # do all vocabularies agree?
 
 
-def document(title: str, body: Sequence[str]) -> str:
-    """Give a whole page of parts made by the functions below."""
+def document(title: str, body: Sequence[str], style: str = "") -> str:
+    """Give a whole page of parts made by the functions below, or by others with a style of their own."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{_text(title)}</h1>\n"
+        f"<title>{escaped(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{escaped(title)}</h1>\n"
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
@@ -91,12 +91,12 @@ def document(title: str, body: Sequence[str]) -> str:
 
 def paragraph(text: str) -> str:
     """Give a paragraph."""
-    return f"<p>{_text(text)}</p>"
+    return f"<p>{escaped(text)}</p>"
 
 
 def figures(values: Sequence[tuple[str, str]]) -> str:
     """Give a row of figures, each with what it says."""
-    items = "".join(f"<li><b>{_text(value)}</b><span>{_text(name)}</span></li>" for value, name in values)
+    items = "".join(f"<li><b>{escaped(value)}</b><span>{escaped(name)}</span></li>" for value, name in values)
     return f'<ul class="figures">{items}</ul>'
 
 
@@ -104,8 +104,8 @@ def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str 
     """Give a query and its answers, best first."""
     shown = "".join(map(_figure, answers)) or '<p class="note">Nothing found.</p>'
     return (
-        f'<section><h2>{_text(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
-        f'<p class="note">{_text(note)}</p></div><div class="answers">{shown}</div></div></section>'
+        f'<section><h2>{escaped(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
+        f'<p class="note">{escaped(note)}</p></div><div class="answers">{shown}</div></div></section>'
     )
 
 
@@ -122,11 +122,11 @@ def matches(heading: str, left: Side, right: Side, lines: Sequence[Line], notes:
         drawn.append(_line(ends, "all" if line.everywhere else "fewer"))
     width = offset + gap + right.width * scales[1]
     pictures = _svg_image(left, 0.0, scales[0]) + _svg_image(right, offset + gap, scales[1])
-    above, everywhere, fewer = map(_text, notes)
+    above, everywhere, fewer = map(escaped, notes)
     return (
-        f'<section><h2>{_text(heading)}</h2><p>{above}</p><p class="note"><span class="key all"></span>{everywhere}'
+        f'<section><h2>{escaped(heading)}</h2><p>{above}</p><p class="note"><span class="key all"></span>{everywhere}'
         f'<span class="key fewer"></span>{fewer}</p>'
-        f'<svg class="matches" viewBox="0 0 {width:.1f} {height:.1f}" role="img" aria-label="{_text(heading)}">'
+        f'<svg class="matches" viewBox="0 0 {width:.1f} {height:.1f}" role="img" aria-label="{escaped(heading)}">'
         f"{pictures}{''.join(drawn)}</svg></section>"
     )
 
@@ -135,13 +135,13 @@ def _figure(picture: Picture) -> str:
     if picture.jpeg is None:
         inside = '<span class="absent">file not there</span>'
     else:
-        inside = f'<img src="{_data(picture.jpeg)}" alt="{_text(picture.title)}" loading="lazy">'
-    tag, href = ("a", f' href="{_text(picture.href)}"') if picture.href else ("span", "")
-    rank = f"<b>{_text(picture.rank)}</b> " if picture.rank else ""
-    note = f' <span class="note">{_text(picture.note)}</span>' if picture.note else ""
+        inside = f'<img src="{_data(picture.jpeg)}" alt="{escaped(picture.title)}" loading="lazy">'
+    tag, href = ("a", f' href="{escaped(picture.href)}"') if picture.href else ("span", "")
+    rank = f"<b>{escaped(picture.rank)}</b> " if picture.rank else ""
+    note = f' <span class="note">{escaped(picture.note)}</span>' if picture.note else ""
     return (
         f'<figure><{tag} class="frame {picture.mark}"{href}>{inside}</{tag}>'
-        f"<figcaption>{rank}{_text(picture.title)}{note}</figcaption></figure>"
+        f"<figcaption>{rank}{escaped(picture.title)}{note}</figcaption></figure>"
     )
 
 
@@ -160,6 +160,6 @@ def _data(jpeg: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape text; bytes of file names that are no text become question marks."""
     return escape(text.encode("utf-8", "replace").decode("utf-8"))

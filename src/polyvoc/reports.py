@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyvoc.console import linked, mark, talk, write, write_fact
@@ -12,6 +13,11 @@ from polyvoc.records import IndexReport, Problem
 if TYPE_CHECKING:
     from polyvoc import demo
     from polyvoc.answers import Answer
+    from polyvoc.lab.datasets import Dataset
+    from polyvoc.lab.evaluation import Row
+    from polyvoc.lab.measures import Interval, Measure
+    from polyvoc.lab.report import Report
+    from polyvoc.lab.workbench import Bench
 
 MAX_PROBLEMS = 20  # broken files listed
 
@@ -62,6 +68,40 @@ def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
             talk("nothing in the index shows the same thing")
         if timings:
             talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
+
+
+def show_evaluation(dataset: Dataset, bench: Bench, rows: Sequence[Row]) -> None:
+    """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
+    from polyvoc.lab.measures import MEASURES
+
+    measure = MEASURES[dataset.measure]
+    words = " + ".join(f"{size:,}" for size in bench.sizes)
+    write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} questions, words {words}")
+    for note in dataset.notes:
+        write(f"  {note}")
+    write(f"{'rule':<30} {rows[0].measure:>16} {'95 % interval':>19}   {'minus b1':>9} {'95 % interval':>19} {'ms':>7}")
+    for row in rows:
+        value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
+        gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
+        write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
+
+
+def show_reproduction(report: Report, page: Path) -> None:
+    """Show what reproduces and what does not, and where the page is."""
+    for section in report.sections:
+        write(f"{section.heading:<58} {section.verdict}")
+        if section.verdict_text:
+            write(f"    {section.verdict_text}")
+    write("Page:", linked(str(page.absolute())))
+
+
+def _bounds(measure: Measure, interval: Interval, signed: bool = False) -> str:
+    show = _signed if signed else lambda measure, value: measure.show(value)
+    return f"{show(measure, interval.low)} to {show(measure, interval.high)}"
+
+
+def _signed(measure: Measure, value: float) -> str:
+    return f"{value * measure.scale:+.{measure.digits}f}"
 
 
 def show_info(facts: dict[str, Any]) -> None:

@@ -19,14 +19,15 @@ from polyvoc.vocabulary import MAX_BITS, Vocabulary
 _ROTATION_SEED = 2008  # one for all vocabularies, so that the projection of a descriptor serves every one of them
 
 
-def random_rotation(dimension: int, bits: int) -> Floats:
-    """Give the first `bits` axes of a random rotation, float32 [bits, dimension]; the same for every vocabulary."""
-    if not 1 <= bits <= min(MAX_BITS, dimension):
-        raise OptionError(f"bits={bits!r} should be 1 to {min(MAX_BITS, dimension)} for descriptors of {dimension} numbers")
+def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats:
+    """Give `bits` axes of a random rotation, after the first `skip`: float32 [bits, dimension]; the same for every vocabulary."""
+    most = min(MAX_BITS, dimension - skip)
+    if not 1 <= bits <= most:
+        raise OptionError(f"bits={bits!r} should be 1 to {most} for descriptors of {dimension} numbers")
     gauss = np.random.default_rng(_ROTATION_SEED).standard_normal((dimension, dimension))
     axes, triangle = np.linalg.qr(gauss)
     # Signs are LAPACK's choice; a positive diagonal makes the decomposition unique.
-    return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[:bits], dtype=np.float32)
+    return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[skip : skip + bits], dtype=np.float32)
 
 
 def shared_rotation(vocabularies: Sequence[Vocabulary]) -> Floats:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -193,6 +193,15 @@ def default_vocabularies(count: int = DEFAULT_COUNT) -> tuple[Vocabulary, ...]:
     shelf = importlib.resources.files("polyvoc") / "vocabularies"
     with importlib.resources.as_file(shelf) as folder:
         return tuple(Vocabulary.load(folder / str(number)) for number in range(count))
+
+
+def load_vocabularies(count: int | None, folders: Sequence[Path]) -> tuple[Vocabulary, ...] | None:
+    """Load a number of the shipped vocabularies, or those in folders; None if neither is given."""
+    if count is not None and folders:
+        raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
+    if count is not None:
+        return default_vocabularies(count)
+    return tuple(map(Vocabulary.load, folders)) or None
 
 
 def _table(name: str, values: npt.ArrayLike) -> Floats:

@@ -1,0 +1,1 @@
+"""What a researcher needs: datasets, measures, baselines of the field, experiments. The engine knows nothing of it."""

@@ -1,0 +1,75 @@
+"""From the values of questions to what a report shows: cells with intervals beside the paper's figures, and plotted lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from polyvoc.lab import evaluation
+from polyvoc.lab.evaluation import Values
+from polyvoc.lab.figures import Series
+from polyvoc.lab.laboratory import Laboratory, mean_values
+from polyvoc.lab.measures import Interval
+from polyvoc.lab.report import Cell
+from polyvoc.records import SearchOptions
+
+TITLES = {"holidays": "Holidays", "ukbench": "Ukbench", "oxford": "Oxford", "paris": "Paris", "roxford": "ROxford",
+          "rparis": "RParis", "groups": "Groups"}  # fmt: skip
+COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in every plot
+
+
+def title(lab: Laboratory, name: str) -> str:
+    """Name a dataset and its measure."""
+    return f"{TITLES.get(name, name)}, {lab.datasets[name].measure}"
+
+
+def cell(lab: Laboratory, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
+    """Give the mean of a measure beside the paper's."""
+    return _cell(lab, name, evaluation.mean(lab.datasets[name], values), paper, note)
+
+
+def gain_cell(lab: Laboratory, name: str, values: Values, base: Values, paper: float | None = None) -> Cell:
+    """Give the mean difference of two rankings beside the paper's."""
+    return _cell(lab, name, evaluation.gain(lab.datasets[name], values, base), paper, difference=True)
+
+
+def _cell(
+    lab: Laboratory, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False
+) -> Cell:
+    measure = lab.measure(name)
+    low, high = interval.low * measure.scale, interval.high * measure.scale
+    digits = max(measure.digits, 2)
+    return Cell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
+
+
+def line(lab: Laboratory, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
+    """Give a plotted line of a rule: x, and the values of all questions there."""
+    measure = lab.measure(name)
+    intervals = [evaluation.mean(lab.datasets[name], values) for _, values in points]
+    return Series(
+        rule,
+        [x for x, _ in points],
+        [interval.mean * measure.scale for interval in intervals],
+        [interval.low * measure.scale for interval in intervals],
+        [interval.high * measure.scale for interval in intervals],
+        color=COLOURS.get(rule.split(" ", maxsplit=1)[0]),
+    )
+
+
+def repeated(
+    lab: Laboratory, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
+) -> dict[str, Values]:
+    """Judge rules with `count` vocabularies, averaged over disjoint sets of seeds."""
+    sets = lab.repeats(count) if size in (None, lab.plan.size) else [tuple(range(count))]
+    runs = [lab.outcomes(lab.equal(name, seeds, size), named) for seeds in sets]
+    return {rule: mean_values([run[rule] for run in runs]) for rule in named}
+
+
+def short(size: int) -> str:
+    """Write a number of words as the paper does: 20K."""
+    return f"{size // 1000}K" if size % 1000 == 0 else f"{size / 1000:g}K"
+
+
+def members(lab: Laboratory, sizes: Sequence[int]) -> str:
+    """Name vocabularies by their sizes, as trained: "2x20K" or "10K + 20K"."""
+    words = [lab.plan.words(size) for size in sizes]
+    return f"{len(words)}x{short(words[0])}" if len(set(words)) == 1 else " + ".join(map(short, words))

@@ -1,0 +1,307 @@
+"""What the paper leaves open, each point answered by an experiment; and ablations that show why a rule wins.
+
+Rules that the engine has are run by the engine; the others are weights on a table of all matches. Everything is a mean over
+disjoint sets of seeds, and every difference has an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.lab import calibration, truematches
+from polyvoc.lab.cells import TITLES, cell, gain_cell, repeated, title
+from polyvoc.lab.evaluation import HAMMING, Values
+from polyvoc.lab.laboratory import Laboratory, Line, mean_values
+from polyvoc.lab.matchtable import Matcher, MatchTable, closeness
+from polyvoc.lab.report import Cell, Section, Table
+from polyvoc.lab.workbench import Bench
+from polyvoc.merging import Model
+from polyvoc.records import Idf, Norm, SearchOptions
+
+Floats = npt.NDArray[np.float64]
+Weights = dict[str, Floats]  # [m] by name
+VERSION = 1
+
+
+# -- ablations: why does a rule win?
+
+
+def ablations(lab: Laboratory) -> Section:
+    """Constant weights, no intersection, shuffled ratios: what of the complete rule is it that wins?"""
+    return _tried(lab, 2, ablated, "b1", Section(
+        "ablations", "Why a rule wins: ablations",
+        ["`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a contrast of the two "
+         "sets, w / d. Each is tried alone, with the ratios shuffled among query features, and with all ratios at their median. "
+         "Two vocabularies, words alone."]))  # fmt: skip
+
+
+def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+    """Give the weights of every ablation."""
+    model = Model.of(SearchOptions(line=line), table.n_images)
+    plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
+    r = table.whole_ratio
+    w, d = model.intersection(r), model.difference(r)
+    shuffled = np.random.default_rng(0).permutation(len(table.words))[table.query]
+    other = table.ratios[shuffled, -1]
+    w_other, d_other = model.intersection(other), model.difference(other)
+    middle = np.full(1, np.median(table.ratios[:, -1]))
+    w_middle, d_middle = float(model.intersection(middle)[0]), float(model.difference(middle)[0])
+    factors = {
+        "b1": np.ones(len(r)),
+        "bayes (the paper)": np.where(shared, w, 1.0),
+        "bayes, r shuffled": np.where(shared, w_other, 1.0),
+        "posterior (complete)": np.where(shared, w, d),
+        "posterior, r shuffled": np.where(shared, w_other, d_other),
+        "posterior, r = its median": np.where(shared, w_middle, d_middle),
+        "d(r) on both sets: the query feature's weight alone": d,
+        "w / d: the contrast of the sets alone": np.where(shared, w / d, 1.0),
+        "w / d, r shuffled": np.where(shared, w_other / d_other, 1.0),
+        "w(r) on both sets": w,
+        **{f"constant {c:g} in the intersection, 1 outside": np.where(shared, c, 1.0) for c in (0, 0.5, 2, 3, 5, 10)},
+    }
+    return {name: factor * plain for name, factor in factors.items()}
+
+
+# -- three vocabularies: which sets, which weight for the difference set?
+
+
+def three(lab: Laboratory) -> Section:
+    """K = 3: exclusive or inclusive sets, and what w_diff should be."""
+    return _tried(lab, 3, three_readings, "posterior", Section(
+        "three", "Three vocabularies: which sets, and which weight for the difference set",
+        ["Inclusive: features that stand in further lists count in a pair's ratio (the reading of section 4.4 of the paper, ours). Exclusive: "
+         "\"k, and only k\" taken literally. The difference set is weighed by the ratio of all three lists, by the mean or the largest ratio of "
+         "the pairs that its list is in, or by the pooled ratio (features in two or more lists over the union)."]))  # fmt: skip
+
+
+def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+    """Give the weights of every reading for three vocabularies."""
+    model = Model.of(SearchOptions(line=line), table.n_images)
+    plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
+    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    exclusive = model.intersection(exclusive_ratios(table.counts)[table.query, table.mask])
+    pairs = _pair_ratios(table)  # [m, K - 1] of the pairs with the list that holds a match of the difference set
+    orders = np.array([mask.bit_count() for mask in range(table.counts.shape[1])])
+    pooled = (table.counts[:, orders >= 2].sum(axis=1) / np.maximum(table.counts.sum(axis=1), 1))[table.query]
+    factors = {
+        "b1": np.ones(len(w)),
+        "bayes, inclusive": np.where(shared, w, 1.0),
+        "bayes, exclusive": np.where(shared, exclusive, 1.0),
+        "posterior": np.where(shared, w, d),
+        "posterior, exclusive": np.where(shared, exclusive, d),
+        "posterior, w_diff by the mean pair ratio": np.where(shared, w, model.difference(pairs.mean(axis=1))),
+        "posterior, w_diff by the largest pair ratio": np.where(shared, w, model.difference(pairs.max(axis=1))),
+        "posterior, w_diff by the pooled ratio": np.where(shared, w, model.difference(pooled)),
+        "posterior, both by the pooled ratio": np.where(shared, model.intersection(pooled), model.difference(pooled)),
+        "posterior, both by the ratio of all lists": np.where(shared, model.intersection(table.whole_ratio), d),
+    }
+    return {name: factor * plain for name, factor in factors.items()}
+
+
+def exclusive_ratios(counts: npt.NDArray[np.int64]) -> Floats:
+    """Give |in these lists and no other| / |in some of these lists and no other| of every set [Q, 2^K] (reading R1)."""
+    below = counts.astype(np.float64)
+    masks = np.arange(counts.shape[1])
+    below[:, 0] = 0
+    for bit in (1 << k for k in range(counts.shape[1].bit_length() - 1)):
+        held = masks[masks & bit != 0]
+        below[:, held] += below[:, held ^ bit]
+    result: Floats = np.divide(counts, below, out=np.zeros(counts.shape), where=below > 0)
+    return result
+
+
+def _pair_ratios(table: MatchTable) -> Floats:
+    """Give the ratios of the pairs of lists that hold a match's first list [m, K - 1]."""
+    first = np.argmax(table.shared, axis=1)
+    every = np.arange(table.n_vocabularies)
+    partners = np.stack([np.delete(every, k) for k in every])[first]  # [m, K - 1]
+    return np.asarray(table.ratios[table.query[:, None], (1 << first)[:, None] | 1 << partners])
+
+
+# -- Hamming Embedding: before or after the sets, 64 or 128 bits
+
+
+def hamming(lab: Laboratory) -> Section:
+    """HE: before or after the sets are formed; its threshold and width."""
+    section = _tried(lab, 2, tested_sets, "b1 + HE", Section(
+        "hamming", "Hamming Embedding: its parameters, and sets before or after the test",
+        ["Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within the threshold are "
+         "in a list. The paper says \"default parameters\"; 64 bits, threshold 24, sigma 16 are those of Hamming Embedding."]))  # fmt: skip
+    tables = []
+    for name in lab.datasets:
+        settings = [(20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0)]
+        named = {f"{merge}, {threshold}, {sigma:g}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=lab.line(name))
+                 for merge in ("b1", "bayes", "posterior") for threshold, sigma in settings}  # fmt: skip
+        found = repeated(lab, name, 2, named)
+        rows = [[f"`{merge}`", *(cell(lab, name, found[f"{merge}, {t}, {s:g}"]) for t, s in settings)]
+                for merge in ("b1", "bayes", "posterior")]  # fmt: skip
+        tables.append(Table(f"{title(lab, name)}: threshold and sigma, 64 bits", ["rule", *(f"{t}, {s:g}" for t, s in settings)], rows))
+    return replace(section, tables=[*section.tables, *tables])
+
+
+def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+    """Give the weights with the sets formed before and after the Hamming test."""
+    model = Model.of(SearchOptions(line=line), table.n_images)
+    near = closeness(table)
+    terms = matcher.idf_squared(table)
+    total = (terms * near).sum(axis=1)
+    kept = np.flatnonzero(near.any(axis=1))
+    after = replace(table, query=table.query[kept], feature=table.feature[kept], image=table.image[kept], shared=near[kept] > 0,
+                    distance=None)  # fmt: skip
+    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    w_after, d_after = np.ones(len(total)), np.ones(len(total))
+    several = np.zeros(len(total), bool)
+    several[kept] = after.order >= 2
+    w_after[kept], d_after[kept] = model.intersection(after.ratio), model.difference(after.whole_ratio)
+    shared = table.order >= 2
+    factors = {
+        "b1 + HE": np.ones(len(total)),
+        "bayes + HE, sets before the test": np.where(shared, w, 1.0),
+        "bayes + HE, sets after the test": np.where(several, w_after, 1.0),
+        "posterior + HE, sets before the test": np.where(shared, w, d),
+        "posterior + HE, sets after the test": np.where(several, w_after, d_after),
+        **{f"constant {c:g} in the intersection + HE": np.where(shared, c, 1.0) for c in (0.5, 0.75, 1.5, 2, 3)},
+    }
+    return {name: factor * total for name, factor in factors.items()}
+
+
+# -- what the engine can do by itself
+
+
+def weights(lab: Laboratory) -> Section:
+    """Idf and norm variants, and the idf of B2's pairs of words."""
+    section = _tried(lab, 2, joint_idf, "b2", Section("weights", "Idf and norm",
+                     ["`b2` may take the idf of a pair of words, ln(N / features that hold both), instead of the sum over both words."]))  # fmt: skip
+    tables = []
+    for name in lab.datasets:
+        kinds = [(idf, norm) for idf in get_args(Idf) for norm in get_args(Norm)]
+        named = {f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=lab.line(name))
+                 for merge in ("b1", "bayes", "posterior") for idf, norm in kinds}  # fmt: skip
+        found = repeated(lab, name, 2, named)
+        rows: list[list[str | Cell]] = []
+        for idf, norm in kinds:
+            values = [found[f"{merge} {idf} {norm}"] for merge in ("b1", "bayes", "posterior")]
+            rows.append([f"idf {idf}, norm {norm}", *(cell(lab, name, one) for one in values),
+                         gain_cell(lab, name, values[2], values[0])])  # fmt: skip
+        tables.append(Table(title(lab, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
+    return replace(section, tables=[*section.tables, *tables])
+
+
+def joint_idf(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+    """Give the weights of B2 with the idf of single words and of pairs."""
+    full = table.order == table.n_vocabularies
+    held = np.maximum(table.counts[:, -1], 1)
+    joint = np.maximum(np.log(table.n_images / held), 0.0)[table.query] ** 2
+    return {"b2": np.where(full, matcher.idf_squared(table).sum(axis=1), 0.0), "b2, idf of the pair": np.where(full, joint, 0.0)}
+
+
+def lines(lab: Laboratory) -> Section:
+    """The line of term 2 and the base of the logarithm."""
+    tables = []
+    for name in lab.datasets:
+        n = len(lab.datasets[name].images)
+        columns: dict[str, dict[str, Any]] = {f"b = {b:g}": {"line": (1 - b, b)} for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)}
+        # log10(N c) = ln(N c'): the base is a choice of c
+        columns["fitted, log base 10"] = {"line": lab.line(name), "c": float(np.exp(np.log10(n * 30)) / n)}
+        columns["fitted (other dataset)"] = {"line": lab.line(name)}
+        named = {f"{merge} {threshold} {label}": SearchOptions(merge=merge, hamming=threshold, **values)
+                 for merge in ("bayes", "posterior") for threshold in (None, HAMMING) for label, values in columns.items()}  # fmt: skip
+        found = repeated(lab, name, 2, named)
+        rows = [[f"`{merge}`" + (" + HE" if threshold else ""), *(cell(lab, name, found[f"{merge} {threshold} {label}"]) for label in columns)]
+                for merge in ("bayes", "posterior") for threshold in (None, HAMMING)]  # fmt: skip
+        tables.append(Table(title(lab, name), ["rule", *columns], rows))
+    tables.append(_criteria(lab))
+    return Section("lines", "The line of term 2, and the base of the logarithm",
+                   ["a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last: which Hamming distance decides that a match of both "
+                    "vocabularies is true."], tables)  # fmt: skip
+
+
+def _criteria(lab: Laboratory) -> Table:
+    rows = []
+    for name in lab.datasets:
+        bench = lab.equal(name, (0, 1))
+        for criterion in get_args(truematches.Criterion):
+            fit = lab.remembered(f"criterion {criterion}", bench, partial(_fitted, bench, criterion))
+            rows.append([TITLES.get(name, name), criterion, *(f"{fit[kind][0]:.3f} r + {fit[kind][1]:.3f}" for kind in ("free", "tied"))])
+    return Table("Fits of term 2", ["dataset", "a match of both is true if the distance is below 20 in", "free", "a + b = 1"], rows)
+
+
+def _fitted(bench: Bench, criterion: truematches.Criterion) -> dict[str, Any]:
+    return calibration.fit(truematches.observe(bench, criterion=criterion)).as_dict()
+
+
+def sets(lab: Laboratory) -> Section:
+    """Sets of features or of images."""
+    return _compared(lab, Section("sets", "Sets of features or of images", ["An image is in the intersection if it has a feature in each "
+                     "list, not necessarily the same one."]),
+                     lambda line: {f"{merge}{suffix}, {kind} sets": SearchOptions(merge=merge, hamming=threshold, sets=kind, line=line)
+                                   for suffix, threshold in (("", None), (" + HE", HAMMING))
+                                   for merge in ("b1", "bayes", "posterior") for kind in ("feature", "image")
+                                   if (merge, kind) != ("b1", "image")},
+                     lambda rule: "b1" + (" + HE" if "+ HE" in rule else "") + ", feature sets")  # fmt: skip
+
+
+def bursts(lab: Laboratory) -> Section:
+    """Variants of burstiness."""
+    return _compared(lab, Section("bursts", "Burstiness: which variant, on which set", ["With Hamming Embedding, two vocabularies. The paper "
+                     "weighs the difference set only."]),
+                     lambda line: {f"{merge} + HE{', ' if kind != 'none' else ''}{kind if kind != 'none' else ''}"
+                                   + (f" on {on}" if kind != "none" else ""):
+                                   SearchOptions(merge=merge, hamming=HAMMING, burstiness=kind, burstiness_on=on, line=line)
+                                   for merge in ("b1", "bayes", "posterior") for kind in ("none", "intra", "inter", "both")
+                                   for on in (("all", "difference") if merge == "bayes" and kind != "none" else ("all",))},
+                     lambda rule: "b1 + HE")  # fmt: skip
+
+
+def _compared(
+    lab: Laboratory,
+    section: Section,
+    rules: Callable[[Line], Mapping[str, SearchOptions]],
+    base_of: Callable[[str], str],
+) -> Section:
+    """Judge rules of the engine, each beside its base."""
+    tables = []
+    for name in lab.datasets:
+        found = repeated(lab, name, 2, rules(lab.line(name)))
+        rows = [_row(lab, name, rule, values, found[base_of(rule)]) for rule, values in found.items()]
+        tables.append(Table(title(lab, name), ["rule", "value", "difference to b1"], rows))
+    return replace(section, tables=tables)
+
+
+def _tried(
+    lab: Laboratory, count: int, weigh: Callable[[Matcher, MatchTable, Line], Weights], base: str, section: Section
+) -> Section:
+    """Judge weights on match tables, averaged over disjoint sets of seeds; each beside a base."""
+    tables = []
+    for name in lab.datasets:
+        runs = [_judged(lab, lab.equal(name, seeds), weigh, lab.line(name)) for seeds in lab.repeats(count)]
+        found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
+        rows = [_row(lab, name, rule, values, found[base]) for rule, values in found.items()]
+        tables.append(Table(f"{title(lab, name)}, {len(runs)} sets of {count} seeds", ["weight", "value", f"difference to {base}"], rows))
+    return replace(section, tables=tables)
+
+
+def _judged(lab: Laboratory, bench: Bench, weigh: Callable[[Matcher, MatchTable, Line], Weights], line: Line) -> dict[str, Values]:
+    matchers: list[Matcher] = []
+
+    def score(question: int) -> dict[str, Any]:
+        if not matchers:
+            matchers.append(Matcher(bench))
+        table = matchers[0].table(question)
+        return {name: matchers[0].scores(table, values) for name, values in weigh(matchers[0], table, line).items()}
+
+    return lab.judged(f"{weigh.__name__} {VERSION} {line}", bench, score)
+
+
+def _row(lab: Laboratory, name: str, rule: str, values: Values, base: Values) -> list[str | Cell]:
+    difference: str | Cell = "" if values == base else gain_cell(lab, name, values, base)
+    return [rule, cell(lab, name, values), difference]
+
+
+SECTIONS: Sequence[Callable[[Laboratory], Section]] = (ablations, sets, lines, weights, three, hamming, bursts)

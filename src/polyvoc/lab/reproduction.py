@@ -1,0 +1,131 @@
+"""The paper's experiments, redone in one run: finds the datasets, runs every section, writes one page and its numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from polyvoc import __version__
+from polyvoc.errors import DatasetError, OptionError
+from polyvoc.lab import datasets, efficiency, longcodes, openpoints, paperfigures, papertables, plots, reportpage
+from polyvoc.lab.cells import TITLES, short
+from polyvoc.lab.datasets import Dataset
+from polyvoc.lab.laboratory import Laboratory, Plan
+from polyvoc.lab.report import Report, Section
+from polyvoc.lab.workbench import Workbench
+
+Experiment = Callable[[Laboratory], Section]
+EXPERIMENTS: Sequence[Experiment] = (
+    papertables.table2, papertables.table3, papertables.table4, papertables.table5, papertables.table6,
+    paperfigures.figure2, paperfigures.figure3, paperfigures.figure4, paperfigures.figure5, paperfigures.figure6,
+    paperfigures.figure7, efficiency.efficiency, papertables.assigned, *openpoints.SECTIONS, longcodes.codes,
+)  # fmt: skip
+USED = ("holidays", "oxford", "ukbench")  # by the paper
+TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin
+REPORT, NUMBERS, PLOTS = "report.html", "report.json", "plots"
+
+
+def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan, workbench: Workbench) -> Laboratory:
+    """Find the datasets below a folder, and photographs to train on.
+
+    A sub-folder is a dataset if its name begins with that of one (`holidays`, `holidays150`, ...). Without a folder of
+    distractors every other training photograph is one, and no vocabulary is trained on it.
+    """
+    found = find_datasets(data)
+    if plan.questions is not None:
+        found = {name: datasets.first_questions(dataset, plan.questions) for name, dataset in found.items()}
+    folder = train or next((path for path in _folders(data) if path.name.lower().startswith(TRAINING)), None)
+    if folder is None:
+        raise OptionError(f"{data} has no folder of training photographs (train*, flickr*, photos*); give one with --train FOLDER")
+    photographs = datasets.list_images(folder)
+    others = photographs[1::2] if distractors is None else datasets.list_images(distractors)
+    training = photographs[0::2] if distractors is None else photographs
+    missing = tuple(TITLES[name] for name in USED if name not in found)
+    return Laboratory(workbench, plan, found, training[: plan.training], others, missing, folder.name)
+
+
+def find_datasets(data: Path) -> dict[str, Dataset]:
+    """Read every dataset whose folder lies below `data`, by name; the longest matching name decides."""
+    found: dict[str, Dataset] = {}
+    for folder in _folders(data):
+        names = [name for name in datasets.READERS if folder.name.lower().startswith(name) and name not in found]
+        if names:
+            name = max(names, key=len)
+            found[name] = datasets.READERS[name](folder)
+    if not found:
+        wanted = ", ".join(f"{name}*/" for name in datasets.READERS if name != "groups")
+        raise DatasetError(f"{data}: no dataset found; expected sub-folders such as {wanted}")
+    return found
+
+
+def _folders(data: Path) -> list[Path]:
+    if not data.is_dir():
+        raise DatasetError(f"{data} is not a folder; give the one that holds the datasets")
+    return sorted(path for path in data.iterdir() if path.is_dir())
+
+
+def run(lab: Laboratory, chosen: Sequence[str] = ()) -> Report:
+    """Run the experiments, all or those named; what was measured before is taken from the cache."""
+    names = [experiment.__name__ for experiment in EXPERIMENTS]
+    unknown = sorted(set(chosen) - set(names))
+    if unknown:
+        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(names)}")
+    sections = []
+    wanted = [experiment for experiment in EXPERIMENTS if not chosen or experiment.__name__ in chosen]
+    for number, experiment in enumerate(wanted):
+        lab.workbench.progress(f"experiments: {experiment.__name__}", number, len(wanted))
+        sections.append(experiment(lab))
+    lab.workbench.progress("experiments: done", len(wanted), len(wanted))
+    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
+
+
+def write(report: Report, out: Path) -> Path:
+    """Write the page, its numbers as JSON, and each plot as a file of its own; give the path of the page."""
+    (out / PLOTS).mkdir(parents=True, exist_ok=True)
+    (out / NUMBERS).write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+    for section in report.sections:
+        for number, figure in enumerate(section.figures):
+            suffix = f"-{number + 1}" if len(section.figures) > 1 else ""
+            plots.save_svg(figure, out / PLOTS / f"{section.id}{suffix}.svg")
+    page = out / REPORT
+    page.write_text(reportpage.render(report), encoding="utf-8")
+    return page
+
+
+def _subtitle(lab: Laboratory) -> str:
+    used = ", ".join(f"{len(dataset.images):,} photographs of {TITLES.get(name, name)}" for name, dataset in lab.datasets.items())
+    return (f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own where "
+            "there is one; databases of another size do not have its absolute figures, differences between rules can be compared.")  # fmt: skip
+
+
+def _facts(lab: Laboratory) -> list[tuple[str, str]]:
+    plan = lab.plan
+    facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
+    for name, dataset in lab.datasets.items():
+        told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
+        facts.append((TITLES.get(name, name), "; ".join([told, *dataset.notes])))
+    facts += [
+        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {', '.join(short(plan.words(s)) for s in lab.sizes)}; "
+                         f"trained on {lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"),
+        ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
+        ("features", "OpenCV SIFT as rootSIFT, at most 3,000 per photograph (the paper: Hessian-affine SIFT)"),
+        ("term 2", "a + b = 1, fitted on the other dataset, never on the one that is judged"),
+        ("intervals", "95 %, bootstrap over questions; questions about the same thing are drawn together"),
+    ]  # fmt: skip
+    if lab.missing:
+        facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))
+    return facts
+
+
+def _machine() -> str:
+    return f"{platform.system()}, {os.cpu_count()} cores"
+
+
+def smaller(plan: Plan, questions: int | None) -> Plan:
+    """Give a plan with fewer questions, if a number is given."""
+    return plan if questions is None else replace(plan, questions=questions)

@@ -1,0 +1,233 @@
+"""Features, vocabularies and words for experiments: whatever takes long is done once and kept in a cache.
+
+Everything in the cache is named after what it was made from, so it never needs to be told that something changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import __version__, storage
+from polyvoc.engine import Engine
+from polyvoc.features import root_sift
+from polyvoc.lab.datasets import Dataset, Kind, Question
+from polyvoc.lab.featurestore import FeatureStore
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words
+from polyvoc.training import Sample, train
+from polyvoc.vocabulary import Vocabulary
+
+BLOCK = 100_000  # descriptors quantised at a time
+MEDIANS = 2_000_000  # descriptors that the medians of signatures are learnt from, at most
+
+
+def default_cache() -> Path:
+    """Give the folder of the cache: POLYVOC_CACHE, or the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get("POLYVOC_CACHE") or Path(home) / "polyvoc")
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """Where experiments take their features, vocabularies and words from."""
+
+    cache: Path
+    features: FeatureOptions = FeatureOptions()  # noqa: RUF009 (frozen)
+    progress: Progress = silent
+
+    def store(self, files: Sequence[Path], kind: Kind = "photographs") -> FeatureStore:
+        """Give the features of files."""
+        return FeatureStore.open(self.cache, files, kind, self.features, self.progress)
+
+    def vocabulary(self, store: FeatureStore, options: TrainOptions, source: str = "") -> Vocabulary:
+        """Give the vocabulary trained on the features of a store."""
+        limit = max(options.max_descriptors, MEDIANS)
+        folder = self.cache / "vocabularies" / digest(store.digest, asdict(options), limit, __version__)
+        if folder.is_dir():
+            return Vocabulary.load(folder)
+        sample = Sample(store.sample(limit, 0), {"photographs": len(store)})
+        stage = f"vocabulary of {options.size:,} words, seed {options.seed}"
+
+        def show(done: int, total: int, distortion: float, moved: float) -> None:
+            self.progress(f"{stage}: distortion {distortion:.4f}", done, total)
+
+        trained = train(sample, options, show, source)
+        trained.save(folder)
+        return trained
+
+    def words(self, store: FeatureStore, vocabulary: Vocabulary) -> tuple[Words, Signatures | None]:
+        """Give the word [F] of every feature of a store in one vocabulary, and its signature."""
+        done, found = 0, []
+        for number, part in enumerate(store.parts):
+            folder = self.cache / "words" / digest(part.name, vocabulary.fingerprint)
+            if not folder.is_dir():
+                storage.write_folder(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
+            rows = len(store.sift(number))
+            bits = storage.map_array(folder / "signatures.npy", np.uint64, (rows,)) if vocabulary.bits else None
+            found.append((storage.map_array(folder / "words.npy", np.int32, (rows,)), bits))
+            done += rows
+            self.progress(f"words: vocabulary {vocabulary.fingerprint}", done, store.n_features)
+        words = np.concatenate([np.empty(0, np.int32), *(words for words, _ in found)])
+        if not vocabulary.bits:
+            return words, None
+        return words, np.concatenate([np.empty(0, np.uint64), *(bits for _, bits in found if bits is not None)])
+
+    def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> Bench:
+        """Give a dataset quantised by vocabularies, ready to be asked."""
+        outside = [question.source for question in dataset.questions if question.image is None]
+        store = self.store([*dataset.images, *outside], dataset.kind)
+        parts = [self.words(store, vocabulary) for vocabulary in vocabularies]
+        words = np.stack([words for words, _ in parts], axis=1)
+        signed = [bits for _, bits in parts if bits is not None]
+        bits = np.stack(signed, axis=1) if len(signed) == len(parts) else None
+        name = digest(dataset.name, store.digest, [v.fingerprint for v in vocabularies], truth_of(dataset))
+        return Bench(dataset, store, words, bits, tuple(vocabularies), name)
+
+    def remember(self, key: str, make: Callable[[], Any]) -> Any:
+        """Give a JSON value made before under the same key, or make it and keep it."""
+        path = self.cache / "results" / f"{key}.json"
+        if path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+        value = make()
+        with storage.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(json.dumps(value), encoding="utf-8")
+            partial.replace(path)
+        return json.loads(json.dumps(value))
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A dataset quantised by K vocabularies."""
+
+    dataset: Dataset
+    store: FeatureStore  # the images of the database, then the queries that are not in it
+    words: Words  # [F, K]
+    signatures: Signatures | None  # [F, K]
+    vocabularies: tuple[Vocabulary, ...]
+    name: str  # changes with the photographs, the ground truth and the vocabularies
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Give the number of words of each vocabulary."""
+        return tuple(vocabulary.size for vocabulary in self.vocabularies)
+
+    @property
+    def n_images(self) -> int:
+        """Count the images of the database."""
+        return len(self.dataset.images)
+
+    @property
+    def n_features(self) -> int:
+        """Count the features of the database."""
+        return int(self.store.starts[self.n_images])
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Build the segments of the database."""
+        cuts = self.store.starts[1 : self.n_images]
+        images = np.split(self.words[: self.n_features], cuts)
+        bits = None if self.signatures is None else np.split(self.signatures[: self.n_features], cuts)
+        return Engine.from_words(images, self.sizes, bits)
+
+    def rows(self, question: int) -> npt.NDArray[np.int64]:
+        """Give the numbers of the features that ask a question: those of its photograph, or inside its region."""
+        asked = self.dataset.questions[question]
+        file = self._files[question]
+        numbers = np.arange(self.store.starts[file], self.store.starts[file + 1])
+        return numbers[inside(self.store.geometry(file), asked)] if asked.region is not None else numbers
+
+    def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
+        """Score every image of the database for a question."""
+        rows = self.rows(question)
+        words, bits = self.words[rows], None if self.signatures is None else self.signatures[rows]
+        if options.assignments > 1:
+            words, bits = self._quantiser.quantise(self.descriptors(question), options.assignments)
+        return np.concatenate(self.engine.scores(self.engine.query(words, bits, options), options))
+
+    def descriptors(self, question: int) -> Floats:
+        """Give the rootSIFT descriptors that ask a question."""
+        file = self._files[question]
+        found: Floats = self.store.descriptors(file)[self.rows(question) - self.store.starts[file]]
+        return found
+
+    def first(self, count: int) -> Bench:
+        """Give the same with the first vocabularies only."""
+        return self.chosen(range(count))
+
+    def chosen(self, numbers: Sequence[int]) -> Bench:
+        """Give the same with some of the vocabularies."""
+        columns = list(numbers)
+        bits = None if self.signatures is None else self.signatures[:, columns]
+        words = tuple(self.vocabularies[k] for k in columns)
+        return Bench(self.dataset, self.store, self.words[:, columns], bits, words, digest(self.name, columns))
+
+    @cached_property
+    def _quantiser(self) -> Quantiser:
+        return Quantiser(self.vocabularies)
+
+    @cached_property
+    def _files(self) -> list[int]:
+        """Give the place of each question's photograph in the store."""
+        places, following = [], self.n_images
+        for question in self.dataset.questions:
+            if question.image is None:
+                places.append(following)
+                following += 1
+            else:
+                places.append(question.image)
+        return places
+
+
+def inside(geometry: Floats, question: Question) -> npt.NDArray[np.bool_]:
+    """Tell which features [n, 4] lie strictly inside the region of a question (as in the Oxford protocol)."""
+    assert question.region is not None
+    x1, y1, x2, y2 = question.region
+    x, y = geometry[:, 0], geometry[:, 1]
+    result: npt.NDArray[np.bool_] = (x1 < x) & (x < x2) & (y1 < y) & (y < y2)
+    return result
+
+
+def truth_of(dataset: Dataset) -> list[Any]:
+    """Give the questions and right answers of a dataset as plain values."""
+    asked = [[q.name, q.image, q.region, q.group] for q in dataset.questions]
+    truths = {
+        level: [[sorted(truth.relevant), sorted(truth.junk)] for truth in truths] for level, truths in dataset.truths.items()
+    }
+    return [asked, truths, dataset.measure]
+
+
+def digest(*values: Any) -> str:
+    """Give a name for plain values that changes with any of them."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _quantise(sift: npt.NDArray[np.uint8], vocabulary: Vocabulary) -> dict[str, npt.NDArray[Any]]:
+    """Give the words, and the signatures if the vocabulary has them, of SIFT descriptors [n, 128]."""
+    quantiser = _quantiser(vocabulary)
+    parts = [quantiser.quantise(root_sift(sift[first : first + BLOCK])) for first in range(0, len(sift), BLOCK)]
+    arrays = {"words": np.concatenate([np.empty(0, np.int32), *(words[:, 0] for words, _ in parts)])}
+    if vocabulary.bits:
+        signed = [bits[:, 0] for _, bits in parts if bits is not None]
+        arrays["signatures"] = np.concatenate([np.empty(0, np.uint64), *signed])
+    return arrays
+
+
+@lru_cache(maxsize=1)
+def _quantiser(vocabulary: Vocabulary) -> Quantiser:
+    return Quantiser([vocabulary])

@@ -1,0 +1,91 @@
+"""Rank aggregation against a brute-force count, worked values, and what must not change it."""
+
+from __future__ import annotations
+
+import statistics
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyvoc.errors import OptionError
+from polyvoc.lab.aggregation import aggregate, median_ranks
+
+# Few different values, so that ties abound; whole numbers, so that sums are exact.
+tables = st.integers(1, 6).flatmap(
+    lambda n: st.lists(st.lists(st.integers(0, 4), min_size=n, max_size=n), min_size=1, max_size=5).map(np.array)
+)
+
+
+def ranks_by_counting(scores: list[int]) -> list[Fraction]:
+    """Give 1 + those better + half of the others that are equal."""
+    return [1 + sum(b > a for b in scores) + Fraction(sum(b == a for b in scores) - 1, 2) for a in scores]
+
+
+def key_by_counting(table: np.ndarray, image: int) -> tuple[Fraction, Fraction, int]:
+    ranks = [ranks_by_counting(row)[image] for row in table.tolist()]
+    return statistics.median(ranks), sum(ranks, Fraction(0)), -int(table[:, image].sum())
+
+
+@settings(deadline=None)
+@given(tables)
+def test_as_counted_by_brute_force(table: np.ndarray) -> None:
+    keys = [key_by_counting(table, image) for image in range(table.shape[1])]
+    assert median_ranks(table).tolist() == [float(key[0]) for key in keys]
+    assert aggregate(table).tolist() == [sum(other > key for other in keys) for key in keys]
+
+
+def test_by_hand() -> None:
+    scores = [[9, 5, 5, 0, 0], [1, 7, 3, 0, 2]]
+    assert median_ranks(scores).tolist() == [(1 + 4) / 2, (2.5 + 1) / 2, (2.5 + 2) / 2, (4.5 + 5) / 2, (4.5 + 3) / 2]
+    assert aggregate(scores).tolist() == [2, 4, 3, 0, 1]
+
+
+def test_the_median_of_three_forgives_one_vocabulary() -> None:
+    assert median_ranks([[3, 2, 1], [3, 2, 1], [0, 2, 1]]).tolist() == [1, 2, 3]
+
+
+def test_ties_fall_to_the_mean_rank_then_to_the_sum() -> None:
+    by_mean = [
+        [3, 2, 1, 0],
+        [2, 3, 1, 0],
+        [2, 3, 1, 0],
+        [0, 1, 2, 3],
+        [3, 0, 1, 2],
+    ]  # images 0 and 1: ranks 1 2 2 4 1, 2 1 1 3 4
+    assert median_ranks(by_mean)[:2].tolist() == [2, 2]
+    assert aggregate(by_mean)[0] > aggregate(by_mean)[1]
+    by_sum = [[9, 1, 0], [4, 5, 0]]  # ranks 1 2 and 2 1
+    assert aggregate(by_sum)[0] > aggregate(by_sum)[1]
+    assert aggregate([[5, 4, 0], [4, 5, 0]]).tolist() == [1, 1, 0]
+
+
+@given(tables)
+def test_one_vocabulary_ranks_as_it_scores(table: np.ndarray) -> None:
+    scores = table[0]
+    assert aggregate(table[:1]).tolist() == [int((scores < score).sum()) for score in scores]
+
+
+@given(tables)
+def test_what_changes_nothing(table: np.ndarray) -> None:
+    growing = np.exp(table.astype(float)) + np.arange(len(table))[:, None]  # any growing function, one per vocabulary
+    assert np.array_equal(median_ranks(growing), median_ranks(table))
+    shuffle = np.random.default_rng(len(table)).permutation
+    vocabularies, images = shuffle(len(table)), shuffle(table.shape[1])
+    uneven = table / 10  # sums of these round
+    assert np.array_equal(aggregate(uneven[vocabularies]), aggregate(uneven))
+    assert np.array_equal(aggregate(table[:, images]), aggregate(table)[images])
+
+
+def test_nothing_and_inputs() -> None:
+    assert median_ranks(np.empty((3, 0))).shape == aggregate(np.empty((3, 0))).shape == (0,)
+    frozen = np.array([[1.0, 0.0], [np.inf, 2.0]])
+    frozen.setflags(write=False)
+    assert aggregate(frozen).tolist() == [1, 0]
+    for wrong in ([1, 2, 3], np.empty((0, 3))):
+        with pytest.raises(OptionError, match="at least one vocabulary"):
+            aggregate(wrong)
+    with pytest.raises(OptionError, match="NaN"):
+        median_ranks([[1, np.nan]])
