@@ -508,6 +508,7 @@ KIND = b"cnumpy\ndtype\n(S'i8'\nI0\nI1\ntR"
         (b"V\\ud8\n.", "is damaged at byte 0"),
         (b".", "its stack is empty"),
         (b"(.", "its stack is empty"),
+        (b"]N(a.", "its stack is empty"),  # what lies below a mark is out of reach
         (b"N(0a.", "its stack is empty"),
         (b"](0NN.", "has no 'imlist'"),
         (b"t.", "no mark"),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import polyvoc
-from polyvoc import cli
+from polyvoc import cli, research
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -20,10 +20,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_tables_are_those_of_the_results() -> None:
     assert tables.with_tables(README) == README, "run: python benchmarks/tables.py"
     assert README.count("<!-- table: ") == len(tables.TABLES)
+    findings = tables.FINDINGS.read_text(encoding="utf-8")
+    assert tables.with_tables(findings) == findings, "run: python benchmarks/tables.py"
+    assert "<!-- report: " in findings
 
 
 def test_commands_exist() -> None:
-    commands = {info.name for info in cli.app.registered_commands}
+    commands = {info.name for info in (*cli.app.registered_commands, *research.app.registered_commands)}
     mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
     assert mentioned == commands
 

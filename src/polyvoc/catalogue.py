@@ -122,11 +122,14 @@ class Catalogue(Database):
 
     # -- facts
 
-    def fact(self, name: str) -> Any:
-        """Give a fact by name."""
-        for value, seal in self.rows("SELECT value, seal FROM facts WHERE name = ?", [name]):
+    def fact(self, name: str, required: bool = True) -> Any:
+        """Give a fact by name; None if it is not there, unless every index has it."""
+        found = self.rows("SELECT value, seal FROM facts WHERE name = ?", [name])
+        for value, seal in found:
             if seal == _seal(name, value):
                 return json.loads(value)
+        if not found and not required:
+            return None
         raise DamagedError(f"{self.path}: the fact {name!r} is missing or damaged; run 'polyvoc check'")
 
     def put_facts(self, facts: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.index import Home
 from polyvoc.kernels.build import LONGEST_RUN
-from polyvoc.records import FeatureOptions, Progress
+from polyvoc.records import FeatureOptions, Progress, SearchOptions
 from polyvoc.segment import Segment, bases_of
 from polyvoc.vocabulary import Vocabulary
 
@@ -74,10 +74,11 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "features": lambda options: FeatureOptions(**options) is not None,
         "commit": lambda commit: commit >= 0,
         "last_segment": lambda segment: segment >= last,
+        "line": lambda line: line is None or SearchOptions(line=(line["a"], line["b"])) is not None,
         "norms": lambda norms: norms is None or (0 < norms["commit"] <= catalogue.fact("commit") and "checksum" in norms),
     }
     for name, holds in plausible.items():
-        value = catalogue.fact(name)
+        value = catalogue.fact(name, required=name != "line")  # only calibrated indexes have one
         try:
             believed = holds(value)
         except (TypeError, KeyError, ValueError):

@@ -22,7 +22,8 @@ IndexPath = Annotated[
 Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of photographs, or single files.")]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Shipped = Annotated[
-    int | None, typer.Option("--vocabularies", metavar="NUMBER", help="Take this many of the vocabularies that come with polyvoc.")
+    int | None,
+    typer.Option("--vocabularies", metavar="NUMBER", help="Take this many of the vocabularies that come with polyvoc."),
 ]
 Own = Annotated[
     list[Path] | None, typer.Option("--vocabulary", metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")

@@ -37,10 +37,11 @@ class Index:
     Mapped from the disk; a search allocates 4 bytes per image.
     """
 
-    def __init__(self, engine: Engine, home: Home | None = None) -> None:
+    def __init__(self, engine: Engine, home: Home | None = None, line: tuple[float, float] | None = None) -> None:
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
         self._home = home
+        self._line = line  # of term 2, if the index was calibrated
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Index:
@@ -49,7 +50,7 @@ class Index:
         for _ in range(ATTEMPTS):
             commit = home.catalogue.fact("commit")
             try:
-                return cls(home.read_engine(), home)
+                return cls(home.read_engine(), home, home.read_line())
             except DamagedError:  # merged away by a writer since the catalogue was read?
                 if home.catalogue.fact("commit") == commit:
                     raise
@@ -125,10 +126,12 @@ class Index:
 
     @property
     def default_options(self) -> SearchOptions:
-        """Give the options that a search without options uses: with Hamming Embedding where there are signatures."""
-        if self.engine.signed:
-            return SearchOptions(merge="bayes", hamming=24)
-        return SearchOptions()
+        """Give the options that a search without options uses.
+
+        With Hamming Embedding where there are signatures, and with the line of term 2 that `polyvoc calibrate --save` found.
+        """
+        options = SearchOptions(merge="bayes", hamming=24) if self.engine.signed else SearchOptions()
+        return options if self._line is None else replace(options, line=self._line)
 
     def images(self) -> Iterator[ImageRow]:
         """Give all images of the collection, by id; unlike a search, this shows the catalogue as it is now."""
@@ -199,6 +202,11 @@ class Home:
             return Engine(segments, sizes, self._read_norms(norms, segments) if current else None)
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
+
+    def read_line(self) -> tuple[float, float] | None:
+        """Give the line of term 2 that was fitted to this index, if any was."""
+        found = self.catalogue.fact("line", required=False)
+        return None if found is None else (float(found["a"]), float(found["b"]))
 
     def read_segment(self, number: int, sizes: tuple[int, ...], deleted: Sequence[int]) -> Segment:
         """Map one segment, without its deleted images."""

@@ -13,7 +13,6 @@ from polyvoc.records import IndexReport, Problem
 if TYPE_CHECKING:
     from polyvoc import demo
     from polyvoc.answers import Answer
-    from polyvoc.lab.datasets import Dataset
     from polyvoc.lab.evaluation import Row
     from polyvoc.lab.measures import Interval, Measure
     from polyvoc.lab.report import Report
@@ -70,10 +69,11 @@ def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
             talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
 
 
-def show_evaluation(dataset: Dataset, bench: Bench, rows: Sequence[Row]) -> None:
+def show_evaluation(bench: Bench, rows: Sequence[Row]) -> None:
     """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.lab.measures import MEASURES
 
+    dataset = bench.dataset
     measure = MEASURES[dataset.measure]
     words = " + ".join(f"{size:,}" for size in bench.sizes)
     write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} questions, words {words}")
@@ -84,6 +84,37 @@ def show_evaluation(dataset: Dataset, bench: Bench, rows: Sequence[Row]) -> None
         value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
         gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
         write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
+    show_problems(bench.store.problems)
+
+
+def show_calibration(told: dict[str, Any]) -> None:
+    """Show the lines of term 2, what they were fitted to, how they do elsewhere, and how to use them."""
+    asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
+    found = f"{told['true_matches']:,} true matches of {told['features']:,} features, {told['share']:.0%} in the intersection"
+    write_fact(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), asked, found)
+    spread = told["intervals"]
+    write_fact("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
+    write_fact("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
+    write_fact("raw points", _line(told["raw"]))
+    for test in told.get("tests", []):
+        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")))
+        judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
+        write_fact(f"on {test['dataset']}", *judged, f"constant   error {test['tied']['constant_error']:.3f}")
+    if told.get("saved"):
+        write_fact("saved", f"searches of {told['index']} use {_line(told['tied'])}")
+    else:
+        a, b = told["tied"]
+        kept = f", or polyvoc calibrate --index {shlex.quote(told['index'])} --save" if "index" in told else ""
+        talk(f"Use it: polyvoc search PHOTO --line {a:.3f} {b:.3f}{kept}")
+
+
+def _line(line: Sequence[float]) -> str:
+    return f"{line[0]:.3f} r + {line[1]:.3f}"
+
+
+def _spread(name: str, bounds: Sequence[float | None]) -> str:
+    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in bounds)
+    return f"{name} {low} to {high}"
 
 
 def show_reproduction(report: Report, page: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands for researchers: evaluate rules on a dataset, redo the paper's experiments."""
+"""The commands for researchers: evaluate rules on a dataset, calibrate them, redo the paper's experiments."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc import console, flags, reports
+from polyvoc import __version__, console, flags, reports
 from polyvoc.errors import OptionError
-from polyvoc.flags import Json, Own, Shipped
+from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped
 from polyvoc.records import SearchOptions, TrainOptions
 
 # As in cli.py, what loads OpenCV or numba is imported inside the commands.
 if TYPE_CHECKING:
+    from polyvoc.lab.calibration import Fit
     from polyvoc.lab.datasets import Dataset
-    from polyvoc.lab.workbench import Workbench
+    from polyvoc.lab.evaluation import Outcome, Row
+    from polyvoc.lab.workbench import Bench, Workbench
     from polyvoc.vocabulary import Vocabulary
 
 app = typer.Typer()
 NAMES = ("holidays", "ukbench", "oxford", "paris", "roxford", "rparis", "groups", "synthetic")
 Cache = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where features and results are kept. Default: POLYVOC_CACHE, or ~/.cache/polyvoc.")
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where features and results are kept. Default: POLYVOC_CACHE, or ~/.cache/polyvoc."),
 ]
 Name = Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which dataset.", autocompletion=lambda: list(NAMES))]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it lies.")]
@@ -34,15 +37,17 @@ VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried 
 
 @app.command(
     "evaluate",
-    epilog="Example: polyvoc evaluate holidays ~/holidays\n\nExample: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior "
-    "--vocabularies 2 --json",
+    epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
+    "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
 @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top"))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,
     chosen: dict[str, Any],
-    merge: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Rule to evaluate; may be repeated. Default: all.")] = None,
+    merge: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Rule to evaluate; may be repeated. Default: all.")
+    ] = None,
     hamming: Annotated[
         list[str] | None, typer.Option(metavar="NUMBER|none", help="Hamming threshold; may be repeated. Default: none and 24.")
     ] = None,
@@ -51,25 +56,29 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
-    train: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Train vocabularies on these photographs instead.")] = None,
+    train: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Train vocabularies on these photographs instead.")
+    ] = None,
     size: Annotated[int, typer.Option(metavar="NUMBER", help="Words of each vocabulary that is trained.")] = TrainOptions.size,
-    distractors: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Photographs to hide the right answers among.")] = None,
+    distractors: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Photographs to hide the right answers among.")
+    ] = None,
     fit: Annotated[
-        tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Fit the line of term 2 on this other dataset first.")
+        tuple[str, Path] | None,
+        typer.Option(metavar="DATASET FOLDER", help="Fit the line of term 2 on this other dataset first."),
     ] = None,
     questions: Annotated[int | None, typer.Option(metavar="NUMBER", help="Ask only so many questions, evenly spread.")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
     """Rank a dataset by every rule, with and without Hamming Embedding and burstiness, and say how good the rankings are."""
-    from polyvoc.lab import calibration, datasets, evaluation, truematches
+    from polyvoc.lab import datasets, evaluation
     from polyvoc.lab.workbench import Workbench, default_cache
 
-    varied = {name: [flags.typed(SearchOptions, name, value) for value in given]
-              for name, given in zip(VARIED, (merge, hamming, burstiness), strict=True) if given}  # fmt: skip
-    if "merge" in varied:
-        varied["merges"] = varied.pop("merge")
+    varied = _varied({"merge": merge, "hamming": hamming, "burstiness": burstiness})
     evaluation.rules(**varied, **chosen)  # values that make no sense are refused before the work begins
+    if fit is not None and "line" in chosen:
+        raise OptionError("--fit and --line exclude each other; give one of them")
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         asked = read_dataset(dataset, folder)
@@ -77,21 +86,24 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
             asked = datasets.with_distractors(asked, distractors)
         if questions is not None:
             asked = datasets.first_questions(asked, questions)
-        words = _words(workbench, dataset, folder, train, (vocabularies, vocabulary or [], size))
+        words = _words(workbench, dataset, asked, train, (vocabularies, vocabulary or [], size))
         if fit is not None:
-            chosen["line"] = calibration.fit(truematches.observe(workbench.bench(read_dataset(*fit), words).first(2))).tied
+            chosen["line"] = _fitted(workbench, read_dataset(*fit), words)
         bench = workbench.bench(asked, words)
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
         outcomes = evaluation.evaluate(workbench, bench, evaluation.rules(**varied, **chosen))
     rows = evaluation.table(asked, outcomes)
     if json:
-        facts = {"dataset": asked.name, "images": len(asked.images), "questions": len(asked.questions), "features": bench.n_features,
-                 "notes": list(asked.notes), "vocabularies": [v.fingerprint for v in words], "sizes": list(bench.sizes)}  # fmt: skip
-        names = [question.name for question in asked.questions]
-        console.write_json({**facts, "names": names, "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
+        console.write_json({**_facts(bench), "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
-        reports.show_evaluation(asked, bench, rows)
+        reports.show_evaluation(bench, rows)
+
+
+def _varied(given: dict[str, list[str] | None]) -> dict[str, list[Any]]:
+    """Give the values that were typed for what is varied, as `evaluation.rules` wants them."""
+    values = {name: [flags.typed(SearchOptions, name, one) for one in typed] for name, typed in given.items() if typed}
+    return {"merges" if name == "merge" else name: typed for name, typed in values.items()}
 
 
 def read_dataset(name: str, folder: Path) -> Dataset:
@@ -106,32 +118,60 @@ def read_dataset(name: str, folder: Path) -> Dataset:
 
 
 def _words(
-    workbench: Workbench, name: str, folder: Path, train: Path | None, given: tuple[int | None, list[Path], int]
+    workbench: Workbench, name: str, asked: Dataset, train: Path | None, given: tuple[int | None, list[Path], int]
 ) -> tuple[Vocabulary, ...]:
     """Load or train the vocabularies of an evaluation."""
     from polyvoc.lab import datasets, synthetic
     from polyvoc.vocabulary import DEFAULT_COUNT, default_vocabularies, load_vocabularies
 
-    count, folders, size = given
-    if train is None and name != "synthetic":
-        return load_vocabularies(count, folders) or default_vocabularies()
-    if name == "synthetic":  # its descriptors are not those of photographs: the shipped words do not fit
-        store = workbench.store(synthetic.training_images(folder), "siftgeo")
+    count, own, size = given
+    if train is not None and own:
+        raise OptionError("--train and --vocabulary exclude each other; give one of them")
+    if train is not None:
+        store, source = workbench.store(datasets.list_images(train, asked.kind), asked.kind), train.name
+    elif name == "synthetic" and not own:  # its descriptors are not those of photographs: the shipped words do not fit
+        store, source = workbench.store(synthetic.training_images(asked.folder), asked.kind), name
         size = min(size, 500)
     else:
-        assert train is not None
-        store = workbench.store(datasets.list_images(train))
+        return load_vocabularies(count, own) or default_vocabularies()
     options = [TrainOptions(size=size, seed=seed) for seed in range(count or DEFAULT_COUNT)]
-    return tuple(workbench.vocabulary(store, each, (train or folder).name) for each in options)
+    return tuple(workbench.vocabulary(store, each, source) for each in options)
 
 
-def _told(row: Any, outcome: Any) -> dict[str, Any]:
+def _fitted(workbench: Workbench, dataset: Dataset, words: tuple[Vocabulary, ...]) -> tuple[float, float]:
+    """Give the line of term 2 that a dataset shows, with the first two vocabularies."""
+    from polyvoc.lab import calibration, truematches
+
+    return calibration.fit(truematches.observe(workbench.bench(dataset, words).first(2))).tied
+
+
+def _facts(bench: Bench) -> dict[str, Any]:
+    """Give what was asked, and of what, for JSON."""
+    dataset = bench.dataset
+    return {
+        "dataset": dataset.name,
+        "images": len(dataset.images),
+        "questions": len(dataset.questions),
+        "features": bench.n_features,
+        "notes": list(dataset.notes),
+        "problems": [asdict(problem) for problem in bench.store.problems],
+        "vocabularies": [vocabulary.fingerprint for vocabulary in bench.vocabularies],
+        "sizes": list(bench.sizes),
+        "names": [question.name for question in dataset.questions],
+    }
+
+
+def _told(row: Row, outcome: Outcome) -> dict[str, Any]:
+    """Give one rule for JSON: its mean, and every question's value by every measure."""
+    from polyvoc.lab.figures import finite  # the interval of a single group has no bounds, and JSON no infinity
+
+    gain = None if row.gain is None else {name: finite(value) for name, value in asdict(row.gain).items()}
     return {
         "rule": row.rule,
         "measure": row.measure,
         "value": row.value.mean,
-        "interval": [row.value.low, row.value.high],
-        "gain_over_b1": None if row.gain is None else asdict(row.gain),
+        "interval": [finite(row.value.low), finite(row.value.high)],
+        "gain_over_b1": gain,
         "seconds_per_question": round(row.seconds, 6),
         "options": dict(outcome.options),
         "queries": outcome.values[row.measure],
@@ -139,21 +179,125 @@ def _told(row: Any, outcome: Any) -> dict[str, Any]:
     }
 
 
+# -- calibrate
+
+
+@app.command(
+    "calibrate",
+    epilog="Example: polyvoc calibrate --index photos.polyvoc --save\n\n"
+    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --plot term2.svg",
+)
+def calibrate_command(  # noqa: PLR0913, PLR0917
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="|".join(NAMES), help="A dataset to learn from; without one, an index does.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where the dataset lies.")] = None,
+    test: Annotated[
+        tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Test the line on this other dataset.")
+    ] = None,
+    vocabularies: Shipped = None,
+    vocabulary: Own = None,
+    cache: Cache = None,
+    index: IndexPath = DEFAULT_INDEX,
+    queries: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Photographs of the index that ask. Default: 200.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Keep the line in the index: its searches use it from then on.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the shares and the lines.")] = None,
+    json: Json = False,
+) -> None:
+    """Fit the line of term 2, p(in the intersection | true match) = a r + b: to a dataset, or to an index without ground truth.
+
+    An index learns from its own photographs: hits that show the same thing in the same arrangement are right answers.
+    """
+    if dataset is None:
+        _refuse("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
+                vocabulary=vocabulary, cache=cache)  # fmt: skip
+        fits, told = _calibrate_index(index, queries, save)
+    else:
+        _refuse("is for an index; leave out the dataset", queries=queries, save=save or None)
+        if folder is None:
+            raise OptionError(f"the folder of {dataset} is missing; see 'polyvoc calibrate --help'")
+        fits, told = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
+    if plot is not None:
+        from polyvoc.lab import calibration, plots
+
+        plots.save_svg(calibration.figure(fits), plot)
+    if json:
+        console.write_json(told)
+    else:
+        reports.show_calibration(told)
+
+
+def _refuse(reason: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise OptionError(f"{flags.flag_name(name)} {reason}")
+
+
+def _calibrate_index(path: Path, queries: int | None, save: bool) -> tuple[dict[str, Fit], dict[str, Any]]:
+    """Fit the line to an index and, if wanted, keep it there."""
+    from polyvoc.index import Index
+    from polyvoc.lab import calibration
+    from polyvoc.writer import IndexWriter
+
+    sampling = calibration.Sampling() if queries is None else calibration.Sampling(queries=queries)
+    with console.progress() as progress, Index.open(path) as opened:
+        fitted = calibration.fit_verified(opened, sampling, progress)
+    told = fitted.as_dict()
+    if save:
+        known = ("questions", "pairs", "true_matches", "intervals")
+        with IndexWriter.open(path) as writer:
+            writer.save_line(fitted.tied, {"polyvoc": __version__, **{name: told[name] for name in known}})
+    return {path.name: fitted}, {"index": str(path), **told, "saved": save}
+
+
+def _calibrate_dataset(
+    source: tuple[str, Path], other: tuple[str, Path] | None, given: tuple[int | None, list[Path]], cache: Path | None
+) -> tuple[dict[str, Fit], dict[str, Any]]:
+    """Fit the line to a dataset with its first two vocabularies, and test it on another."""
+    from polyvoc.lab import calibration
+    from polyvoc.lab.workbench import Workbench, default_cache
+
+    fits: dict[str, Fit] = {}
+    with console.progress() as progress:
+        workbench = Workbench(cache or default_cache(), progress=progress)
+        asked = [read_dataset(*one) for one in (source, other) if one is not None]  # all, before the work begins
+        words = _words(workbench, source[0], asked[0], None, (*given, TrainOptions.size))[:2]
+        for dataset in asked:
+            name = dataset.name if dataset.name not in fits else f"{dataset.name} ({dataset.folder})"
+            fits[name] = calibration.fit(calibration.observe(workbench.bench(dataset, words), progress=progress))
+    (name, fitted), *others = fits.items()
+    tests = [
+        {"dataset": on, **{kind: calibration.test(line, fit.observations).as_dict() for kind, line in fitted.lines.items()}}
+        for on, fit in others
+    ]
+    facts = {"dataset": name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
+    return fits, {**facts, **fitted.as_dict(), "tests": tests}
+
+
 # -- reproduce
 
 
 @app.command("reproduce", epilog="Example: polyvoc reproduce ~/datasets --out report --quick")
 def reproduce_command(  # noqa: PLR0913, PLR0917
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")
+    ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the page, its numbers and its plots.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Vocabularies of a tenth, fewer questions: minutes instead of an hour.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Vocabularies of a tenth, fewer questions: minutes instead of an hour.")
+    ] = False,
     train: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Photographs to train on. Default: DATA/train*, flickr* or photos*.")
     ] = None,
     distractors: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Distractors. Default: every other training photograph, not trained on.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Distractors. Default: every other training photograph, not trained on."),
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this table or figure, such as table3; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this table or figure, such as table3; may be repeated.")
+    ] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:

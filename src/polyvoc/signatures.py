@@ -20,7 +20,7 @@ _ROTATION_SEED = 2008  # one for all vocabularies, so that the projection of a d
 
 
 def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats:
-    """Give `bits` axes of a random rotation, after the first `skip`: float32 [bits, dimension]; the same for every vocabulary."""
+    """Give axes of a random rotation, after the first `skip`: float32 [bits, dimension]; the same for every vocabulary."""
     most = min(MAX_BITS, dimension - skip)
     if not 1 <= bits <= most:
         raise OptionError(f"bits={bits!r} should be 1 to {most} for descriptors of {dimension} numbers")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import filelock
 import numpy as np
@@ -161,6 +161,14 @@ class IndexWriter:
             self.catalogue.count_commit()
         self._forget()
         self._merge()
+
+    def save_line(self, line: tuple[float, float], source: dict[str, Any]) -> None:
+        """Make a line (a, b) of term 2, and plain values that tell where it comes from, a part of the index."""
+        a, b = SearchOptions(line=line).line  # refuses what is no line
+        self.commit()
+        with self.catalogue.transaction():
+            self.catalogue.put_facts({"line": {"a": a, "b": b, "source": source}})
+            self.catalogue.count_commit()
 
     def _forget(self) -> None:
         self._rows, self._quantised, self._replaced, self._names = [], [], [], set()

@@ -15,14 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
+from polyvoc.index import Index
 from polyvoc.lab.figures import Figure, Panel, Series
 from polyvoc.lab.measures import Interval
 from polyvoc.lab.truematches import Observations, Sampling, observe, observe_verified
+from polyvoc.lab.workbench import silent
 from polyvoc.merging import Model
+from polyvoc.records import Progress
 
 __all__ = [  # observations are made elsewhere, and used here
-    "VERSION", "Bins", "Fit", "Line", "Observations", "Prediction", "Sampling", "figure", "fit", "observe", "observe_verified",
-    "test",
+    "VERSION", "Bins", "Fit", "Line", "Observations", "Prediction", "Sampling", "figure", "fit", "fit_verified",
+    "observe", "observe_verified", "test",
 ]  # fmt: skip
 
 VERSION = 1  # of what is observed and fitted; raised when either changes
@@ -31,6 +34,7 @@ Floats = npt.NDArray[np.float64]
 Line = tuple[float, float]  # (a, b) of a r + b
 
 SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
+LEAST_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,11 @@ class Fit:
     tied_b: Interval
     observations: Observations
 
+    @property
+    def lines(self) -> dict[str, Line]:
+        """Give the lines by name."""
+        return {"free": self.free, "tied": self.tied, "raw": self.raw}
+
     def as_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
         seen = self.observations
@@ -65,9 +74,7 @@ class Fit:
         }
         bins = {name: getattr(self.bins, name).tolist() for name in ("ratio", "share", "weight", "low", "high")}
         return {
-            "free": list(self.free),
-            "tied": list(self.tied),
-            "raw": list(self.raw),
+            **{name: list(line) for name, line in self.lines.items()},
             "intervals": intervals,
             "questions": seen.questions,
             "pairs": seen.pairs,
@@ -110,6 +117,18 @@ def fit(observations: Observations, width: float = 0.025, least: int = 20, seed:
         tied_b=_interval(tied[1], lines[1]),
         observations=observations,
     )
+
+
+def fit_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = silent) -> Fit:  # noqa: B008 (frozen)
+    """Fit the line to what an index shows of itself, without ground truth."""
+    seen = observe_verified(index, sampling, progress)
+    if seen.pairs < LEAST_PAIRS:
+        more = "ask more of them with --queries, or " if seen.questions < len(index) else ""
+        raise OptionError(
+            f"{seen.questions} photographs of the index were asked and {seen.pairs} pairs show the same thing; at least "
+            f"{LEAST_PAIRS} are needed: {more}index more photographs of the same things"
+        )
+    return fit(seen)
 
 
 @dataclass(frozen=True)
@@ -189,9 +208,7 @@ class _Pool:
         def sums(weights: npt.NDArray[Any]) -> Floats:
             return np.bincount(group * n_bins + place, weights, len(names) * n_bins).astype(np.float64).reshape(-1, n_bins)
 
-        return cls(
-            sums(seen.true), sums(seen.inside), sums(seen.ratio * seen.true), least
-        )
+        return cls(sums(seen.true), sums(seen.inside), sums(seen.ratio * seen.true), least)
 
     @property
     def n_groups(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from polyvoc.lab import evaluation
 from polyvoc.lab.evaluation import Values
@@ -12,14 +12,27 @@ from polyvoc.lab.measures import Interval
 from polyvoc.lab.report import Cell
 from polyvoc.records import SearchOptions
 
-TITLES = {"holidays": "Holidays", "ukbench": "Ukbench", "oxford": "Oxford", "paris": "Paris", "roxford": "ROxford",
-          "rparis": "RParis", "groups": "Groups"}  # fmt: skip
+Cells = list[str | Cell]  # a row of a table: its name first
+TITLES = {
+    "holidays": "Holidays",
+    "ukbench": "Ukbench",
+    "oxford": "Oxford",
+    "paris": "Paris",
+    "roxford": "ROxford",
+    "rparis": "RParis",
+    "groups": "Groups",
+}
 COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in every plot
+
+
+def called(name: str) -> str:
+    """Give the name of a dataset as people write it."""
+    return TITLES.get(name, name)
 
 
 def title(lab: Laboratory, name: str) -> str:
     """Name a dataset and its measure."""
-    return f"{TITLES.get(name, name)}, {lab.datasets[name].measure}"
+    return f"{called(name)}, {lab.datasets[name].measure}"
 
 
 def cell(lab: Laboratory, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
@@ -39,6 +52,25 @@ def _cell(
     low, high = interval.low * measure.scale, interval.high * measure.scale
     digits = max(measure.digits, 2)
     return Cell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
+
+
+def above_zero(cells: Iterable[str | Cell]) -> list[bool]:
+    """Tell of each difference whether its whole interval lies above zero."""
+    return [isinstance(one, Cell) and one.low is not None and one.low > 0 for one in cells]
+
+
+def signed(difference: Cell) -> str:
+    """Write a difference with its interval, if it has one."""
+    numbers = (difference.value, difference.low, difference.high)
+    value, low, high = ("?" if number is None else f"{number:+.{difference.digits}f}" for number in numbers)
+    return value if "?" in (low, high) else f"{value} ({low} to {high})"
+
+
+def verdict_of(claims: Sequence[bool]) -> str:
+    """Give the verdict on what the paper claims, told whether each claim holds here; none if there is nothing to tell."""
+    if not claims:
+        return ""
+    return "reproduces" if all(claims) else "partly" if any(claims) else "does not"
 
 
 def line(lab: Laboratory, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
@@ -73,3 +105,8 @@ def members(lab: Laboratory, sizes: Sequence[int]) -> str:
     """Name vocabularies by their sizes, as trained: "2x20K" or "10K + 20K"."""
     words = [lab.plan.words(size) for size in sizes]
     return f"{len(words)}x{short(words[0])}" if len(set(words)) == 1 else " + ".join(map(short, words))
+
+
+def equation(pair: Sequence[float]) -> str:
+    """Write the line a r + b."""
+    return f"{pair[0]:.3f} r + {pair[1]:.3f}"

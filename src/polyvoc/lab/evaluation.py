@@ -47,17 +47,18 @@ def rules(
 ) -> dict[str, SearchOptions]:
     """Give the options of every combination, by name: the merge rule, "HE", "burstiness"."""
     named = {}
+    several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
         options = SearchOptions(merge=merge, hamming=threshold, burstiness=burst, **fixed)
-        named[rule_name(options)] = options
+        named[rule_name(options, several)] = options
     return named
 
 
-def rule_name(options: SearchOptions) -> str:
-    """Name what distinguishes a rule for people."""
+def rule_name(options: SearchOptions, threshold: bool = False) -> str:
+    """Name what distinguishes a rule for people; the Hamming threshold only if there are several."""
     name: str = options.merge
     if options.hamming is not None:
-        name += " + HE"
+        name += f" + HE {options.hamming}" if threshold else " + HE"
     if options.burstiness != "none":
         name += " + burstiness" if options.burstiness == "intra" else f" + {options.burstiness} burstiness"
     return name

@@ -1,14 +1,16 @@
 """The features of many files, extracted once and kept: SIFT as bytes, by parts of 256 files that survive an interruption.
 
-A part is named after its files (path, size, time of change) and the options, so a changed photograph is read again and
-nothing else is.
+A part is named after its files (path, size, time of change) and the options: if a photograph changes, its part is read
+again and nothing else is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import storage
-from polyvoc.errors import DatasetError, ImageError
+from polyvoc.errors import DatasetError, ImageError, UnreachableError
 from polyvoc.features import extract_many, root_sift
 from polyvoc.lab import vectorfiles
 from polyvoc.lab.datasets import Kind
@@ -84,11 +86,11 @@ class FeatureStore:
             rows = np.arange(self.n_features)
         else:
             rows = np.sort(np.random.default_rng(seed).choice(self.n_features, limit, replace=False))
-        ends = self.starts[np.minimum(np.arange(PART, len(self.files) + PART, PART), len(self.files))]
-        firsts = np.concatenate([[0], ends[:-1]])
-        cuts = np.searchsorted(rows, ends[:-1])
-        pieces = [root_sift(self.sift(part)[mine - firsts[part]]) for part, mine in enumerate(np.split(rows, cuts))]
-        return np.concatenate(pieces)
+        firsts = self.starts[np.minimum(PART * np.arange(len(self.parts) + 1), len(self.files))]  # of each part, and the end
+        cuts = np.searchsorted(rows, firsts)
+        numbers = [rows[cuts[part] : cuts[part + 1]] - firsts[part] for part in range(len(self.parts))]
+        pieces = [root_sift(self.sift(part)[chosen]) for part, chosen in enumerate(numbers)]
+        return np.concatenate([np.empty((0, DIMENSION), np.float32), *pieces])
 
     def _within(self, file: int) -> slice:
         first = self.starts[file // PART * PART]
@@ -134,6 +136,8 @@ def _read(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> Iterato
 
 def _extract(files: Sequence[Path], options: FeatureOptions) -> Iterator[_Found]:
     for file, result in extract_many(files, options, root=False):
+        if isinstance(result, UnreachableError):  # may be there again tomorrow, and the cache would never look
+            raise result
         if isinstance(result, ImageError):
             yield _Found(np.empty((0, DIMENSION), np.uint8), np.empty((0, 4), np.float32), Problem(str(file), str(result)))
         else:
@@ -151,7 +155,19 @@ def _write_part(part: Path, found: Iterable[_Found]) -> None:
     every = list(found)
     arrays = {"sift": np.concatenate([f.sift for f in every]), "geometry": np.concatenate([f.geometry for f in every])}
     problems = [[f.problem.path, f.problem.reason] for f in every if f.problem is not None]
-    storage.write_folder(part, arrays, {"counts": [len(f.sift) for f in every], "problems": problems})
+    keep(part, arrays, {"counts": [len(f.sift) for f in every], "problems": problems})
+
+
+def keep(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+    """Write a folder of a cache, whole or not at all; if another process was quicker, its folder stays."""
+    own = folder.with_name(f"{folder.name}.{os.getpid()}")
+    storage.write_folder(own, arrays, meta)
+    try:
+        own.rename(folder)
+    except OSError as error:
+        shutil.rmtree(own, ignore_errors=True)
+        if not folder.is_dir():
+            raise storage.write_error(folder, error) from None
 
 
 def _length(files: Sequence[Path], part: int) -> int:

@@ -49,8 +49,17 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan("quick", scale=0.1, sizes=(10_000, 20_000, 50_000, 100_000), most=5, repeats=1, questions=60, training=400,
-             distractors=(0, 200, 400), images=16_384)  # fmt: skip
+QUICK = Plan(
+    "quick",
+    scale=0.1,
+    sizes=(10_000, 20_000, 50_000, 100_000),
+    most=5,
+    repeats=1,
+    questions=60,
+    training=400,
+    distractors=(0, 200, 400),
+    images=16_384,
+)
 PLANS = {plan.name: plan for plan in (FULL, QUICK)}
 
 
@@ -117,6 +126,13 @@ class Laboratory:
             return SearchOptions().line
         a, b = self.fitted(others[0])[kind]
         return float(a), float(b)
+
+    @property
+    def origin(self) -> str:
+        """Say where the lines of term 2 come from."""
+        if len(self.datasets) == 1:
+            return "the default line, as there is no other dataset to fit one on"
+        return "a + b = 1, fitted on another dataset, never on the one that is judged"
 
     def outcomes(self, bench: Bench, named: Mapping[str, SearchOptions]) -> dict[str, Values]:
         """Judge rules on a bench: the values of the dataset's main measure, by name."""

@@ -57,8 +57,10 @@ class World:
         self.third_starts = np.searchsorted(self.words[self.by_third, 2], np.arange(self.words[:, 2].max() + 2))
 
     def draw(self, n_images: int, n_features: int, seed: int) -> Array:
-        """Give rows of real features [n_images * n_features]: each image takes its features from one photograph, none twice if it has
-        as many."""
+        """Give rows of real features [n_images * n_features].
+
+        Each image takes its features from one photograph, none twice if it has as many.
+        """
         rng = np.random.default_rng(seed)
         photographs = rng.integers(len(self.counts), size=n_images)
         offsets = rng.integers(self.counts[photographs])[:, None] + np.arange(n_features)
@@ -122,8 +124,8 @@ def build(
             begin = time.perf_counter()
             segment = Segment.build(batch, sizes)
             rate = {"features": len(words), "seconds": time.perf_counter() - begin}
+            path.with_suffix(".json").write_text(json.dumps(rate))  # first: a segment that is there is complete
             segment.save(path)
-            path.with_suffix(".json").write_text(json.dumps(rate))
             del segment, batch, words, signatures
             gc.collect()
         rates.append(json.loads(path.with_suffix(".json").read_text()))

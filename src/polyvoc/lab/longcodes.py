@@ -34,8 +34,8 @@ def codes(lab: Laboratory) -> Section:
             values = [found[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
             base = found["b1 64 24"]
             difference: str | Cell = "" if values[0] == base else gain_cell(lab, name, values[0], base)
-            rows.append([f"{bits} bits, {threshold}, {sigma:g}", *(cell(lab, name, one) for one in values), difference,
-                         gain_cell(lab, name, values[1], values[0])])  # fmt: skip
+            figures = [*(cell(lab, name, one) for one in values), difference, gain_cell(lab, name, values[1], values[0])]
+            rows.append([f"{bits} bits, {threshold}, {sigma:g}", *figures])
         head = ["signature, threshold, sigma", "`b1`", "`bayes`", "`b1` - `b1` with 64 bits", "`bayes` - `b1`"]
         tables.append(Table(title(lab, name), head, rows))
     return Section("codes", "64 or 128 bits", ["One pair of seeds."], tables)

@@ -6,27 +6,31 @@ disjoint sets of seeds, and every difference has an interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.lab import calibration, truematches
-from polyvoc.lab.cells import TITLES, cell, gain_cell, repeated, title
+from polyvoc.lab.cells import Cells, called, cell, equation, gain_cell, repeated, title
 from polyvoc.lab.evaluation import HAMMING, Values
 from polyvoc.lab.laboratory import Laboratory, Line, mean_values
 from polyvoc.lab.matchtable import Matcher, MatchTable, closeness
-from polyvoc.lab.report import Cell, Section, Table
+from polyvoc.lab.report import Section, Table
 from polyvoc.lab.workbench import Bench
 from polyvoc.merging import Model
-from polyvoc.records import Idf, Norm, SearchOptions
+from polyvoc.records import Burstiness, Idf, Merge, Norm, SearchOptions, Sets
 
 Floats = npt.NDArray[np.float64]
 Weights = dict[str, Floats]  # [m] by name
+Weigh = Callable[[Matcher, MatchTable, Line], Weights]
 VERSION = 1
+MERGES: tuple[Merge, ...] = ("b1", "bayes", "posterior")
+BAYESIAN: tuple[Merge, ...] = ("bayes", "posterior")
 
 
 # -- ablations: why does a rule win?
@@ -34,11 +38,12 @@ VERSION = 1
 
 def ablations(lab: Laboratory) -> Section:
     """Constant weights, no intersection, shuffled ratios: what of the complete rule is it that wins?"""
-    return _tried(lab, 2, ablated, "b1", Section(
-        "ablations", "Why a rule wins: ablations",
-        ["`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a contrast of the two "
-         "sets, w / d. Each is tried alone, with the ratios shuffled among query features, and with all ratios at their median. "
-         "Two vocabularies, words alone."]))  # fmt: skip
+    text = (
+        "`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a "
+        "contrast of the two sets, w / d. Each is tried alone, with the ratios shuffled among query features, and with all "
+        "ratios at their median. Two vocabularies, words alone."
+    )
+    return _tried(lab, 2, ablated, "b1", Section("ablations", "Why a rule wins: ablations", [text]))
 
 
 def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
@@ -50,7 +55,7 @@ def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     shuffled = np.random.default_rng(0).permutation(len(table.words))[table.query]
     other = table.ratios[shuffled, -1]
     w_other, d_other = model.intersection(other), model.difference(other)
-    middle = np.full(1, np.median(table.ratios[:, -1]))
+    middle = np.full(1, np.median(table.ratios[:, -1]) if len(table.words) else 0.0)
     w_middle, d_middle = float(model.intersection(middle)[0]), float(model.difference(middle)[0])
     factors = {
         "b1": np.ones(len(r)),
@@ -73,11 +78,17 @@ def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
 
 def three(lab: Laboratory) -> Section:
     """K = 3: exclusive or inclusive sets, and what w_diff should be."""
-    return _tried(lab, 3, three_readings, "posterior", Section(
-        "three", "Three vocabularies: which sets, and which weight for the difference set",
-        ["Inclusive: features that stand in further lists count in a pair's ratio (the reading of section 4.4 of the paper, ours). Exclusive: "
-         "\"k, and only k\" taken literally. The difference set is weighed by the ratio of all three lists, by the mean or the largest ratio of "
-         "the pairs that its list is in, or by the pooled ratio (features in two or more lists over the union)."]))  # fmt: skip
+    text = (
+        "Inclusive: features that stand in further lists count in a pair's ratio (the reading of section 4.4 of the paper, "
+        'ours). Exclusive: "k, and only k" taken literally. The difference set is weighed by the ratio of all three lists, by '
+        "the mean or the largest ratio of the pairs that its list is in, or by the pooled ratio (features in two or more "
+        "lists over the union). With a + b = 1 these are one and the same: w_diff = 1 / (1 + ln(N c) / (1 - b)) for every "
+        "ratio. The last tables therefore repeat them with the free line, and try multiples of w_diff."
+    )
+    heading = "Three vocabularies: which sets, and which weight for the difference set"
+    section = _tried(lab, 3, three_readings, "posterior", Section("three", heading, [text]))
+    free = _tried(lab, 3, three_differences, "posterior, free line", section, "free")
+    return replace(section, tables=[*section.tables, *free.tables])
 
 
 def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
@@ -104,6 +115,22 @@ def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     return {name: factor * plain for name, factor in factors.items()}
 
 
+def three_differences(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+    """Give the weights of every choice of w_diff for three vocabularies."""
+    model = Model.of(SearchOptions(line=line), table.n_images)
+    plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
+    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    pairs = _pair_ratios(table)
+    differences = {
+        "posterior, free line": d,
+        "w_diff by the mean pair ratio": model.difference(pairs.mean(axis=1)),
+        "w_diff by the largest pair ratio": model.difference(pairs.max(axis=1)),
+        "w_diff at ratio 0": model.difference(np.zeros(len(d))),
+        **{f"w_diff at ratio 0, times {times:g}": times * model.difference(np.zeros(len(d))) for times in (0.25, 0.5, 2, 4)},
+    }
+    return {name: np.where(shared, w, difference) * plain for name, difference in differences.items()}
+
+
 def exclusive_ratios(counts: npt.NDArray[np.int64]) -> Floats:
     """Give |in these lists and no other| / |in some of these lists and no other| of every set [Q, 2^K] (reading R1)."""
     below = counts.astype(np.float64)
@@ -127,21 +154,29 @@ def _pair_ratios(table: MatchTable) -> Floats:
 # -- Hamming Embedding: before or after the sets, 64 or 128 bits
 
 
+SETTINGS = ((20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0))  # threshold, sigma
+
+
 def hamming(lab: Laboratory) -> Section:
     """HE: before or after the sets are formed; its threshold and width."""
-    section = _tried(lab, 2, tested_sets, "b1 + HE", Section(
-        "hamming", "Hamming Embedding: its parameters, and sets before or after the test",
-        ["Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within the threshold are "
-         "in a list. The paper says \"default parameters\"; 64 bits, threshold 24, sigma 16 are those of Hamming Embedding."]))  # fmt: skip
+    text = (
+        "Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within "
+        'the threshold are in a list. The paper says "default parameters"; 64 bits, threshold 24, sigma 16 are those of '
+        "Hamming Embedding."
+    )
+    heading = "Hamming Embedding: its parameters, and sets before or after the test"
+    section = _tried(lab, 2, tested_sets, "b1 + HE", Section("hamming", heading, [text]))
     tables = []
     for name in lab.datasets:
-        settings = [(20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0)]
-        named = {f"{merge}, {threshold}, {sigma:g}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=lab.line(name))
-                 for merge in ("b1", "bayes", "posterior") for threshold, sigma in settings}  # fmt: skip
+        named = {
+            f"{merge}, {threshold}, {sigma:g}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=lab.line(name))
+            for merge in MERGES
+            for threshold, sigma in SETTINGS
+        }
         found = repeated(lab, name, 2, named)
-        rows = [[f"`{merge}`", *(cell(lab, name, found[f"{merge}, {t}, {s:g}"]) for t, s in settings)]
-                for merge in ("b1", "bayes", "posterior")]  # fmt: skip
-        tables.append(Table(f"{title(lab, name)}: threshold and sigma, 64 bits", ["rule", *(f"{t}, {s:g}" for t, s in settings)], rows))
+        rows = [[f"`{merge}`", *(cell(lab, name, found[f"{merge}, {t}, {s:g}"]) for t, s in SETTINGS)] for merge in MERGES]
+        head = ["rule", *(f"{threshold}, {sigma:g}" for threshold, sigma in SETTINGS)]
+        tables.append(Table(f"{title(lab, name)}: threshold and sigma, 64 bits", head, rows))
     return replace(section, tables=[*section.tables, *tables])
 
 
@@ -152,8 +187,8 @@ def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     terms = matcher.idf_squared(table)
     total = (terms * near).sum(axis=1)
     kept = np.flatnonzero(near.any(axis=1))
-    after = replace(table, query=table.query[kept], feature=table.feature[kept], image=table.image[kept], shared=near[kept] > 0,
-                    distance=None)  # fmt: skip
+    left = {name: getattr(table, name)[kept] for name in ("query", "feature", "image")}
+    after = replace(table, **left, shared=near[kept] > 0, distance=None)
     w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
     w_after, d_after = np.ones(len(total)), np.ones(len(total))
     several = np.zeros(len(total), bool)
@@ -176,19 +211,22 @@ def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
 
 def weights(lab: Laboratory) -> Section:
     """Idf and norm variants, and the idf of B2's pairs of words."""
-    section = _tried(lab, 2, joint_idf, "b2", Section("weights", "Idf and norm",
-                     ["`b2` may take the idf of a pair of words, ln(N / features that hold both), instead of the sum over both words."]))  # fmt: skip
+    text = "`b2` may take the idf of a pair of words, ln(N / features that hold both), instead of the sum over both words."
+    section = _tried(lab, 2, joint_idf, "b2", Section("weights", "Idf and norm", [text]))
     tables = []
     for name in lab.datasets:
         kinds = [(idf, norm) for idf in get_args(Idf) for norm in get_args(Norm)]
-        named = {f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=lab.line(name))
-                 for merge in ("b1", "bayes", "posterior") for idf, norm in kinds}  # fmt: skip
+        named = {
+            f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=lab.line(name))
+            for merge in MERGES
+            for idf, norm in kinds
+        }
         found = repeated(lab, name, 2, named)
-        rows: list[list[str | Cell]] = []
+        rows: list[Cells] = []
         for idf, norm in kinds:
-            values = [found[f"{merge} {idf} {norm}"] for merge in ("b1", "bayes", "posterior")]
-            rows.append([f"idf {idf}, norm {norm}", *(cell(lab, name, one) for one in values),
-                         gain_cell(lab, name, values[2], values[0])])  # fmt: skip
+            values = [found[f"{merge} {idf} {norm}"] for merge in MERGES]
+            difference = gain_cell(lab, name, values[2], values[0])
+            rows.append([f"idf {idf}, norm {norm}", *(cell(lab, name, one) for one in values), difference])
         tables.append(Table(title(lab, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
     return replace(section, tables=[*section.tables, *tables])
 
@@ -198,38 +236,55 @@ def joint_idf(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     full = table.order == table.n_vocabularies
     held = np.maximum(table.counts[:, -1], 1)
     joint = np.maximum(np.log(table.n_images / held), 0.0)[table.query] ** 2
-    return {"b2": np.where(full, matcher.idf_squared(table).sum(axis=1), 0.0), "b2, idf of the pair": np.where(full, joint, 0.0)}
+    single = matcher.idf_squared(table).sum(axis=1)
+    return {"b2": np.where(full, single, 0.0), "b2, idf of the pair": np.where(full, joint, 0.0)}
 
 
 def lines(lab: Laboratory) -> Section:
     """The line of term 2 and the base of the logarithm."""
     tables = []
     for name in lab.datasets:
-        n = len(lab.datasets[name].images)
-        columns: dict[str, dict[str, Any]] = {f"b = {b:g}": {"line": (1 - b, b)} for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)}
-        # log10(N c) = ln(N c'): the base is a choice of c
-        columns["fitted, log base 10"] = {"line": lab.line(name), "c": float(np.exp(np.log10(n * 30)) / n)}
-        columns["fitted (other dataset)"] = {"line": lab.line(name)}
-        named = {f"{merge} {threshold} {label}": SearchOptions(merge=merge, hamming=threshold, **values)
-                 for merge in ("bayes", "posterior") for threshold in (None, HAMMING) for label, values in columns.items()}  # fmt: skip
+        columns = _lines_tried(lab, name)
+        named = {
+            f"{merge} {threshold} {label}": SearchOptions(merge=merge, hamming=threshold, **values)
+            for merge in BAYESIAN
+            for threshold in (None, HAMMING)
+            for label, values in columns.items()
+        }
         found = repeated(lab, name, 2, named)
-        rows = [[f"`{merge}`" + (" + HE" if threshold else ""), *(cell(lab, name, found[f"{merge} {threshold} {label}"]) for label in columns)]
-                for merge in ("bayes", "posterior") for threshold in (None, HAMMING)]  # fmt: skip
+        rows: list[Cells] = []
+        for merge in BAYESIAN:
+            for threshold, suffix in ((None, ""), (HAMMING, " + HE")):
+                values = (found[f"{merge} {threshold} {label}"] for label in columns)
+                rows.append([f"`{merge}`{suffix}", *(cell(lab, name, one) for one in values)])
         tables.append(Table(title(lab, name), ["rule", *columns], rows))
-    tables.append(_criteria(lab))
-    return Section("lines", "The line of term 2, and the base of the logarithm",
-                   ["a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last: which Hamming distance decides that a match of both "
-                    "vocabularies is true."], tables)  # fmt: skip
+    text = (
+        "a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last: which Hamming distance decides that a match "
+        "of both vocabularies is true."
+    )
+    return Section("lines", "The line of term 2, and the base of the logarithm", [text], [*tables, _criteria(lab)])
+
+
+def _lines_tried(lab: Laboratory, name: str) -> dict[str, dict[str, Any]]:
+    """Give the options of each line and prior that are tried, by name."""
+    n = len(lab.datasets[name].images)
+    tried: dict[str, dict[str, Any]] = {f"b = {b:g}": {"line": (1 - b, b)} for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)}
+    # log10(N c) = ln(N c'): the base is a choice of c
+    tried["fitted, log base 10"] = {"line": lab.line(name), "c": float(np.exp(np.log10(n * 30)) / n)}
+    tried["fitted (other dataset)"] = {"line": lab.line(name)}
+    return tried
 
 
 def _criteria(lab: Laboratory) -> Table:
+    """Fit term 2 with every reading of what a true match is."""
     rows = []
     for name in lab.datasets:
         bench = lab.equal(name, (0, 1))
         for criterion in get_args(truematches.Criterion):
             fit = lab.remembered(f"criterion {criterion}", bench, partial(_fitted, bench, criterion))
-            rows.append([TITLES.get(name, name), criterion, *(f"{fit[kind][0]:.3f} r + {fit[kind][1]:.3f}" for kind in ("free", "tied"))])
-    return Table("Fits of term 2", ["dataset", "a match of both is true if the distance is below 20 in", "free", "a + b = 1"], rows)
+            rows.append([called(name), criterion, equation(fit["free"]), equation(fit["tied"])])
+    head = ["dataset", "a match of both is true if the distance is below 20 in", "free", "a + b = 1"]
+    return Table("Fits of term 2", head, rows)
 
 
 def _fitted(bench: Bench, criterion: truematches.Criterion) -> dict[str, Any]:
@@ -238,25 +293,42 @@ def _fitted(bench: Bench, criterion: truematches.Criterion) -> dict[str, Any]:
 
 def sets(lab: Laboratory) -> Section:
     """Sets of features or of images."""
-    return _compared(lab, Section("sets", "Sets of features or of images", ["An image is in the intersection if it has a feature in each "
-                     "list, not necessarily the same one."]),
-                     lambda line: {f"{merge}{suffix}, {kind} sets": SearchOptions(merge=merge, hamming=threshold, sets=kind, line=line)
-                                   for suffix, threshold in (("", None), (" + HE", HAMMING))
-                                   for merge in ("b1", "bayes", "posterior") for kind in ("feature", "image")
-                                   if (merge, kind) != ("b1", "image")},
-                     lambda rule: "b1" + (" + HE" if "+ HE" in rule else "") + ", feature sets")  # fmt: skip
+    text = "An image is in the intersection if it has a feature in each list, not necessarily the same one."
+
+    def rules(line: Line) -> dict[str, SearchOptions]:
+        tried: list[tuple[Merge, Sets]] = [("b1", "feature"), *itertools.product(BAYESIAN, get_args(Sets))]
+        return {
+            f"{merge}{suffix}, {kind} sets": SearchOptions(merge=merge, hamming=threshold, sets=kind, line=line)
+            for suffix, threshold in (("", None), (" + HE", HAMMING))
+            for merge, kind in tried
+        }
+
+    def base_of(rule: str) -> str:
+        return f"b1{' + HE' if '+ HE' in rule else ''}, feature sets"
+
+    return _compared(lab, Section("sets", "Sets of features or of images", [text]), rules, base_of)
 
 
 def bursts(lab: Laboratory) -> Section:
     """Variants of burstiness."""
-    return _compared(lab, Section("bursts", "Burstiness: which variant, on which set", ["With Hamming Embedding, two vocabularies. The paper "
-                     "weighs the difference set only."]),
-                     lambda line: {f"{merge} + HE{', ' if kind != 'none' else ''}{kind if kind != 'none' else ''}"
-                                   + (f" on {on}" if kind != "none" else ""):
-                                   SearchOptions(merge=merge, hamming=HAMMING, burstiness=kind, burstiness_on=on, line=line)
-                                   for merge in ("b1", "bayes", "posterior") for kind in ("none", "intra", "inter", "both")
-                                   for on in (("all", "difference") if merge == "bayes" and kind != "none" else ("all",))},
-                     lambda rule: "b1 + HE")  # fmt: skip
+    text = "With Hamming Embedding, two vocabularies. The paper weighs the difference set only."
+    section = Section("bursts", "Burstiness: which variant, on which set", [text])
+    return _compared(lab, section, _burst_rules, lambda rule: "b1 + HE")
+
+
+def _burst_rules(line: Line) -> dict[str, SearchOptions]:
+    """Give every kind of burstiness; on both sets, and for Bayes also on the difference set alone."""
+    rules = {}
+    kinds: tuple[Burstiness, ...] = ("none", "intra", "inter", "both")
+    for merge, kind in itertools.product(MERGES, kinds):
+        options = SearchOptions(merge=merge, hamming=HAMMING, burstiness=kind, burstiness_on="all", line=line)
+        if kind == "none":
+            rules[f"{merge} + HE"] = options
+            continue
+        rules[f"{merge} + HE, {kind} on all"] = options
+        if merge == "bayes":
+            rules[f"{merge} + HE, {kind} on difference"] = replace(options, burstiness_on="difference")
+    return rules
 
 
 def _compared(
@@ -274,34 +346,29 @@ def _compared(
     return replace(section, tables=tables)
 
 
-def _tried(
-    lab: Laboratory, count: int, weigh: Callable[[Matcher, MatchTable, Line], Weights], base: str, section: Section
-) -> Section:
+def _tried(lab: Laboratory, count: int, weigh: Weigh, base: str, section: Section, line: str = "tied") -> Section:
     """Judge weights on match tables, averaged over disjoint sets of seeds; each beside a base."""
     tables = []
     for name in lab.datasets:
-        runs = [_judged(lab, lab.equal(name, seeds), weigh, lab.line(name)) for seeds in lab.repeats(count)]
+        runs = [_judged(lab, lab.equal(name, seeds), weigh, lab.line(name, line)) for seeds in lab.repeats(count)]
         found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
         rows = [_row(lab, name, rule, values, found[base]) for rule, values in found.items()]
-        tables.append(Table(f"{title(lab, name)}, {len(runs)} sets of {count} seeds", ["weight", "value", f"difference to {base}"], rows))
+        caption = f"{title(lab, name)}, {len(runs)} sets of {count} seeds"
+        tables.append(Table(caption, ["weight", "value", f"difference to {base}"], rows))
     return replace(section, tables=tables)
 
 
-def _judged(lab: Laboratory, bench: Bench, weigh: Callable[[Matcher, MatchTable, Line], Weights], line: Line) -> dict[str, Values]:
-    matchers: list[Matcher] = []
+def _judged(lab: Laboratory, bench: Bench, weigh: Weigh, line: Line) -> dict[str, Values]:
+    @cache
+    def matcher() -> Matcher:
+        return Matcher(bench)
 
     def score(question: int) -> dict[str, Any]:
-        if not matchers:
-            matchers.append(Matcher(bench))
-        table = matchers[0].table(question)
-        return {name: matchers[0].scores(table, values) for name, values in weigh(matchers[0], table, line).items()}
+        table = matcher().table(question)
+        return {name: matcher().scores(table, values) for name, values in weigh(matcher(), table, line).items()}
 
     return lab.judged(f"{weigh.__name__} {VERSION} {line}", bench, score)
 
 
-def _row(lab: Laboratory, name: str, rule: str, values: Values, base: Values) -> list[str | Cell]:
-    difference: str | Cell = "" if values == base else gain_cell(lab, name, values, base)
-    return [rule, cell(lab, name, values), difference]
-
-
-SECTIONS: Sequence[Callable[[Laboratory], Section]] = (ablations, sets, lines, weights, three, hamming, bursts)
+def _row(lab: Laboratory, name: str, rule: str, values: Values, base: Values) -> Cells:
+    return [rule, cell(lab, name, values), "" if values == base else gain_cell(lab, name, values, base)]

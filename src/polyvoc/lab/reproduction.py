@@ -5,26 +5,43 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from polyvoc import __version__
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.lab import datasets, efficiency, longcodes, openpoints, paperfigures, papertables, plots, reportpage
-from polyvoc.lab.cells import TITLES, short
+from polyvoc.lab.cells import called, short
 from polyvoc.lab.datasets import Dataset
 from polyvoc.lab.laboratory import Laboratory, Plan
 from polyvoc.lab.report import Report, Section
 from polyvoc.lab.workbench import Workbench
 
 Experiment = Callable[[Laboratory], Section]
-EXPERIMENTS: Sequence[Experiment] = (
-    papertables.table2, papertables.table3, papertables.table4, papertables.table5, papertables.table6,
-    paperfigures.figure2, paperfigures.figure3, paperfigures.figure4, paperfigures.figure5, paperfigures.figure6,
-    paperfigures.figure7, efficiency.efficiency, papertables.assigned, *openpoints.SECTIONS, longcodes.codes,
-)  # fmt: skip
+EXPERIMENTS: Mapping[str, Experiment] = {  # by the id of the section
+    "table2": papertables.table2,
+    "table3": papertables.table3,
+    "table4": papertables.table4,
+    "table5": papertables.table5,
+    "table6": papertables.table6,
+    "figure2": paperfigures.figure2,
+    "figure3": paperfigures.figure3,
+    "figure4": paperfigures.figure4,
+    "figure5": paperfigures.figure5,
+    "figure6": paperfigures.figure6,
+    "figure7": paperfigures.figure7,
+    "efficiency": efficiency.efficiency,
+    "assignment": papertables.assigned,
+    "ablations": openpoints.ablations,
+    "sets": openpoints.sets,
+    "lines": openpoints.lines,
+    "weights": openpoints.weights,
+    "three": openpoints.three,
+    "hamming": openpoints.hamming,
+    "bursts": openpoints.bursts,
+    "codes": longcodes.codes,
+}
 USED = ("holidays", "oxford", "ukbench")  # by the paper
 TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin
 REPORT, NUMBERS, PLOTS = "report.html", "report.json", "plots"
@@ -41,11 +58,13 @@ def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan,
         found = {name: datasets.first_questions(dataset, plan.questions) for name, dataset in found.items()}
     folder = train or next((path for path in _folders(data) if path.name.lower().startswith(TRAINING)), None)
     if folder is None:
-        raise OptionError(f"{data} has no folder of training photographs (train*, flickr*, photos*); give one with --train FOLDER")
+        raise OptionError(
+            f"{data} has no folder of training photographs (train*, flickr*, photos*); give one with --train FOLDER"
+        )
     photographs = datasets.list_images(folder)
     others = photographs[1::2] if distractors is None else datasets.list_images(distractors)
     training = photographs[0::2] if distractors is None else photographs
-    missing = tuple(TITLES[name] for name in USED if name not in found)
+    missing = tuple(called(name) for name in USED if name not in found)
     return Laboratory(workbench, plan, found, training[: plan.training], others, missing, folder.name)
 
 
@@ -71,15 +90,14 @@ def _folders(data: Path) -> list[Path]:
 
 def run(lab: Laboratory, chosen: Sequence[str] = ()) -> Report:
     """Run the experiments, all or those named; what was measured before is taken from the cache."""
-    names = [experiment.__name__ for experiment in EXPERIMENTS]
-    unknown = sorted(set(chosen) - set(names))
+    unknown = sorted(set(chosen) - set(EXPERIMENTS))
     if unknown:
-        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(names)}")
+        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
     sections = []
-    wanted = [experiment for experiment in EXPERIMENTS if not chosen or experiment.__name__ in chosen]
-    for number, experiment in enumerate(wanted):
-        lab.workbench.progress(f"experiments: {experiment.__name__}", number, len(wanted))
-        sections.append(experiment(lab))
+    wanted = [name for name in EXPERIMENTS if not chosen or name in chosen]
+    for number, name in enumerate(wanted):
+        lab.workbench.progress(f"experiments: {name}", number, len(wanted))
+        sections.append(EXPERIMENTS[name](lab))
     lab.workbench.progress("experiments: done", len(wanted), len(wanted))
     return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
 
@@ -98,9 +116,12 @@ def write(report: Report, out: Path) -> Path:
 
 
 def _subtitle(lab: Laboratory) -> str:
-    used = ", ".join(f"{len(dataset.images):,} photographs of {TITLES.get(name, name)}" for name, dataset in lab.datasets.items())
-    return (f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own where "
-            "there is one; databases of another size do not have its absolute figures, differences between rules can be compared.")  # fmt: skip
+    used = ", ".join(f"{len(dataset.images):,} photographs of {called(name)}" for name, dataset in lab.datasets.items())
+    return (
+        f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own "
+        "where there is one; databases of another size do not have its absolute figures, differences between rules can be "
+        "compared."
+    )
 
 
 def _facts(lab: Laboratory) -> list[tuple[str, str]]:
@@ -108,15 +129,17 @@ def _facts(lab: Laboratory) -> list[tuple[str, str]]:
     facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
     for name, dataset in lab.datasets.items():
         told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
-        facts.append((TITLES.get(name, name), "; ".join([told, *dataset.notes])))
+        facts.append((called(name), "; ".join([told, *dataset.notes])))
+    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes)
+    trained = f"{lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"
+    most = lab.workbench.features.max_features
     facts += [
-        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {', '.join(short(plan.words(s)) for s in lab.sizes)}; "
-                         f"trained on {lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"),
+        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
         ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
-        ("features", "OpenCV SIFT as rootSIFT, at most 3,000 per photograph (the paper: Hessian-affine SIFT)"),
-        ("term 2", "a + b = 1, fitted on the other dataset, never on the one that is judged"),
+        ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
+        ("term 2", lab.origin),
         ("intervals", "95 %, bootstrap over questions; questions about the same thing are drawn together"),
-    ]  # fmt: skip
+    ]
     if lab.missing:
         facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))
     return facts
@@ -124,8 +147,3 @@ def _facts(lab: Laboratory) -> list[tuple[str, str]]:
 
 def _machine() -> str:
     return f"{platform.system()}, {os.cpu_count()} cores"
-
-
-def smaller(plan: Plan, questions: int | None) -> Plan:
-    """Give a plan with fewer questions, if a number is given."""
-    return plan if questions is None else replace(plan, questions=questions)

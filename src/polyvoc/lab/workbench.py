@@ -21,7 +21,7 @@ from polyvoc import __version__, storage
 from polyvoc.engine import Engine
 from polyvoc.features import root_sift
 from polyvoc.lab.datasets import Dataset, Kind, Question
-from polyvoc.lab.featurestore import FeatureStore
+from polyvoc.lab.featurestore import FeatureStore, keep
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words
 from polyvoc.training import Sample, train
@@ -75,7 +75,7 @@ class Workbench:
         for number, part in enumerate(store.parts):
             folder = self.cache / "words" / digest(part.name, vocabulary.fingerprint)
             if not folder.is_dir():
-                storage.write_folder(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
+                keep(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
             rows = len(store.sift(number))
             bits = storage.map_array(folder / "signatures.npy", np.uint64, (rows,)) if vocabulary.bits else None
             found.append((storage.map_array(folder / "words.npy", np.int32, (rows,)), bits))
@@ -167,8 +167,8 @@ class Bench:
         return found
 
     def first(self, count: int) -> Bench:
-        """Give the same with the first vocabularies only."""
-        return self.chosen(range(count))
+        """Give the same with the first vocabularies only, all of them if there are no more."""
+        return self.chosen(range(min(count, len(self.vocabularies))))
 
     def chosen(self, numbers: Sequence[int]) -> Bench:
         """Give the same with some of the vocabularies."""

@@ -1,0 +1,48 @@
+"""Datasets and benches to experiment with: of random worlds, of photographs, of descriptors drawn on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from polyvoc.lab.datasets import Dataset, Question
+from polyvoc.lab.featurestore import FeatureStore
+from polyvoc.lab.measures import Truth
+from polyvoc.lab.vectorfiles import Described, SiftGeo, write_siftgeo
+from polyvoc.lab.workbench import Bench
+from worlds import World
+
+
+def world_bench(world: World) -> Bench:
+    """Give the bench of a world: its images are the database, its query asks from outside."""
+    n_images = len(world.images)
+    counts = [len(words) for words in (*world.images, world.words)]
+    files = tuple(Path(str(number)) for number in range(n_images + 1))
+    store = FeatureStore(files, "world", (), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
+    question = Question("query", files[-1], None)
+    truths = {"": (Truth(frozenset({0})),)}
+    dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
+    vocabularies: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
+    signatures = np.concatenate([*world.image_signatures, world.query_signatures])
+    return Bench(dataset, store, np.concatenate([*world.images, world.words]), signatures, vocabularies, "world")
+
+
+def described(n: int, seed: int = 0, dimension: int = 128) -> Described:
+    """Give n random features of a picture of 100 x 100 pixels."""
+    rng = np.random.default_rng([4, seed])
+    xy, scale, angle = rng.uniform(0, 100, (n, 2)), rng.uniform(1, 9, n), rng.uniform(0, 359, n)
+    values = rng.integers(0, 256, (n, dimension))
+    return Described(xy.astype(np.float32), scale.astype(np.float32), angle.astype(np.float32), values.astype(np.uint8))
+
+
+def write_descriptors(folder: Path, counts: Sequence[int]) -> list[Path]:
+    """Write a `.siftgeo` file of random features for each count."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{number:04d}.siftgeo" for number in range(len(counts))]
+    for number, (file, count) in enumerate(zip(files, counts, strict=True)):
+        write_siftgeo(file, SiftGeo.of(described(count, number)))
+    return files

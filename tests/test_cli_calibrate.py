@@ -1,0 +1,241 @@
+"""`polyvoc calibrate`: what people type and read, and the line that an index keeps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from polyvoc.catalogue import Catalogue
+from polyvoc.checking import check
+from polyvoc.cli import app
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index import Index
+from polyvoc.lab import calibration
+from polyvoc.records import SearchOptions
+from polyvoc.vocabulary import Vocabulary
+from polyvoc.writer import IndexWriter
+from samples import unflushed
+from views import SCENES, VIEWS, write_views
+
+__all__ = ["unflushed"]
+
+LINE = (0.7, 0.25)
+SOURCE = {"pairs": 30}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def refuse(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("polyvoc: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_views(tmp_path_factory.mktemp("views"))
+
+
+@pytest.fixture(scope="module")
+def made(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("index") / "views.polyvoc"
+    with IndexWriter.open(path, vocabularies) as writer:
+        writer.update([views])
+    return path
+
+
+@pytest.fixture
+def index(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "views.polyvoc"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
+    given: list[object] = []
+    for number, vocabulary in enumerate(vocabularies):
+        vocabulary.save(tmp_path / "words" / str(number))
+        given += ["--vocabulary", tmp_path / "words" / str(number)]
+    return given
+
+
+# -- an index without labels
+
+
+def test_an_index_calibrates_itself(index: Path) -> None:
+    told = answer("calibrate", "--index", index)
+    assert (told["index"], told["saved"]) == (str(index), False)
+    assert (told["questions"], told["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
+    with Index.open(index) as opened:
+        assert {**told} == {"index": str(index), **calibration.fit_verified(opened).as_dict(), "saved": False}
+        assert opened.default_options.line == SearchOptions().line
+
+
+def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
+    told = answer("calibrate", "--index", index, "--save")
+    assert told["saved"]
+    assert list(check(index)) == []
+    info = answer("info", "--index", index)
+    assert info["default_options"]["line"] == told["tied"]
+    assert f"line {tuple(told['tied'])}" in run("info", "--index", index).stdout
+    found = answer("search", views / "1" / "0.jpg", "--index", index)
+    assert found["options"]["line"] == told["tied"]
+    given = answer("search", views / "1" / "0.jpg", "--index", index, "--line", 0.5, 0.5)
+    assert given["options"]["line"] == [0.5, 0.5]
+
+
+def test_for_people(index: Path) -> None:
+    shown = run("calibrate", "--index", index)
+    assert shown.exit_code == 0
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"index         {index}"
+    assert lines[1].strip() == "18 questions, 36 pairs of photographs that show the same thing"
+    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points"]
+    assert shown.stderr.startswith("Use it: polyvoc search PHOTO --line 0.")
+    assert "--save" in shown.stderr
+    saved = run("calibrate", "--index", index, "--save")
+    assert saved.stdout.splitlines()[-1].startswith(f"saved         searches of {index} use 0.")
+    assert saved.stderr == ""
+
+
+def test_a_plot(index: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "term2.svg"
+    answer("calibrate", "--index", index, "--plot", plot)
+    assert plot.read_text(encoding="utf-8").startswith("<svg")
+    assert "no/term2.svg" in refuse("calibrate", "--index", index, "--plot", tmp_path / "no" / "term2.svg")
+
+
+def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path) -> None:
+    line = refuse("calibrate", "--index", index_path)
+    assert "12 photographs of the index were asked and 0 pairs show the same thing" in line
+    line = refuse("calibrate", "--index", index, "--queries", 2, "--save")
+    assert "4 pairs" in line
+    assert "--queries" in line
+    assert answer("info", "--index", index)["default_options"]["line"] == list(SearchOptions().line)  # nothing was saved
+    assert "queries=0 should be at least 1" in refuse("calibrate", "--index", index, "--queries", 0)
+    assert "does not exist" in refuse("calibrate", "--index", tmp_path / "none.polyvoc", "--save")
+    assert not (tmp_path / "none.polyvoc").exists()
+
+
+# -- datasets with labels
+
+
+def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
+    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
+    assert (told["dataset"], told["questions"], told["pairs"]) == ("groups", 18, 36)
+    assert sum(told["tied"]) == pytest.approx(1)
+    (test,) = told["tests"]
+    assert set(test) == {"dataset", "free", "tied", "raw"}
+    assert test["tied"]["gain"] > 0
+    shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
+    assert shown.exit_code == 0
+    assert "nats per true match" in shown.stdout
+    assert shown.stdout.splitlines()[0] == ("groups        18 questions, 36 pairs of photographs that show the same thing")
+    assert "--save" not in shown.stderr
+
+
+def test_the_folder_of_a_dataset_decides(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
+    assert "'holiday' is no dataset" in refuse("calibrate", "holiday", views, "--cache", cache, *words)
+    assert str(views) in refuse("calibrate", "holidays", views, "--cache", cache, *words)
+    assert "nowhere" in refuse(
+        "calibrate", "groups", views, "--test", "ukbench", tmp_path / "nowhere", "--cache", cache, *words
+    )
+    assert "two vocabularies" in refuse("calibrate", "groups", views, "--cache", cache, *words[:2])
+    assert "exclude each other" in refuse("calibrate", "groups", views, "--cache", cache, "--vocabularies", 2, *words)
+
+
+def test_flags_of_the_other_form_are_refused(views: Path, index: Path, words: list[object]) -> None:
+    assert "--save is for an index" in refuse("calibrate", "groups", views, "--save")
+    assert "--queries is for an index" in refuse("calibrate", "groups", views, "--queries", 5)
+    assert "the folder of groups is missing" in refuse("calibrate", "groups")
+    for flag in (["--test", "groups", views], words[:2], ["--vocabularies", 2], ["--cache", views]):
+        assert f"{flag[0]} needs a dataset" in refuse("calibrate", "--index", index, *flag)
+
+
+# -- the line in the index
+
+
+def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
+    before = Index.open(index)
+    commit = before.home.catalogue.fact("commit")
+    with IndexWriter.open(index) as writer:
+        writer.save_line(LINE, SOURCE)
+    assert before.default_options.line == SearchOptions().line  # a snapshot stays as it is
+    with Index.open(index) as opened:
+        assert opened.default_options.line == LINE
+        assert opened.home.catalogue.fact("line") == {"a": LINE[0], "b": LINE[1], "source": SOURCE}
+        assert opened.home.catalogue.fact("commit") == commit + 1
+    with IndexWriter.open(index) as writer:
+        writer.remove([views / "0"])
+        writer.update([views])
+    with Index.open(index) as opened:
+        assert opened.default_options.line == LINE
+        assert len(opened) == SCENES * VIEWS
+    with IndexWriter.open(index) as writer:
+        writer.save_line((0.5, 0.5), SOURCE)
+    assert Index.open(index).default_options.line == (0.5, 0.5)
+    assert list(check(index)) == []
+
+
+def test_what_waits_is_committed_with_the_line(index: Path, views: Path) -> None:
+    with Index.open(index) as opened:
+        found = opened.features(views / "0" / "0.jpg")
+    with IndexWriter.open(index) as writer:
+        writer.add("another", found)
+        writer.save_line(LINE, SOURCE)
+    with Index.open(index) as opened:
+        assert len(opened) == SCENES * VIEWS + 1
+        assert opened.default_options.line == LINE
+
+
+@pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
+def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
+    with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
+        writer.save_line(line, SOURCE)
+    assert Index.open(index).default_options.line == SearchOptions().line
+
+
+def test_an_index_without_a_line_works(index: Path) -> None:
+    with Index.open(index) as opened:
+        assert opened.home.read_line() is None
+        with pytest.raises(DamagedError, match="'line' is missing"):
+            opened.home.catalogue.fact("line")
+    assert list(check(index)) == []
+
+
+def test_a_damaged_line_is_told(index: Path) -> None:
+    catalogue = Catalogue.open(index, writable=True)
+    with catalogue.transaction():
+        catalogue.put_facts({"line": {"a": 0.5}})
+    catalogue.close()
+    assert any("the fact 'line' cannot be" in line for line in check(index))
+    catalogue = Catalogue.open(index, writable=True)
+    with catalogue.transaction():
+        catalogue.put_facts({"line": {"a": 0.5, "b": 0.5, "source": {}}})
+        catalogue.write("UPDATE facts SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
+    catalogue.close()
+    assert any("'line'" in line for line in check(index))
+    with pytest.raises(DamagedError, match="'line' is missing or damaged"):
+        Index.open(index)

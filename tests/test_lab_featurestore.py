@@ -1,0 +1,239 @@
+"""The store gives the features of the files, extracts each part once, and survives interruptions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benches import described, write_descriptors
+from polyvoc.errors import DatasetError, UnreachableError
+from polyvoc.features import extract, extract_many, root_sift
+from polyvoc.lab import featurestore
+from polyvoc.lab.datasets import Kind
+from polyvoc.lab.featurestore import FeatureStore, keep
+from polyvoc.lab.vectorfiles import Hesaff, SiftGeo, write_hesaff, write_siftgeo
+from polyvoc.lab.workbench import silent
+from polyvoc.records import FeatureOptions
+from samples import unflushed
+
+__all__ = ["unflushed"]  # a fixture of this module
+
+OPTIONS = FeatureOptions(max_features=80)
+
+
+class Reader:
+    """Extracts as ever, and remembers which files it was asked for; breaks off after some."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self.last: int | None = None
+
+    def __call__(self, sources: Iterable[Path], *arguments: Any, **options: Any) -> Iterator[Any]:
+        for path, found in extract_many(sources, *arguments, **options):
+            if self.last is not None and len(self.files) == self.last:
+                raise KeyboardInterrupt
+            self.files.append(path.name)
+            yield path, found
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """Parts of 4 files, and a list of the files that were read."""
+    watched = Reader()
+    monkeypatch.setattr(featurestore, "PART", 4)
+    monkeypatch.setattr(featurestore, "extract_many", watched)
+    return watched
+
+
+def listed(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jpg"))
+
+
+def opened(cache: Path, files: list[Path], kind: Kind = "photographs", options: FeatureOptions = OPTIONS) -> FeatureStore:
+    return FeatureStore.open(cache, files, kind, options, silent)
+
+
+def test_features_are_those_of_extract(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    files = listed(photographs)
+    store = opened(tmp_path, files)
+    assert len(store) == 12 and len(store.parts) == 3 and store.problems == ()
+    for number, file in enumerate(files):
+        found = extract(file, OPTIONS)
+        assert np.array_equal(store.descriptors(number), found.descriptors)  # to the last bit
+        assert np.array_equal(store.geometry(number), np.column_stack([found.xy, found.scale, found.angle]))
+        assert store.starts[number + 1] - store.starts[number] == len(found)
+    assert store.n_features == store.starts[-1] == sum(len(store.sift(part)) for part in range(3))
+    assert store.sift(0).dtype == np.uint8
+
+
+def test_a_second_opening_reads_nothing(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    first = opened(tmp_path, listed(photographs))
+    assert len(reader.files) == 12
+    second = opened(tmp_path, listed(photographs))
+    assert len(reader.files) == 12
+    assert second.digest == first.digest and np.array_equal(second.sift(2), first.sift(2))
+
+
+def test_only_a_missing_part_is_read_again(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    files = listed(photographs)
+    before = opened(tmp_path, files)
+    descriptors = before.descriptors(5)
+    shutil.rmtree(before.parts[1])
+    reader.files.clear()
+    seen: list[tuple[str, int, int]] = []
+    after = FeatureStore.open(tmp_path, files, "photographs", OPTIONS, lambda *told: seen.append(told))
+    assert reader.files == [file.name for file in files[4:8]]
+    assert np.array_equal(after.descriptors(5), descriptors)
+    assert seen == [("features", done, 12) for done in (9, 10, 11, 12)]  # the others were done before
+
+
+def test_an_interruption_leaves_whole_parts(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    files = listed(photographs)
+    reader.last = 6
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path, files)
+    kept = list((tmp_path / "features").iterdir())
+    assert len(kept) == 1 and "." not in kept[0].name
+    reader.last = None
+    reader.files.clear()
+    assert opened(tmp_path, files).n_features > 0
+    assert reader.files == [file.name for file in files[4:]]
+
+
+def test_a_changed_photograph_is_read_again_with_its_part(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    folder = Path(shutil.copytree(photographs, tmp_path / "photographs"))
+    files = listed(folder)
+    before = opened(tmp_path / "cache", files)
+    reader.files.clear()
+    shutil.copy(files[0], files[9])
+    after = opened(tmp_path / "cache", files)
+    assert reader.files == [file.name for file in files[8:]]
+    assert after.digest != before.digest
+    assert np.array_equal(after.descriptors(9), before.descriptors(0))
+    os.utime(files[0], ns=(1, 1))  # the same size, another time of change
+    opened(tmp_path / "cache", files)
+    assert reader.files == [file.name for file in (*files[8:], *files[:4])]
+
+
+def test_a_broken_photograph_is_told_and_has_no_features(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+    files = listed(photographs)[:3]
+    broken = tmp_path / "broken.jpg"
+    broken.write_text("no photograph")
+    store = opened(tmp_path, [files[0], broken, *files[1:]])
+    assert [problem.path for problem in store.problems] == [str(broken)]
+    assert "broken.jpg" in store.problems[0].reason
+    assert store.descriptors(1).shape == (0, 128) and store.geometry(1).shape == (0, 4)
+    assert np.array_equal(store.descriptors(2), extract(files[1], OPTIONS).descriptors)
+    assert opened(tmp_path, [files[0], broken, *files[1:]]).problems == store.problems
+
+
+def test_a_photograph_that_cannot_be_read_now_is_not_remembered(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = listed(photographs)[:2]
+
+    def busy(sources: Iterable[Path], *arguments: Any, **options: Any) -> Iterator[Any]:
+        yield files[0], UnreachableError("a.jpg: cannot be opened (Input/output error)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(featurestore, "extract_many", busy)
+        with pytest.raises(UnreachableError, match="Input/output error"):
+            opened(tmp_path, files)
+    assert opened(tmp_path, files).problems == ()
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"away\.jpg: cannot be read \(No such file or directory\)"):
+        opened(tmp_path, [tmp_path / "away.jpg"])
+
+
+def test_published_descriptors(tmp_path: Path) -> None:
+    features = described(30)
+    write_siftgeo(tmp_path / "a.siftgeo", SiftGeo.of(features))
+    store = opened(tmp_path, [tmp_path / "a.siftgeo"], "siftgeo")
+    assert np.array_equal(store.sift(0), features.descriptors)
+    assert np.array_equal(store.descriptors(0), root_sift(features.descriptors))
+    expected = np.column_stack([features.xy, features.scale, features.angle])
+    assert np.allclose(store.geometry(0), expected, atol=1e-3)
+    ellipse = np.tile(np.array([0.25, 0.0, 0.04], np.float32), (30, 1))  # half axes of 2 and 5 pixels
+    write_hesaff(tmp_path / "a.hesaff.sift", Hesaff(features.xy, ellipse, features.descriptors))
+    store = opened(tmp_path, [tmp_path / "a.hesaff.sift"], "hesaff")
+    assert np.array_equal(store.sift(0), features.descriptors)
+    assert np.allclose(store.geometry(0)[:, :2], features.xy, atol=1e-3)
+    assert np.allclose(store.geometry(0)[:, 2:], [2 * np.sqrt(10), 0])
+
+
+def test_descriptors_of_another_length_are_refused(tmp_path: Path) -> None:
+    write_siftgeo(tmp_path / "a.siftgeo", SiftGeo.of(described(3, dimension=64)))
+    with pytest.raises(DatasetError, match=r"a\.siftgeo: descriptors of 64 numbers; 128 are expected"):
+        opened(tmp_path, [tmp_path / "a.siftgeo"], "siftgeo")
+
+
+# -- samples
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureStore:
+    """11 files in parts of 4, some of them empty: 60 features, all different."""
+    monkeypatch.setattr(featurestore, "PART", 4)
+    return opened(tmp_path, write_descriptors(tmp_path / "files", [9, 0, 6, 5, 0, 0, 0, 0, 20, 19, 1]), "siftgeo")
+
+
+def numbers_of(store: FeatureStore, sample: np.ndarray) -> list[int]:
+    """Give the numbers of the features that a sample consists of."""
+    every = [row.tobytes() for file in range(len(store)) for row in store.descriptors(file)]
+    places = {row: number for number, row in enumerate(every)}
+    assert len(places) == store.n_features
+    return [places[row.tobytes()] for row in sample]
+
+
+def test_a_sample_above_the_total_is_everything_in_order(counted: FeatureStore) -> None:
+    for limit in (60, 61, 10**9):
+        assert numbers_of(counted, counted.sample(limit, 0)) == list(range(60))
+
+
+def test_a_sample_depends_on_its_seed_alone(counted: FeatureStore) -> None:
+    drawn = numbers_of(counted, counted.sample(25, 7))
+    assert drawn == sorted(set(drawn)) and len(drawn) == 25
+    assert numbers_of(counted, counted.sample(25, 7)) == drawn
+    assert numbers_of(counted, counted.sample(25, 8)) != drawn
+
+
+def test_every_feature_has_the_same_chance(counted: FeatureStore) -> None:
+    times = np.zeros(60)
+    for seed in range(300):
+        times[numbers_of(counted, counted.sample(20, seed))] += 1
+    assert times.mean() == 100
+    assert times.min() > 60 and times.max() < 140  # 5 standard deviations of 8.2
+
+
+def test_no_files_are_no_features(tmp_path: Path) -> None:
+    store = opened(tmp_path, [])
+    assert len(store) == 0 and store.n_features == 0 and store.problems == ()
+    assert store.sample(10, 0).shape == (0, 128)
+
+
+# -- names
+
+
+def test_the_digest_changes_with_files_and_options(photographs: Path, tmp_path: Path) -> None:
+    files = listed(photographs)[:2]
+    some = opened(tmp_path, files)
+    assert opened(tmp_path, files[:1]).digest != some.digest
+    assert opened(tmp_path, files[::-1]).digest != some.digest
+    fewer = opened(tmp_path, files, options=FeatureOptions(max_features=10))
+    assert fewer.digest != some.digest and fewer.n_features == 20
+
+
+def test_the_quicker_of_two_processes_writes(tmp_path: Path) -> None:
+    keep(tmp_path / "a", {"numbers": np.arange(3)}, {"by": "me"})
+    content = (tmp_path / "a" / "numbers.npy").read_bytes()
+    keep(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
+    assert (tmp_path / "a" / "numbers.npy").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

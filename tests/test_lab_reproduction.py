@@ -1,0 +1,299 @@
+"""Every table and figure of the paper on drawn photographs: all of it runs, is remembered, and becomes a page."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from polyvoc.errors import DatasetError, OptionError
+from polyvoc.lab import cells, efficiency, laboratory, longcodes, paperfigures, papertables, reproduction, workbench
+from polyvoc.lab.evaluation import rules
+from polyvoc.lab.laboratory import FULL, QUICK, Laboratory, Plan, mean_values
+from polyvoc.lab.matchtable import Matcher
+from polyvoc.lab.report import Cell, Report, Section
+from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.records import FeatureOptions, SearchOptions
+from samples import photograph, unflushed
+
+__all__ = ["unflushed"]
+
+SECTIONS = [
+    *(f"table{number}" for number in range(2, 7)),
+    *(f"figure{number}" for number in range(2, 8)),
+    *("efficiency", "assignment", "ablations", "sets", "lines", "weights", "three", "hamming", "bursts", "codes"),
+]
+# The sizes of the paper shrink to 50, 100, 250 and 500 words.
+TINY = Plan("tiny", 0.005, sizes=(10_000, 20_000, 50_000, 100_000), most=3, repeats=1, distractors=(0, 6, 20), images=100)
+
+
+def draw(folder: Path, names: list[str], seed: int) -> None:
+    """Draw views of one scene: as it is, a part of it, turned, turned the other way and darker."""
+    scene = Image.open(photograph(folder / f"{names[0]}.png", seed))
+    width, height = scene.size
+    views = [
+        scene.crop((width // 12, height // 12, width, height)),
+        scene.rotate(8, Image.Resampling.BICUBIC),
+        scene.rotate(-15, Image.Resampling.BICUBIC).point([int(level * 0.8) for level in range(256)] * 3),
+    ]
+    for name, view in zip(names[1:], views, strict=False):
+        view.save(folder / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holidays of 8 scenes, Ukbench of 5, 40 other photographs; two files are broken."""
+    folder = tmp_path_factory.mktemp("data")
+    for scene in range(8):
+        draw(folder / "holidays8", [f"{1000 + scene}{view:02d}" for view in range(3)], 100 + scene)
+    for scene in range(5):
+        draw(folder / "ukbench5", [f"ukbench{4 * scene + view:05d}" for view in range(4)], 200 + scene)
+    for number in range(40):
+        photograph(folder / "train" / f"{number:02d}.png", 300 + number)
+    for broken in (folder / "holidays8" / "100003.jpg", folder / "train" / "broken.jpg"):
+        broken.write_text("no photograph")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laboratory, "PER_WORD", 4)
+        bench = Workbench(tmp_path_factory.mktemp("cache"), FeatureOptions(max_features=60))
+        yield reproduction.set_up(data, None, None, TINY, bench)
+
+
+@pytest.fixture(scope="module")
+def report(lab: Laboratory) -> Report:
+    return reproduction.run(lab)
+
+
+def section(report: Report, name: str) -> Section:
+    return next(section for section in report.sections if section.id == name)
+
+
+def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
+    """Give the cells of a table by the names of its rows."""
+    return {str(row.cells[0]): list(row.cells[1:]) for row in section.tables[table].lines}
+
+
+def never(*arguments: Any, **options: Any) -> Any:
+    raise AssertionError("this was done before")
+
+
+# -- the whole
+
+
+def test_every_table_and_figure_is_there(report: Report) -> None:
+    assert [section.id for section in report.sections] == SECTIONS == list(reproduction.EXPERIMENTS)
+    for part in report.sections:
+        assert part.tables or part.figures
+        for table in part.tables:
+            assert table.lines, f"{part.id}: {table.caption}"
+    drawn = [section.id for section in report.sections if section.figures]
+    assert drawn == [f"figure{number}" for number in range(2, 8)]
+
+
+def test_facts_say_what_was_used_and_what_is_missing(report: Report) -> None:
+    facts = dict(report.facts)
+    assert facts["Holidays"].startswith("25 images, 8 questions, mAP")
+    assert facts["Ukbench"] == "20 images, 20 questions, N-S"
+    assert facts["not at hand"] == "Oxford: the paper's figures are shown, ours are missing"
+    assert facts["vocabularies"].startswith("3 of 100 words, 3 each of 0.05K, 0.1K, 0.25K; trained on 1,")
+    assert "of 21 photographs of train" in facts["vocabularies"]
+    assert facts["features"].startswith("OpenCV SIFT as rootSIFT, at most 60 per photograph")
+    assert "25 photographs of Holidays, 20 photographs of Ukbench" in report.subtitle
+
+
+def test_numbers_are_beside_those_of_the_paper(report: Report) -> None:
+    third = cells_of(section(report, "table3"))
+    assert [cell.paper for cell in third["`b1`"]] == [49.87, 50.49, 56.64]
+    assert [cell.paper for cell in third["`posterior`"]] == [None, None, None]
+    gains = cells_of(section(report, "table3"), 2)
+    assert gains["`bayes` - `b1`"][0].paper == 8.64
+    assert gains["`bayes` - `b1`"][0].difference
+    assert third["`bayes`"][0].value - third["`b1`"][0].value == pytest.approx(gains["`bayes` - `b1`"][0].value)
+    assert cells_of(section(report, "efficiency"))["`b1`"][0].paper == 8.0
+    assert cells_of(section(report, "efficiency"))["`b1`"][1].paper is None  # not a million images
+
+
+def test_the_report_comes_back_from_json(report: Report) -> None:
+    told = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert Report.from_dict(told).as_dict() == report.as_dict()
+
+
+def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: Path) -> None:
+    page = reproduction.write(report, tmp_path / "out")
+    assert page == tmp_path / "out" / "report.html"
+    text = page.read_text(encoding="utf-8")
+    for part in report.sections:
+        assert f'id="{part.id}"' in text
+    assert "src=" not in text  # it needs nothing else
+    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8")) == report.as_dict()
+    plots = sorted(path.name for path in (tmp_path / "out" / "plots").iterdir())
+    assert plots == [f"figure{name}.svg" for name in ("2", "3", "4", "5-1", "5-2", "6", "7")]
+    for name in plots:
+        assert ElementTree.parse(tmp_path / "out" / "plots" / name).getroot().tag.endswith("svg")
+
+
+def test_a_second_run_takes_everything_from_the_cache(lab: Laboratory, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "scores", never)
+    monkeypatch.setattr(Matcher, "table", never)
+    monkeypatch.setattr(workbench, "train", never)
+    monkeypatch.setattr(workbench, "_quantise", never)
+    monkeypatch.setattr(efficiency, "measure", never)
+    seen: list[tuple[str, int, int]] = []
+    watched = replace(lab.workbench, progress=lambda *told: seen.append(told))
+    again = reproduction.run(replace(lab, workbench=watched))
+    assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
+    stages = [told for told in seen if told[0].startswith("experiments")]
+    assert stages[0] == ("experiments: table2", 0, 21) and stages[-1] == ("experiments: done", 21, 21)
+
+
+def test_some_of_the_experiments(lab: Laboratory, report: Report) -> None:
+    some = reproduction.run(lab, ["codes", "figure4"])
+    assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]
+    with pytest.raises(OptionError, match=r"no experiment figure1, table9; choose from table2, table3, .*, codes"):
+        reproduction.run(lab, ["table9", "table2", "figure1"])
+
+
+# -- single experiments
+
+
+def test_term_2_comes_from_the_other_dataset(lab: Laboratory) -> None:
+    assert lab.line("holidays") == tuple(lab.fitted("ukbench")["tied"])
+    assert lab.line("holidays", "free") == tuple(lab.fitted("ukbench")["free"])
+    assert lab.line("ukbench") == tuple(lab.fitted("holidays")["tied"]) != lab.line("holidays")
+
+
+def test_one_dataset_alone_takes_the_default_line(lab: Laboratory) -> None:
+    alone = replace(lab, datasets={"ukbench": lab.datasets["ukbench"]})
+    assert alone.line("ukbench") == SearchOptions().line
+    assert "default line" in alone.origin
+    part = papertables.table3(alone)
+    assert "the default line, as there is no other dataset to fit one on: Ukbench 0.600 r + 0.400." in part.text[1]
+
+
+def test_one_question_alone_has_no_interval(lab: Laboratory, data: Path) -> None:
+    few = reproduction.set_up(data, None, None, replace(TINY, questions=1), lab.workbench)
+    assert [len(dataset.questions) for dataset in few.datasets.values()] == [1, 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Laboratory, "line", lambda self, name: (0.6, 0.4))  # too few true matches to fit one
+        part = papertables.table5(few)
+    assert all(cell.low is None for cell in cells_of(part)["Holidays, mAP"])
+    assert part.verdict == "partly" and " (" not in part.verdict_text.partition(":")[2]
+
+
+def test_controls_on_the_same_features(lab: Laboratory, report: Report) -> None:
+    rows = cells_of(section(report, "table6"))
+    assert "control: ASMK*, 0.1K words, 5 per query feature" in rows
+    for name, dataset in lab.datasets.items():
+        values = papertables.pca_values(lab, name, 2, 6)
+        assert len(values) == len(dataset.questions) and all(value is not None and value >= 0 for value in values)
+
+
+def test_codes_of_64_bits_are_those_of_the_engine(lab: Laboratory) -> None:
+    line = lab.line("holidays")
+    found = longcodes.judged(lab, "holidays")
+    bench = lab.equal("holidays", (0, 1))
+    options = rules(("b1", "bayes"), (24,), ("none",), line=line)
+    engine = lab.outcomes(bench, options)
+    assert found["b1 64 24"] == pytest.approx(engine["b1 + HE"]) and found["bayes 64 24"] == pytest.approx(engine["bayes + HE"])
+    vocabulary = bench.vocabularies[0]
+    other = longcodes.second_half(lab, vocabulary)
+    assert np.array_equal(other.centroids, vocabulary.centroids) and other.fingerprint != vocabulary.fingerprint
+    assert vocabulary.rotation is not None and other.rotation is not None
+    assert np.allclose(vocabulary.rotation @ other.rotation.T, 0, atol=1e-6)
+
+
+def test_the_collection_of_the_efficiency_figures_is_deleted(lab: Laboratory, report: Report) -> None:
+    assert list((lab.workbench.cache / "efficiency").iterdir()) == []
+
+
+def test_databases_grow_up_to_the_last_distractor(lab: Laboratory) -> None:
+    assert len(lab.distractors) == 20
+    assert paperfigures.steps(lab) == [0, 6, 20]
+    assert paperfigures.steps(replace(lab, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
+    assert paperfigures.steps(replace(lab, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
+    assert paperfigures.steps(replace(lab, distractors=())) == [0]
+    assert lab.bench("holidays", [(20_000, 0)], 6).n_images == 25 + 6
+
+
+# -- setting up
+
+
+def test_half_of_the_photographs_are_distractors_unless_there_are_others(lab: Laboratory, data: Path) -> None:
+    photographs = sorted((data / "train").iterdir())
+    assert list(lab.training) == photographs[0::2] and list(lab.distractors) == photographs[1::2]
+    other = reproduction.set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), lab.workbench)
+    assert list(other.training) == photographs[:7] and len(other.distractors) == 20
+    assert (other.source, other.missing) == ("train", ("Oxford",))
+
+
+def test_a_folder_without_datasets_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"no dataset found; expected sub-folders such as holidays\*/, ukbench\*/"):
+        reproduction.find_datasets(tmp_path)
+    with pytest.raises(DatasetError, match="is not a folder; give the one that holds the datasets"):
+        reproduction.find_datasets(tmp_path / "away")
+    assert list(reproduction.find_datasets(data)) == ["holidays", "ukbench"]
+
+
+def test_photographs_to_train_on_are_needed(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "holidays").symlink_to(data / "holidays8")
+    with pytest.raises(OptionError, match=r"no folder of training photographs .* give one with --train FOLDER"):
+        reproduction.set_up(tmp_path, None, None, TINY, Workbench(tmp_path / "cache"))
+
+
+def test_seeds_of_repetitions_are_disjoint(lab: Laboratory) -> None:
+    full = replace(lab, plan=FULL)
+    assert full.repeats(2) == [(0, 1), (2, 3), (4, 5)] and full.repeats(3) == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
+    assert lab.repeats(2) == [(0, 1)]
+    assert replace(lab, plan=replace(TINY, most=2)).repeats(3) == [(0, 1, 2)]
+
+
+def test_plans_train_what_the_paper_says() -> None:
+    assert FULL.train_options(20_000, 4).size == 20_000 and FULL.train_options(20_000, 4).seed == 4
+    assert FULL.train_options(200_000, 0).bits == 0 and FULL.train_options(100_000, 0).bits == 64
+    assert QUICK.train_options(20_000, 0).size == 2000
+    assert replace(FULL, scale=1e-9).words(10_000) == 1
+
+
+def test_sizes_that_lack_descriptors_are_left_out(lab: Laboratory, report: Report) -> None:
+    assert lab.sizes == (10_000, 20_000, 50_000)
+    assert section(report, "figure6").text == ("Left out for want of training descriptors: 0.5K words.",)
+
+
+# -- cells
+
+
+def test_repetitions_are_averaged_by_question() -> None:
+    assert mean_values([[1.0, None, 0.0], [0.5, None, 1.0]]) == [0.75, None, 0.5]
+
+
+def test_verdicts_follow_the_claims() -> None:
+    assert [cells.verdict_of(claims) for claims in ([True, True], [True, False], [False], [])] == [
+        "reproduces",
+        "partly",
+        "does not",
+        "",
+    ]
+    bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
+    assert cells.above_zero([Cell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
+    assert cells.signed(Cell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
+    assert cells.signed(Cell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
+
+
+def test_vocabularies_are_named_as_in_the_paper(lab: Laboratory) -> None:
+    full = replace(lab, plan=FULL)
+    assert cells.members(full, [20_000, 20_000]) == "2x20K" and cells.members(full, [10_000, 50_000]) == "10K + 50K"
+    assert cells.members(lab, [20_000] * 3) == "3x0.1K"
+    assert cells.equation((0.5, 0.25)) == "0.500 r + 0.250"
+    assert cells.called("roxford") == "ROxford" and cells.called("mine") == "mine"

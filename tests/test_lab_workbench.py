@@ -1,0 +1,234 @@
+"""Whatever the workbench gives is what the package itself would give, made once and kept."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+import polyvoc
+from benches import described, write_descriptors
+from polyvoc.features import extract
+from polyvoc.lab import workbench as module
+from polyvoc.lab.datasets import Dataset, Question, read_groups
+from polyvoc.lab.measures import Truth
+from polyvoc.lab.vectorfiles import SiftGeo, write_siftgeo
+from polyvoc.lab.workbench import Bench, Workbench, default_cache, digest, inside
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Merge, SearchOptions, TrainOptions
+from polyvoc.vocabulary import Vocabulary
+from samples import unflushed
+
+__all__ = ["unflushed"]
+
+OPTIONS = FeatureOptions(max_features=80)
+
+
+@pytest.fixture(scope="module")
+def workbench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    return Workbench(tmp_path_factory.mktemp("cache"), OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> Bench:
+    return workbench.bench(read_groups(photographs), vocabularies)
+
+
+def never(*arguments: Any, **options: Any) -> Any:
+    raise AssertionError("this was made before")
+
+
+def nearly(signatures: Any, others: Any) -> bool:
+    """Tell whether hardly a bit differs: a projection that is its threshold may be rounded above it or below."""
+    return signatures.shape == others.shape and bool(np.bitwise_count(signatures ^ others).mean() < 0.64)  # of 64
+
+
+# -- words and vocabularies
+
+
+def test_words_are_those_of_the_quantiser(bench: Bench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+    quantiser = Quantiser(vocabularies)
+    for number, file in enumerate(sorted(photographs.glob("*.jpg"))):
+        words, signatures = quantiser.quantise(extract(file, OPTIONS).descriptors)
+        rows = slice(int(bench.store.starts[number]), int(bench.store.starts[number + 1]))
+        assert np.array_equal(bench.words[rows], words)
+        assert bench.signatures is not None and nearly(bench.signatures[rows], signatures)
+    assert bench.sizes == (300, 300) and bench.n_images == 12 and bench.n_features == len(bench.words)
+
+
+def test_words_are_made_once(
+    bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_quantise", never)
+    again = workbench.bench(bench.dataset, vocabularies)
+    assert again.name == bench.name
+    assert np.array_equal(again.words, bench.words) and np.array_equal(again.signatures, bench.signatures)
+
+
+def test_words_do_not_depend_on_blocks(
+    bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "BLOCK", 7)
+    words, signatures = replace(workbench, cache=tmp_path).words(bench.store, vocabularies[1])
+    assert np.array_equal(words, bench.words[:, 1])
+    assert bench.signatures is not None and nearly(signatures, bench.signatures[:, 1])
+
+
+def test_vocabularies_without_signatures(bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...]) -> None:
+    plain = Vocabulary.create(vocabularies[0].centroids)
+    words, signatures = workbench.words(bench.store, plain)
+    assert signatures is None and np.array_equal(words, bench.words[:, 0])
+    mixed = workbench.bench(bench.dataset, [plain, vocabularies[1]])
+    assert mixed.signatures is None and mixed.name != bench.name
+
+
+def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, int]] = []
+    workbench = Workbench(tmp_path / "cache", OPTIONS, lambda *progress: told.append(progress))
+    store = workbench.store(write_descriptors(tmp_path / "files", [40, 60]), "siftgeo")
+    options = TrainOptions(size=20, seed=3, rounds=4, bits=16)
+    trained = workbench.vocabulary(store, options, "noise")
+    assert (trained.size, trained.bits, trained.provenance["source"]) == (20, 16, "noise")
+    assert told[-1][0].startswith("vocabulary of 20 words, seed 3: distortion ")
+    assert workbench.vocabulary(store, replace(options, seed=4)).fingerprint != trained.fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", never)
+        assert workbench.vocabulary(store, options).fingerprint == trained.fingerprint
+    shutil.rmtree(tmp_path / "cache" / "vocabularies")
+    assert workbench.vocabulary(store, options).fingerprint == trained.fingerprint
+
+
+# -- scores
+
+
+@pytest.mark.parametrize("merge", get_args(Merge))
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"hamming": 24},
+        {"hamming": 30, "burstiness": "intra"},
+        {"sets": "image", "idf": "plain"},
+        {"line": (0.8, 0.1), "c": 5},
+    ],
+    ids=str,
+)
+def test_scores_are_those_of_an_index(bench: Bench, merge: Merge, more: dict[str, Any]) -> None:
+    options = SearchOptions(merge=merge, **more)
+    images = np.split(bench.words, bench.store.starts[1:-1])
+    assert bench.signatures is not None
+    index = polyvoc.Index.from_words(images, bench.sizes, np.split(bench.signatures, bench.store.starts[1:-1]))
+    for question in (0, 5, 11):
+        rows = slice(int(bench.store.starts[question]), int(bench.store.starts[question + 1]))
+        expected = index.score_words(bench.words[rows], bench.signatures[rows], options)
+        assert np.array_equal(bench.scores(question, options), expected)
+
+
+def test_several_words_per_feature(bench: Bench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+    options = SearchOptions(merge="b2", hamming=28, assignments=3)
+    file = sorted(photographs.glob("*.jpg"))[4]
+    words, signatures = Quantiser(vocabularies).quantise(extract(file, OPTIONS).descriptors, 3)
+    query = bench.engine.query(words, signatures, options)
+    assert np.array_equal(bench.scores(4, options), bench.engine.scores(query, options)[0])
+    assert np.array_equal(bench.descriptors(4), extract(file, OPTIONS).descriptors)
+
+
+def test_a_part_of_the_vocabularies(bench: Bench) -> None:
+    options = SearchOptions(merge="posterior", hamming=24)
+    second = bench.chosen([1])
+    assert second.sizes == (300,) and second.vocabularies == bench.vocabularies[1:]
+    assert np.array_equal(second.words, bench.words[:, 1:])
+    index = polyvoc.Index.from_words(np.split(bench.words[:, 1:], bench.store.starts[1:-1]), (300,))
+    rows = bench.rows(3)
+    assert np.array_equal(second.scores(3, SearchOptions()), index.score_words(bench.words[rows, 1:]))
+    turned = bench.chosen([1, 0])
+    assert np.allclose(turned.scores(3, options), bench.scores(3, options), rtol=1e-5)
+    names = [bench.name, bench.first(1).name, second.name, turned.name]
+    assert len(set(names)) == 4
+    assert np.array_equal(bench.first(1).words, bench.words[:, :1])
+    assert bench.first(9).sizes == bench.first(2).sizes == (300, 300)  # there are no more
+
+
+# -- questions
+
+
+def test_only_features_strictly_inside_a_region_ask(tmp_path: Path) -> None:
+    xy = np.array([[10, 20], [10, 30], [11, 21], [30, 40], [29.9, 39.9], [20, 40], [20, 30], [50, 25]], np.float32)
+    features = replace(described(8), xy=xy)
+    write_siftgeo(tmp_path / "a.siftgeo", SiftGeo.of(features))
+    question = Question("a", tmp_path / "a.siftgeo", 0, (10.0, 20.0, 30.0, 40.0))
+    geometry = np.column_stack([xy, np.ones(8), np.zeros(8)]).astype(np.float32)
+    assert np.flatnonzero(inside(geometry, question)).tolist() == [2, 4, 6]
+    dataset = Dataset("a", tmp_path, "siftgeo", (question.source,), (question,), {"": (Truth(frozenset({0})),)}, "mAP")
+    workbench = Workbench(tmp_path / "cache")
+    words = workbench.vocabulary(workbench.store([question.source], "siftgeo"), TrainOptions(size=4, rounds=1, bits=8))
+    bench = workbench.bench(dataset, [words])
+    assert bench.rows(0).tolist() == [2, 4, 6]
+    assert np.array_equal(bench.descriptors(0), bench.store.descriptors(0)[[2, 4, 6]])
+    options = SearchOptions(merge="b0", idf="none", norm="none")
+    own = bench.words[:, 0]
+    assert bench.scores(0, options).tolist() == [sum(int((own == own[row]).sum()) for row in (2, 4, 6))]
+
+
+def test_questions_from_outside_are_not_in_the_database(
+    workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]
+) -> None:
+    files = sorted(photographs.glob("*.jpg"))
+    database, outside = (*files[:2], *files[3:5]), (files[2], files[5])
+    questions = (
+        Question("bridge", outside[0], None),
+        Question("own", database[3], 3),
+        Question("market", outside[1], None),
+    )
+    truths = tuple(Truth(frozenset({right})) for right in (0, 2, 2))
+    dataset = Dataset("revisited", photographs, "photographs", database, questions, {"medium": truths}, "mAP")
+    bench = workbench.bench(dataset, vocabularies)
+    assert bench.n_images == 4 and len(bench.store) == 6
+    assert bench.engine.statistics.n_images == 4
+    assert bench.n_features == bench.store.starts[4] < len(bench.words)
+    quantiser = Quantiser(vocabularies)
+    images = [quantiser.quantise(extract(file, OPTIONS).descriptors)[0] for file in database]
+    index = polyvoc.Index.from_words(images, bench.sizes)
+    for number, question in enumerate(questions):
+        words, _ = quantiser.quantise(extract(question.source, OPTIONS).descriptors)
+        assert np.array_equal(bench.scores(number, SearchOptions()), index.score_words(words))
+
+
+# -- the cache
+
+
+def test_a_value_is_made_once(workbench: Workbench) -> None:
+    made = {"values": [0.1, None, 3], "name": "é"}
+    assert workbench.remember("a key", lambda: made) == made
+    assert workbench.remember("a key", never) == made
+    assert workbench.remember("another", lambda: [(1, 2)]) == [[1, 2]]  # as JSON gives it, the first time too
+    assert sorted(path.name for path in (workbench.cache / "results").iterdir()) == ["a key.json", "another.json"]
+
+
+def test_a_value_that_fails_is_not_kept(workbench: Workbench) -> None:
+    with pytest.raises(AssertionError):
+        workbench.remember("failed", never)
+    assert workbench.remember("failed", lambda: 1) == 1
+
+
+def test_names_change_with_the_ground_truth(bench: Bench, workbench: Workbench) -> None:
+    truths = bench.dataset.truths[""]
+    other = replace(bench.dataset, truths={"": (*truths[1:], truths[0])})
+    assert workbench.bench(other, bench.vocabularies).name != bench.name
+    assert digest(1, "a", None) == digest(1, "a", None) != digest(1, "a", 0)
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("POLYVOC_CACHE", str(tmp_path / "mine"))
+    assert default_cache() == tmp_path / "mine"
+    monkeypatch.delenv("POLYVOC_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache() == tmp_path / "xdg" / "polyvoc"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_cache() == tmp_path / ".cache" / "polyvoc"
