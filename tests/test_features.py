@@ -311,3 +311,22 @@ def test_foreign_features_are_checked(changes: dict[str, Any], message: str) -> 
     check_features(made(), 8)
     with pytest.raises(OptionError, match=message):
         check_features(made(**changes), 8)
+
+
+# -- SIFT itself
+
+
+def test_sift_is_whole_numbers_and_gives_root_sift() -> None:
+    data = encode(scene())
+    plain, root = extract(data, root=False), extract(data)
+    assert np.array_equal(plain.descriptors, plain.descriptors.astype(np.uint8))  # a byte each
+    assert np.array_equal(root_sift(plain.descriptors.astype(np.uint8)), root.descriptors)
+    assert np.array_equal(plain.xy, root.xy) and np.array_equal(plain.angle, root.angle)
+
+
+def test_sift_of_many(tmp_path: Path) -> None:
+    path = tmp_path / "scene.png"
+    path.write_bytes(encode(scene()))
+    ((_, plain),) = extract_many([path], root=False)
+    assert isinstance(plain, Features)
+    assert np.array_equal(plain.descriptors, extract(path, root=False).descriptors) and plain.descriptors.max() > 1

@@ -146,7 +146,13 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
 
 @pytest.mark.parametrize(
     ("weigh", "k"),
-    [(openpoints.ablated, 2), (openpoints.three_readings, 3), (openpoints.tested_sets, 2), (openpoints.joint_idf, 2)],
+    [
+        (openpoints.ablated, 2),
+        (openpoints.three_readings, 3),
+        (openpoints.three_differences, 3),
+        (openpoints.tested_sets, 2),
+        (openpoints.joint_idf, 2),
+    ],
 )
 def test_weights_are_finite_and_not_negative(weigh: openpoints.Weigh, k: int) -> None:
     for seed in SEEDS:
@@ -165,6 +171,7 @@ def test_weights_are_finite_and_not_negative(weigh: openpoints.Weigh, k: int) ->
         (openpoints.three_readings, 3, "b1", SearchOptions(merge="b1")),
         (openpoints.three_readings, 3, "bayes, inclusive", SearchOptions(merge="bayes", line=LINE)),
         (openpoints.three_readings, 3, "posterior", SearchOptions(merge="posterior", line=LINE)),
+        (openpoints.three_differences, 3, "posterior, free line", SearchOptions(merge="posterior", line=LINE)),
         (openpoints.tested_sets, 2, "b1 + HE", SearchOptions(merge="b1", hamming=24)),
         (openpoints.tested_sets, 2, "bayes + HE, sets before the test", SearchOptions(merge="bayes", hamming=24, line=LINE)),
         (openpoints.tested_sets, 2, "posterior + HE, sets before the test", SearchOptions(hamming=24, line=LINE)),

@@ -61,6 +61,19 @@ def test_fewer_bits_are_the_first_of_more() -> None:
     assert np.array_equal(random_rotation(32, 5), random_rotation(32, 20)[:5])
 
 
+def test_axes_after_the_first_are_orthogonal_to_them() -> None:
+    first, others = random_rotation(128, 64), random_rotation(128, 64, skip=64)
+    assert np.allclose(first @ others.T, 0, atol=1e-6)
+    assert np.allclose(others @ others.T, np.eye(64), atol=1e-6)
+    assert np.array_equal(random_rotation(128, 10, skip=5), first[5:15])
+
+
+@pytest.mark.parametrize(("bits", "skip"), [(1, 8), (5, 4), (0, 2)])
+def test_axes_that_are_not_there(bits: int, skip: int) -> None:
+    with pytest.raises(OptionError, match=f"bits={bits} should be 1 to {8 - skip}"):
+        random_rotation(8, bits, skip)
+
+
 @pytest.mark.parametrize("bits", [0, 9, 65])
 def test_impossible_bits(bits: int) -> None:
     with pytest.raises(OptionError, match="bits="):

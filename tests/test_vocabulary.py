@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.vocabulary import DEFAULT_COUNT, Bytes, Vocabulary, default_vocabularies
+from polyvoc.vocabulary import DEFAULT_COUNT, Bytes, Vocabulary, default_vocabularies, load_vocabularies
 
 
 def make(size: int = 5, dimension: int = 6, bits: int = 3, seed: int = 0) -> Vocabulary:
@@ -183,3 +183,15 @@ def test_default_vocabularies() -> None:
 def test_no_other_default_vocabularies(count: int) -> None:
     with pytest.raises(OptionError, match="count="):
         default_vocabularies(count)
+
+
+def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:
+    make().save(tmp_path / "a")
+    make(seed=1).save(tmp_path / "b")
+    assert load_vocabularies(None, []) is None  # nobody said which
+    loaded = load_vocabularies(None, [tmp_path / "b", tmp_path / "a"])
+    assert loaded is not None and [v.fingerprint for v in loaded] == [make(seed=1).fingerprint, make().fingerprint]
+    shipped = load_vocabularies(2, [])
+    assert shipped is not None and [v.fingerprint for v in shipped] == [v.fingerprint for v in default_vocabularies(2)]
+    with pytest.raises(OptionError, match="exclude each other"):
+        load_vocabularies(1, [tmp_path / "a"])

@@ -45,6 +45,7 @@ class Query:
             raise OptionError(
                 f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(words.shape)}"
             )
+        words = words.astype(np.int64)  # unsigned words have no room for -1
         words = _distinct(words if words.ndim == 3 else words[:, :, None])
         if options.hamming is None:
             signatures = None

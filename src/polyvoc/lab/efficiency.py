@@ -68,7 +68,11 @@ def measure(lab: Laboratory, seeds: tuple[int, ...], folder: Path) -> dict[str, 
         "counts": counts[counts > 0],
     }
     law = lifelike.heaps_law(real["words"], np.random.default_rng(0))
-    fit = lifelike.fitted_world(real, law, min(lab.plan.images, MAX_IMAGES))
+    images = min(lab.plan.images, MAX_IMAGES)
+    fit = lab.workbench.remember(
+        digest("lifelike", lab.store.digest, [v.fingerprint for v in vocabularies], images),
+        lambda: lifelike.fitted_world(real, law, images),
+    )
     world = lifelike.World(real, fit["redrawn"])
     sizes = tuple(vocabulary.size for vocabulary in vocabularies[:2])
     folder.mkdir(parents=True, exist_ok=True)

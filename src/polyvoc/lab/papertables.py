@@ -303,15 +303,15 @@ def assigned(lab: Laboratory) -> Section:
         bench = lab.equal(name, (0, 1))
         rows: list[Cells] = []
         for merge in merges:
-            for hamming in (None, HAMMING):
+            for hamming in (None, HAMMING) if merge in ("b2", "bayes") else (None,):
                 base = SearchOptions(merge=merge, hamming=hamming, line=lab.line(name))
-                found = lab.outcomes(bench, {str(count): replace(base, assignments=count) for count in (1, 2, 3, 5)})
+                found = lab.outcomes(bench, {str(count): replace(base, assignments=count) for count in (1, 3, 5)})
                 difference = gain_cell(lab, name, found["3"], found["1"])
                 label = f"`{evaluation.rule_name(base)}`"
                 rows.append([label, *(cell(lab, name, values) for values in found.values()), difference])
                 if merge == "b2" and hamming is None:
                     helped.append(difference)
-        tables.append(Table(title(lab, name), ["rule", "1 word", "2 words", "3 words", "5 words", "3 - 1"], rows))
+        tables.append(Table(title(lab, name), ["rule", "1 word", "3 words", "5 words", "3 - 1"], rows))
     wins = above_zero(helped)
     told = (
         "Three words per query feature and vocabulary lift `b2` with the whole interval above zero on "

@@ -1,0 +1,110 @@
+"""Term 2 with and without labels, and how far geometry can be trusted to find the same thing.
+
+    python benchmarks/calibration.py --holidays FOLDER --ukbench FOLDER --others FOLDER --work FOLDER
+
+Fits the line on each labelled set and tests it on the other; then fits it without labels on an index of each, and of all together; then
+verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS are photographs without right
+answers. WORK keeps the indexes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from machine import write_result
+from polyvoc import Index, IndexWriter, default_vocabularies
+from polyvoc.geometry import Sketch, tentative, verify
+from polyvoc.lab import calibration, datasets
+from polyvoc.lab.datasets import Dataset
+from polyvoc.lab.truematches import Sampling, observe
+from polyvoc.lab.workbench import Workbench, default_cache
+
+CANDIDATES = 20
+THRESHOLDS = (6, 8, 10, 12, 16, 20)
+
+
+def labels_of(dataset: Dataset) -> dict[str, str]:
+    """What each photograph shows, by its path."""
+    shown = {}
+    for question, truth in zip(dataset.questions, dataset.truths[""], strict=True):
+        numbers = truth.relevant if question.image is None else truth.relevant | {question.image}
+        for number in numbers:
+            shown[str(dataset.images[number].absolute())] = f"{dataset.name} {question.group}"
+    return shown
+
+
+def index_of(folders: list[Path], path: Path) -> Index:
+    with IndexWriter.open(path) as writer:
+        writer.update(folders)
+    return Index.open(path)
+
+
+def pairs_by_inliers(index: Index, shown: dict[str, str]) -> dict[str, Any]:
+    """Verify the best hits of every photograph of a labelled set: inliers of right and of wrong pairs."""
+    paths = {row.image: row.path for row in index.images()}
+    places = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
+    sketches = {image: Sketch.of(index.engine.segments[n], p) for image, (n, p) in places.items()}
+    right: Counter[int] = Counter()
+    wrong: Counter[int] = Counter()
+    options = replace(index.default_options, top=CANDIDATES + 1)
+    seconds = 0.0
+    for image, query in sketches.items():
+        for hit in index.search_words(query.words, query.signatures, options):
+            if hit.image == image:
+                continue
+            matches = tentative(query, sketches[hit.image])
+            begin = time.perf_counter()
+            found = verify(query.frames, sketches[hit.image].frames, matches).count
+            seconds += time.perf_counter() - begin
+            labels = {shown.get(paths[image], f"{image}"), shown.get(paths[hit.image], f"{hit.image}")}
+            (right if len(labels) == 1 else wrong)[found] += 1
+    total = right.total() + wrong.total()
+    kept = {str(t): [sum(n for count, n in of.items() if count >= t) for of in (right, wrong)] for t in THRESHOLDS}
+    return {"pairs": [right.total(), wrong.total()], "right_and_wrong_from": kept, "verify_seconds_mean": seconds / total}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("holidays", "ukbench", "others", "work"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    arguments = parser.parse_args()
+    workbench = Workbench(arguments.cache)
+    vocabularies = default_vocabularies()
+    sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
+    benches = {name: workbench.bench(dataset, vocabularies) for name, dataset in sets.items()}
+    seen = {name: observe(bench.first(2)) for name, bench in benches.items()}
+    fits = {name: calibration.fit(of_set) for name, of_set in seen.items()}
+    result: dict[str, Any] = {
+        "vocabularies": [v.fingerprint for v in vocabularies],
+        "labelled": {},
+        "tested": {},
+        "unlabelled": {},
+    }
+    for name, fit in fits.items():
+        result["labelled"][name] = fit.as_dict()
+        without = calibration.fit(observe(benches[name].first(2), with_query=False))
+        result["labelled"][f"{name}, query out of the lists"] = without.as_dict()
+        result["labelled"][f"{name}, all three lists"] = calibration.fit(observe(benches[name])).as_dict()
+        other = next(key for key in fits if key != name)
+        for kind in ("free", "tied"):
+            result["tested"][f"{kind} line of {name} on {other}"] = calibration.test(getattr(fit, kind), seen[other]).as_dict()
+    folders = {name: [getattr(arguments, name)] for name in sets}
+    for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
+        index = index_of(of_index, arguments.work / f"{name}.polyvoc")
+        begin = time.perf_counter()
+        fit = calibration.fit_verified(index, Sampling())
+        result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
+        print(name, fit.free, fit.tied, flush=True)
+    shown = {path: label for dataset in sets.values() for path, label in labels_of(dataset).items()}
+    result["geometry"] = pairs_by_inliers(index, shown)
+    print(result["geometry"], result["tested"], write_result("calibration", result))
+
+
+if __name__ == "__main__":
+    main()

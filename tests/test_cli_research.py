@@ -1,0 +1,246 @@
+"""The commands for researchers: evaluate, reproduce; what is typed, and what is read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from polyvoc.cli import app
+from polyvoc.lab import laboratory
+from polyvoc.lab.laboratory import Plan
+from polyvoc.lab.synthetic import WorldOptions, write_world
+from polyvoc.lab.workbench import Bench
+from polyvoc.vocabulary import Vocabulary
+from samples import unflushed
+
+__all__ = ["unflushed"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def datasets(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The photographs as Holidays and as Ukbench, and all of them to train on."""
+    folder = tmp_path_factory.mktemp("datasets")
+    for name in ("holidays", "ukbench", "train"):
+        (folder / name).mkdir()
+    for number, scene in enumerate(("bridge", "market", "tower", "wall")):
+        for place, view in enumerate("abca"):
+            source = photographs / f"{scene}-{view}.jpg"
+            shutil.copy(source, folder / "ukbench" / f"ukbench{4 * number + place:05d}.jpg")
+            if place < 3:
+                shutil.copy(source, folder / "holidays" / f"{1000 + number}{place:02d}.jpg")
+                shutil.copy(source, folder / "train" / source.name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def words(vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """Flags that name the small vocabularies."""
+    folder = tmp_path_factory.mktemp("words")
+    given: list[object] = []
+    for number, vocabulary in enumerate(vocabularies):
+        vocabulary.save(folder / str(number))
+        given += ["--vocabulary", folder / str(number)]
+    return given
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refuse(*arguments: object) -> str:
+    """Give the one line with which a command refuses."""
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("polyvoc: ") and result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+def no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def answer(*arguments: object) -> Any:
+    """Give the JSON that a command answers; stdout holds nothing else, and it is JSON for everybody."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout, parse_constant=no_constant)
+
+
+# -- evaluate
+
+
+@pytest.mark.parametrize(("name", "folder", "measure", "asked"), [
+    ("holidays", "holidays", "mAP", 4),
+    ("ukbench", "ukbench", "N-S", 16),
+    ("groups", "train", "mAP", 12),
+])  # fmt: skip
+def test_every_rule_and_every_question(
+    name: str, folder: str, measure: str, asked: int, datasets: Path, words: list[object], cache: Path
+) -> None:
+    told = answer("evaluate", name, datasets / folder, *words, "--cache", cache)
+    assert (told["dataset"], told["questions"], told["sizes"], told["problems"]) == (name, asked, [300, 300], [])
+    assert len(told["names"]) == asked and told["features"] > 1000
+    assert [rule["rule"] for rule in told["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
+    assert len(told["rules"]) == 20
+    for rule in told["rules"]:
+        assert rule["measure"] == measure and len(rule["queries"]) == asked
+        assert rule["value"] == pytest.approx(sum(rule["queries"]) / asked)
+        assert rule["measures"][measure] == rule["queries"] and "R@1" in rule["measures"]
+        low, high = rule["interval"]
+        assert low <= rule["value"] <= high
+        assert (rule["gain_over_b1"] is None) == (rule["options"]["merge"] == "b1")
+    base, mine = told["rules"][1], told["rules"][4]
+    assert mine["gain_over_b1"]["mean"] == pytest.approx(mine["value"] - base["value"])
+
+
+def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object], cache: Path) -> None:
+    result = run("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
+    assert result.exit_code == 0 and result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert lines[0] == "ukbench: 16 images, 16 questions, words 300 + 300"
+    assert lines[1].split()[:2] == ["rule", "N-S"]
+    names = ["b1", "bayes", "b1 + burstiness", "bayes + burstiness", "b1 + HE", "bayes + HE"]
+    assert [line[:30].strip() for line in lines[2:]] == [*names, "b1 + HE + burstiness", "bayes + HE + burstiness"]
+    assert " to " in lines[2] and "+" not in lines[2][30:] and lines[3].count(" to ") == 2
+
+
+def test_a_second_run_ranks_nothing(datasets: Path, words: list[object], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "b2", "--merge", "b1")
+    first = answer(*command)
+    monkeypatch.setattr(Bench, "scores", lambda *arguments: pytest.fail("ranked before"))
+    assert answer(*command) == first
+
+
+def test_options_reach_the_rules(datasets: Path, words: list[object], cache: Path) -> None:
+    command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "posterior")
+    told = answer(*command, "--hamming", 20, "--hamming", "none", "--hamming", 28, "--burstiness", "none", "--c", 5,
+                  "--line", 0.7, 0.2, "--idf", "plain", "--assignments", 2, "--questions", 2)  # fmt: skip
+    assert [rule["rule"] for rule in told["rules"]] == ["posterior + HE 20", "posterior", "posterior + HE 28"]
+    assert [rule["options"]["hamming"] for rule in told["rules"]] == [20, None, 28]
+    options = told["rules"][0]["options"]
+    assert (options["c"], options["line"], options["idf"], options["assignments"]) == (5, [0.7, 0.2], "plain", 2)
+    assert told["questions"] == 2 and told["notes"] == ["2 of 4 questions ask"]
+    assert all(rule["gain_over_b1"] is None for rule in told["rules"])  # nobody asked for b1
+
+
+def test_distractors_and_broken_photographs_are_told(datasets: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
+    more = Path(shutil.copytree(datasets / "train", tmp_path / "more"))
+    (more / "broken.jpg").write_text("no photograph")
+    command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "b1", "--distractors", more)
+    told = answer(*command)
+    assert told["images"] == 12 + 13
+    assert [Path(problem["path"]).name for problem in told["problems"]] == ["broken.jpg"]
+    assert "1 could not be used:" in run(*command).stdout
+
+
+def test_one_group_has_no_interval_and_json_no_infinity(
+    photographs: Path, words: list[object], cache: Path, tmp_path: Path
+) -> None:
+    for name in ("bridge-a", "bridge-b", "market-a", "wall-a"):
+        shutil.copy(photographs / f"{name}.jpg", tmp_path / f"{name}.jpg")
+    told = answer("evaluate", "groups", tmp_path, *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
+    assert told["rules"][1]["interval"] == [None, None]
+    assert told["rules"][1]["gain_over_b1"]["low"] is None
+
+
+def test_the_line_is_fitted_on_another_dataset(datasets: Path, words: list[object], cache: Path) -> None:
+    command = ("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "posterior")
+    told = answer(*command, "--fit", "holidays", datasets / "holidays")
+    a, b = told["rules"][0]["options"]["line"]
+    assert a + b == pytest.approx(1) and 0 < b < 1 and [a, b] != [0.6, 0.4]
+    line = refuse(*command, "--fit", "holidays", datasets / "holidays", "--line", 0.5, 0.5)
+    assert line == "polyvoc: --fit and --line exclude each other; give one of them"
+    single = ("evaluate", "ukbench", datasets / "ukbench", *words[:2], "--cache", cache)
+    assert "needs two vocabularies with signatures" in refuse(*single, "--fit", "holidays", datasets / "holidays")
+
+
+def test_vocabularies_can_be_trained_first(datasets: Path, cache: Path) -> None:
+    told = answer("evaluate", "groups", datasets / "train", "--train", datasets / "train", "--size", 60,
+                  "--vocabularies", 2, "--merge", "b0", "--merge", "b1", "--cache", cache)  # fmt: skip
+    assert told["sizes"] == [60, 60] and len(set(told["vocabularies"])) == 2
+    assert len(told["rules"]) == 8  # they have signatures
+
+
+def test_a_synthetic_world_is_written_trained_and_ranked(cache: Path, tmp_path: Path, words: list[object]) -> None:
+    write_world(tmp_path / "world", WorldOptions(groups=5, views=2, distractors=4, training=8, features=60))
+    command = ("evaluate", "synthetic", tmp_path / "world", "--cache", cache, "--merge", "b1", "--merge", "posterior")
+    told = answer(*command, "--size", 40, "--vocabularies", 2)
+    assert (told["dataset"], told["images"], told["questions"], told["sizes"]) == ("synthetic", 14, 5, [40, 40])
+    assert told["rules"][0]["value"] > 0.2
+    assert run(*command, "--size", 40, "--vocabularies", 2).stdout.startswith("synthetic: 14 images, 5 questions")
+    assert answer(*command, *words)["sizes"] == [300, 300]  # own words are taken as they are
+    trained = answer(*command, "--train", tmp_path / "world" / "train", "--size", 30, "--vocabularies", 1)
+    assert trained["sizes"] == [30]  # on descriptors, as the images are
+
+
+def test_what_cannot_be_evaluated_is_refused_in_one_line(datasets: Path, words: list[object], tmp_path: Path) -> None:
+    holidays = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", tmp_path)
+    assert "'oxbridge' is no dataset; choose one of holidays, ukbench" in refuse("evaluate", "oxbridge", tmp_path)
+    assert "no such folder; expected one with 100000.jpg" in refuse(
+        "evaluate", "holidays", tmp_path / "away", "--cache", tmp_path
+    )
+    assert "merge='b3' should be one of posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
+    assert "hamming='far' should be a number or none" in refuse(*holidays, "--hamming", "far")
+    assert "burstiness='much' should be one of" in refuse(*holidays, "--burstiness", "much")
+    assert "n=0 should be at least 1" in refuse(*holidays, "--questions", 0)
+    assert "--train and --vocabulary exclude each other" in refuse(*holidays, "--train", datasets / "train")
+    assert "--vocabularies and --vocabulary exclude each other" in refuse(*holidays, "--vocabularies", 1)
+    assert "no photographs" in refuse(*holidays, "--distractors", tmp_path)
+    assert "count=9 should be 1 to 3" in refuse(*holidays[:3], "--vocabularies", 9)
+    assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+def test_signatures_are_needed_for_hamming(datasets: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    Vocabulary.create(vocabularies[0].centroids).save(tmp_path / "plain")
+    command = ("evaluate", "holidays", datasets / "holidays", "--vocabulary", tmp_path / "plain", "--cache", tmp_path / "cache")
+    assert [rule["options"]["hamming"] for rule in answer(*command, "--merge", "b1")["rules"]] == [None, None]
+    assert "hamming=24 needs an index with signatures" in refuse(*command, "--hamming", 24)
+
+
+# -- reproduce
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the quick plan quicker."""
+    plan = Plan("quick", 0.005, sizes=(10_000, 20_000), most=3, repeats=1, questions=4, distractors=(0, 3), images=50)
+    monkeypatch.setattr(laboratory, "QUICK", plan)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) -> None:
+    command = ("reproduce", datasets, "--out", tmp_path / "out", "--quick", "--cache", cache, "--only", "figure4")
+    told = answer(*command, "--only", "table2")
+    assert [section["id"] for section in told["sections"]] == ["table2", "figure4"]
+    assert Path(told["page"]) == tmp_path / "out" / "report.html" and Path(told["page"]).is_file()
+    stored = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert stored == {name: value for name, value in told.items() if name != "page"}
+    assert [path.name for path in (tmp_path / "out" / "plots").iterdir()] == ["figure4.svg"]
+    assert dict(told["facts"])["distractors"].startswith("6 photographs")
+    lines = run(*command).stdout.splitlines()
+    assert lines[0].split()[-1] == "reproduces" and lines[0].startswith("Fig. 4: the weight w")
+    assert lines[-1].startswith("Page: ") and lines[-1].endswith("report.html")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_cannot_be_reproduced_is_refused_in_one_line(datasets: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
+    assert "no experiment table7; choose from table2, table3" in refuse("reproduce", datasets, *out, "--only", "table7")
+    assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)
+    assert "no dataset found; expected sub-folders such as" in refuse("reproduce", datasets / "train", *out)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ukbench").symlink_to(datasets / "ukbench")
+    assert "give one with --train FOLDER" in refuse("reproduce", tmp_path / "data", *out)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,45 @@
+"""Flags made from the fields of a record: which there are, and what is typed for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from polyvoc import flags
+from polyvoc.cli import app
+from polyvoc.errors import OptionError
+from polyvoc.records import SearchOptions
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_fields_without_flags_are_the_commands_own() -> None:
+    given: list[dict[str, Any]] = []
+    small = typer.Typer()
+
+    @small.command()
+    @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=("merge", "top"))
+    def command(chosen: dict[str, Any], merge: str = "mine") -> None:
+        given.append({**chosen, "own": merge})
+
+    runner = CliRunner()
+    assert runner.invoke(small, ["--c", "3", "--merge", "anything"]).exit_code == 0
+    assert given == [{"c": 3.0, "own": "anything"}]
+    assert runner.invoke(small, ["--top", "3"]).exit_code != 0  # there is no such flag
+
+
+def test_evaluate_has_a_flag_for_every_field_that_changes_a_ranking() -> None:
+    options = {option for parameter in COMMANDS["evaluate"].params for option in parameter.opts}
+    wanted = {flags.flag_name(name) for name in flags.SEARCH_TEXTS if name != "top"}
+    assert wanted <= options and "--top" not in options
+
+
+def test_what_is_typed_becomes_what_the_field_wants() -> None:
+    assert flags.typed(SearchOptions, "hamming", "24") == 24
+    assert flags.typed(SearchOptions, "hamming", "none") is None
+    assert flags.typed(SearchOptions, "merge", "b1") == "b1"
+    with pytest.raises(OptionError, match="hamming='far' should be a number or none"):
+        flags.typed(SearchOptions, "hamming", "far")
