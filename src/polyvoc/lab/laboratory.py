@@ -60,7 +60,6 @@ QUICK = Plan(
     distractors=(0, 200, 400),
     images=16_384,
 )
-PLANS = {plan.name: plan for plan in (FULL, QUICK)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +110,14 @@ class Laboratory:
 
     def fitted(self, name: str) -> dict[str, Any]:
         """Give the fit of term 2 on a dataset, with the first two vocabularies."""
-        bench = self.equal(name, (0, 1))
-        return self.remembered("term 2", bench, lambda: calibration.fit(truematches.observe(bench)).as_dict())
+        if name not in self._fits:
+            bench = self.equal(name, (0, 1))
+            self._fits[name] = self.remembered("term 2", bench, lambda: calibration.fit(truematches.observe(bench)).as_dict())
+        return self._fits[name]
+
+    @cached_property
+    def _fits(self) -> dict[str, dict[str, Any]]:
+        return {}
 
     def remembered(self, key: str, bench: Bench, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Give what was observed on a bench, made once."""

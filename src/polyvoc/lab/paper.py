@@ -82,6 +82,3 @@ MILLION: Final[dict[str, float]] = {"b0": 28.19, "b1": 29.26, "bayes": 39.60}
 # Section 5.2: seconds per query at one million images (3.46 GHz server), bytes per feature
 SECONDS: Final[dict[str, float]] = {"b0": 2.52, "b1": 4.87, "bayes": 5.12}
 BYTES: Final[dict[str, float]] = {"b0": 4.0, "b1": 8.0, "bayes": 8.0}
-
-# Gains of Bayes over B1 with two vocabularies of 20K words
-GAINS: Final[dict[str, float]] = {"holidays": 8.64, "oxford": 6.99, "ukbench": 0.16}
