@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
 from polyvoc.lab import aggregation, evaluation, paper
-from polyvoc.lab.asmk import Asmk, AsmkIndex, AsmkOptions
 from polyvoc.lab.cells import (
     Cells,
     above_zero,
@@ -24,11 +22,10 @@ from polyvoc.lab.cells import (
     title,
     verdict_of,
 )
+from polyvoc.lab.controls import controls
 from polyvoc.lab.evaluation import HAMMING, Scores, Values
-from polyvoc.lab.jointpca import JointPca
 from polyvoc.lab.laboratory import Laboratory
 from polyvoc.lab.report import Cell, Section, Table
-from polyvoc.lab.workbench import Bench
 from polyvoc.records import Merge, SearchOptions
 
 CONSTANTS = (1, 10, 20, 30, 40, 50, 1000)  # c; the first and the last are ours
@@ -244,54 +241,6 @@ def _published_table6() -> Table:
         rows.append([f"joint PCA, {label} (Jegou & Chum 2012)", Cell(None, 2, paper=value), "", ""])
     caption = "As the paper reports it (other features, the whole datasets)"
     return Table(caption, ["method", *map(called, columns)], rows)
-
-
-def controls(lab: Laboratory, name: str) -> dict[str, Values]:
-    """Judge ASMK* and joint PCA on the same features."""
-    found: dict[str, Values] = {}
-    bench = lab.equal(name, (0,))
-    for assignments in (1, 5):
-        words = short(lab.plan.words(lab.plan.size))
-        found[f"control: ASMK*, {words} words, {assignments} per query feature"] = asmk_values(lab, bench, assignments)
-    for count, dimensions in ((2, 128), (4, 128), (4, 512)):
-        if count <= lab.plan.most and len(lab.training) > 2 * dimensions:
-            label = f"control: joint PCA of {count} vocabularies, {dimensions} dimensions"
-            found[label] = pca_values(lab, name, count, dimensions)
-    return found
-
-
-def asmk_values(lab: Laboratory, bench: Bench, assignments: int) -> Values:
-    """Judge ASMK* with one vocabulary."""
-    model = Asmk(bench.vocabularies[0], AsmkOptions(assignments=assignments))
-
-    @cache
-    def index() -> AsmkIndex:
-        return model.index(bench.store.descriptors(image) for image in range(bench.n_images))
-
-    def score(question: int) -> dict[str, Scores]:
-        return {"ASMK*": index().scores(bench.descriptors(question))}
-
-    return lab.judged(f"ASMK* {assignments}", bench, score)["ASMK*"]
-
-
-def pca_values(lab: Laboratory, name: str, count: int, dimensions: int) -> Values:
-    """Judge joint PCA of several vocabularies, learnt on the training photographs."""
-    bench = lab.equal(name, range(count))
-
-    @cache
-    def codes() -> tuple[Scores, Scores]:
-        starts = lab.store.starts
-        words = np.stack([lab.workbench.words(lab.store, v)[0] for v in bench.vocabularies], axis=1)
-        pca = JointPca.fit(np.split(words, starts[1:-1]), bench.sizes, dimensions)
-        images = np.split(bench.words[: bench.n_features], bench.store.starts[1 : bench.n_images])
-        asked = [bench.words[bench.rows(question)] for question in range(len(bench.dataset.questions))]
-        return pca.encode(images), pca.encode(asked)
-
-    def score(question: int) -> dict[str, Scores]:
-        images, asked = codes()
-        return {"PCA": images @ asked[question]}
-
-    return lab.judged(f"joint PCA {dimensions}", bench, score)["PCA"]
 
 
 def assigned(lab: Laboratory) -> Section:
