@@ -79,8 +79,8 @@ class SearchOptions:
     merge: Merge = "posterior"  # rule that merges the vocabularies
     idf: Idf = "average"  # ln(N / occurrences), ln(N / images), or 1; squared in the score
     norm: Norm = "tfidf"  # what an image's votes are divided by
-    # (a, b) of term 2: p(intersection | true match) = a r + b. Fits on photographs give b = 0.2 to 0.3 and a + b above 1;
-    # rankings hardly change between b = 0.2 and 0.5 (benchmarks/accuracy.py). a + b = 1: two equal lists share every match.
+    # (a, b) of term 2: p(intersection | true match) = a r + b. a + b = 1: two equal lists share every match. Fits with it give
+    # b = 0.23 to 0.33; without signatures rankings gain a little up to b = 0.5 (docs/findings.md).
     line: tuple[float, float] = (0.6, 0.4)
     c: float = 30.0  # term 3 = ln(N c); the paper's Table 2
     hamming: int | None = None  # largest Hamming distance that still votes; None ignores signatures

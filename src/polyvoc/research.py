@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc import __version__, console, flags, reports
+from polyvoc import __version__, console, flags, reports, storage
 from polyvoc.errors import OptionError
 from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped
 from polyvoc.records import SearchOptions, TrainOptions
@@ -79,6 +79,8 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     evaluation.rules(**varied, **chosen)  # values that make no sense are refused before the work begins
     if fit is not None and "line" in chosen:
         raise OptionError("--fit and --line exclude each other; give one of them")
+    if fit is not None and fit[1].resolve() == folder.resolve():
+        raise OptionError(f"--fit {fit[1]}: fit the line on other photographs than those that are judged")
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         asked = read_dataset(dataset, folder)
@@ -245,6 +247,8 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> tuple[dict[
     with console.progress() as progress, Index.open(path) as opened:
         fitted = calibration.fit_verified(opened, sampling, progress)
     told = fitted.as_dict()
+    if save and not 0 < fitted.tied[1] < 1:
+        raise OptionError(f"the fitted b = {fitted.tied[1]:.3f} is no probability: index more photographs of the same things")
     if save:
         known = ("questions", "pairs", "true_matches", "intervals")
         with IndexWriter.open(path) as writer:
@@ -306,6 +310,8 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     from polyvoc.lab.laboratory import FULL, QUICK
     from polyvoc.lab.workbench import Workbench, default_cache
 
+    with storage.writing(out):
+        out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         lab = reproduction.set_up(data, train, distractors, QUICK if quick else FULL, workbench)

@@ -81,7 +81,8 @@ class Laboratory:
 
     def can_train(self, size: int) -> bool:
         """Tell whether there are enough descriptors for a vocabulary of a size."""
-        return self.store.n_features >= PER_WORD * self.plan.words(size)
+        drawn = min(self.store.n_features, self.plan.train_options(size, 0).max_descriptors)
+        return drawn >= PER_WORD * self.plan.words(size)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -126,18 +127,26 @@ class Laboratory:
 
     def line(self, name: str, kind: str = "tied") -> Line:
         """Give the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
-        others = [other for other in self.datasets if other != name]
-        if not others:
+        other = self.teacher(name)
+        if other is None:
             return SearchOptions().line
-        a, b = self.fitted(others[0])[kind]
+        a, b = self.fitted(other)[kind]
         return float(a), float(b)
+
+    def teacher(self, name: str) -> str | None:
+        """Name the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
+        judged = {image.resolve() for image in self.datasets[name].images}
+        for other, dataset in self.datasets.items():  # Oxford and its revisited form share theirs
+            if judged.isdisjoint(image.resolve() for image in dataset.images):
+                return other
+        return None
 
     @property
     def origin(self) -> str:
         """Say where the lines of term 2 come from."""
-        if len(self.datasets) == 1:
+        if not any(self.teacher(name) for name in self.datasets):
             return "the default line, as there is no other dataset to fit one on"
-        return "a + b = 1, fitted on another dataset, never on the one that is judged"
+        return "a + b = 1, fitted on another dataset, never on photographs that are judged"
 
     def outcomes(self, bench: Bench, named: Mapping[str, SearchOptions]) -> dict[str, Values]:
         """Judge rules on a bench: the values of the dataset's main measure, by name."""

@@ -40,8 +40,9 @@ def ablations(lab: Laboratory) -> Section:
     """Constant weights, no intersection, shuffled ratios: what of the complete rule is it that wins?"""
     text = (
         "`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a "
-        "contrast of the two sets, w / d. Each is tried alone, with the ratios shuffled among query features, and with all "
-        "ratios at their median. Two vocabularies, words alone."
+        "contrast of the two sets, w / d. With a + b = 1 d does not depend on r, so the first alone is `b1` and the second "
+        "alone is `posterior`: the rows are a check. Shuffled: every query feature has the ratio of another; median: all have "
+        "the same. Two vocabularies, words alone."
     )
     return _tried(lab, 2, ablated, "b1", Section("ablations", "Why a rule wins: ablations", [text]))
 
@@ -162,7 +163,7 @@ def hamming(lab: Laboratory) -> Section:
     text = (
         "Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within "
         'the threshold are in a list. The paper says "default parameters"; 64 bits, threshold 24, sigma 16 are those of '
-        "Hamming Embedding."
+        "Hamming Embedding. The line of term 2 is the same in all rows: fitted before the test."
     )
     heading = "Hamming Embedding: its parameters, and sets before or after the test"
     section = _tried(lab, 2, tested_sets, "b1 + HE", Section("hamming", heading, [text]))
@@ -293,7 +294,10 @@ def _fitted(bench: Bench, criterion: truematches.Criterion) -> dict[str, Any]:
 
 def sets(lab: Laboratory) -> Section:
     """Sets of features or of images."""
-    text = "An image is in the intersection if it has a feature in each list, not necessarily the same one."
+    text = (
+        "An image is in the intersection if it has a feature in each list, not necessarily the same one. The line of term 2 is "
+        "that of sets of features in both cases."
+    )
 
     def rules(line: Line) -> dict[str, SearchOptions]:
         tried: list[tuple[Merge, Sets]] = [("b1", "feature"), *itertools.product(BAYESIAN, get_args(Sets))]

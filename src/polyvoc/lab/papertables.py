@@ -224,7 +224,7 @@ def table6(lab: Laboratory) -> Section:
     rows = [[label, *(cell(lab, name, ours[name][label]) for name in ours)] for label in labels]
     head = ["method, here", *(title(lab, name) for name in ours)]
     text = (
-        "ASMK*: aggregated selective match kernel with 128-bit codes (Tolias et al. 2013), today's strongest simple control on "
+        "ASMK*: aggregated selective match kernel with 128-bit codes (Tolias et al. 2013), a strong simple control on "
         "the same features; it and joint PCA (Jegou & Chum 2012) use the same features and training photographs as ours. "
         "Absolute figures of the paper belong to its own features and to the whole datasets."
     )

@@ -62,19 +62,23 @@ def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan,
             f"{data} has no folder of training photographs (train*, flickr*, photos*); give one with --train FOLDER"
         )
     photographs = datasets.list_images(folder)
+    training = (photographs[0::2] if distractors is None else photographs)[: plan.training]
+    known = {path.resolve() for path in training}
     others = photographs[1::2] if distractors is None else datasets.list_images(distractors)
-    training = photographs[0::2] if distractors is None else photographs
+    others = tuple(path for path in others if path.resolve() not in known)
     missing = tuple(called(name) for name in USED if name not in found)
-    return Laboratory(workbench, plan, found, training[: plan.training], others, missing, folder.name)
+    return Laboratory(workbench, plan, found, training, others, missing, folder.name)
 
 
 def find_datasets(data: Path) -> dict[str, Dataset]:
     """Read every dataset whose folder lies below `data`, by name; the longest matching name decides."""
     found: dict[str, Dataset] = {}
     for folder in _folders(data):
-        names = [name for name in datasets.READERS if folder.name.lower().startswith(name) and name not in found]
+        names = [name for name in datasets.READERS if folder.name.lower().startswith(name)]
         if names:
             name = max(names, key=len)
+            if name in found:
+                raise DatasetError(f"{data} has two folders of {name}: {found[name].folder.name}, {folder.name}; leave one")
             found[name] = datasets.READERS[name](folder)
     if not found:
         wanted = ", ".join(f"{name}*/" for name in datasets.READERS if name != "groups")
@@ -130,7 +134,7 @@ def _facts(lab: Laboratory) -> list[tuple[str, str]]:
     for name, dataset in lab.datasets.items():
         told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
         facts.append((called(name), "; ".join([told, *dataset.notes])))
-    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes)
+    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes if size != plan.size)
     trained = f"{lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"
     most = lab.workbench.features.max_features
     facts += [
@@ -138,7 +142,11 @@ def _facts(lab: Laboratory) -> list[tuple[str, str]]:
         ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
         ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
         ("term 2", lab.origin),
-        ("intervals", "95 %, bootstrap over questions; questions about the same thing are drawn together"),
+        (
+            "intervals",
+            "95 %, bootstrap over questions, those about the same thing drawn together; several sets of seeds are "
+            "averaged first",
+        ),
     ]
     if lab.missing:
         facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))

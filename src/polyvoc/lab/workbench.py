@@ -1,6 +1,7 @@
 """Features, vocabularies and words for experiments: whatever takes long is done once and kept in a cache.
 
-Everything in the cache is named after what it was made from, so it never needs to be told that something changed.
+Everything in the cache is named after what it was made from: photographs, options, vocabularies, and the version of what is
+judged (`evaluation.VERSION`), which is raised when a score changes its meaning.
 """
 
 from __future__ import annotations
