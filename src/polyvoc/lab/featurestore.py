@@ -181,7 +181,7 @@ def _digest(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> str:
             status = file.stat()
         except OSError as error:
             raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None
-        states.append([str(file.absolute()), status.st_size, status.st_mtime_ns])
+        states.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
     how = asdict(options) if kind == "photographs" else None
     return _hash([VERSION, kind, how, states])
 
