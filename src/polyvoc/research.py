@@ -310,11 +310,11 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     from polyvoc.lab.laboratory import FULL, QUICK
     from polyvoc.lab.workbench import Workbench, default_cache
 
-    with storage.writing(out):
-        out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         lab = reproduction.set_up(data, train, distractors, QUICK if quick else FULL, workbench)
+        with storage.writing(out):
+            out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after
         report = reproduction.run(lab, only or [])
         page = reproduction.write(report, out)
     if json:
