@@ -310,6 +310,7 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     from polyvoc.lab.laboratory import FULL, QUICK
     from polyvoc.lab.workbench import Workbench, default_cache
 
+    reproduction.named(only or [])  # unknown ones are refused before the work begins
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         lab = reproduction.set_up(data, train, distractors, QUICK if quick else FULL, workbench)

@@ -94,16 +94,20 @@ def _folders(data: Path) -> list[Path]:
 
 def run(lab: Laboratory, chosen: Sequence[str] = ()) -> Report:
     """Run the experiments, all or those named; what was measured before is taken from the cache."""
-    unknown = sorted(set(chosen) - set(EXPERIMENTS))
-    if unknown:
-        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
-    sections = []
-    wanted = [name for name in EXPERIMENTS if not chosen or name in chosen]
+    wanted, sections = named(chosen), []
     for number, name in enumerate(wanted):
         lab.workbench.progress(f"experiments: {name}", number, len(wanted))
         sections.append(EXPERIMENTS[name](lab))
     lab.workbench.progress("experiments: done", len(wanted), len(wanted))
     return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
+
+
+def named(chosen: Sequence[str]) -> list[str]:
+    """Give the names of the experiments in their order: all, or those chosen."""
+    unknown = sorted(set(chosen) - set(EXPERIMENTS))
+    if unknown:
+        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
+    return [name for name in EXPERIMENTS if not chosen or name in chosen]
 
 
 def write(report: Report, out: Path) -> Path:
