@@ -156,7 +156,7 @@ class Sampling:
     candidates: int = 20  # best hits of each that are verified
     seed: int = 0  # of the choice of images
     # Inliers from which two images show the same thing. Of the 20 best hits of 2,122 photographs (Holidays, Ukbench, Flickr;
-    # three vocabularies) 72 % of the right ones have 12 or more, and 1 of 40,062 wrong ones (from 10 on: 75 % and 5).
+    # three vocabularies; benchmarks/calibration.py) 72 % of the right ones have 12 or more, and 3 of 40,064 others.
     inliers: int = 12
     # Copies of one file teach nothing about photographs taken anew: pairs whose inliers differ by fewer bits on average are
     # left out. Measured: copies 1 to 6 bits, 99 % of the pairs of Holidays and Ukbench more than 5.8.
