@@ -110,6 +110,7 @@ def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object],
     assert result.exit_code == 0 and result.stderr == ""
     lines = result.stdout.splitlines()
     assert lines[0] == "ukbench: 16 images, 16 questions, words 300 + 300"
+    assert lines.pop(1) == "  term 2 = 0.600 r + 0.400 (the default line)"
     assert lines[1].split()[:2] == ["rule", "N-S"]
     names = ["b1", "bayes", "b1 + burstiness", "bayes + burstiness", "b1 + HE", "bayes + HE"]
     assert [line[:30].strip() for line in lines[2:]] == [*names, "b1 + HE + burstiness", "bayes + HE + burstiness"]

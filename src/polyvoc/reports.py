@@ -69,7 +69,7 @@ def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
             talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
 
 
-def show_evaluation(bench: Bench, rows: Sequence[Row]) -> None:
+def show_evaluation(bench: Bench, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
     """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.lab.measures import MEASURES
 
@@ -77,6 +77,7 @@ def show_evaluation(bench: Bench, rows: Sequence[Row]) -> None:
     measure = MEASURES[dataset.measure]
     words = " + ".join(f"{size:,}" for size in bench.sizes)
     write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} questions, words {words}")
+    write(f"  term 2 = {line[0]:.3f} r + {line[1]:.3f} ({origin})")
     for note in dataset.notes:
         write(f"  {note}")
     write(f"{'rule':<30} {rows[0].measure:>16} {'95 % interval':>19}   {'minus b1':>9} {'95 % interval':>19} {'ms':>7}")

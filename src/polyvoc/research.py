@@ -99,7 +99,8 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     if json:
         console.write_json({**_facts(bench), "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
-        reports.show_evaluation(bench, rows)
+        origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
+        reports.show_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
 
 
 def _varied(given: dict[str, list[str] | None]) -> dict[str, list[Any]]:
