@@ -11,7 +11,7 @@ import typer
 from polyvoc import __version__, console, flags, reports, storage
 from polyvoc.errors import OptionError
 from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped
-from polyvoc.records import SearchOptions, TrainOptions
+from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 
 # As in cli.py, what loads OpenCV or numba is imported inside the commands.
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the page, its numbers and its plots.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Vocabularies of a tenth, fewer questions: minutes instead of an hour.")
+        bool, typer.Option("--quick", help="Small vocabularies, fewer features and questions: minutes, not hours.")
     ] = False,
     train: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Photographs to train on. Default: DATA/train*, flickr* or photos*.")
@@ -313,8 +313,9 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
 
     reproduction.named(only or [])  # unknown ones are refused before the work begins
     with console.progress() as progress:
-        workbench = Workbench(cache or default_cache(), progress=progress)
-        lab = reproduction.set_up(data, train, distractors, QUICK if quick else FULL, workbench)
+        plan = QUICK if quick else FULL
+        workbench = Workbench(cache or default_cache(), FeatureOptions(max_features=plan.features), progress)
+        lab = reproduction.set_up(data, train, distractors, plan, workbench)
         with storage.writing(out):
             out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after
         report = reproduction.run(lab, only or [])

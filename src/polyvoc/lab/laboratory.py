@@ -14,7 +14,7 @@ from polyvoc.lab.evaluation import Values
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.lab.measures import MEASURES, Measure
 from polyvoc.lab.workbench import Bench, Workbench, digest
-from polyvoc.records import SearchOptions, TrainOptions
+from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary
 
 Line = tuple[float, float]
@@ -35,6 +35,7 @@ class Plan:
     training: int | None = None  # photographs
     distractors: tuple[int, ...] = (0, 500, 1000, 2000, 4000, 10_000, 100_000, 1_000_000)  # Fig. 7; what there is of them
     images: int = 1_000_000  # of the efficiency figures
+    features: int = FeatureOptions.max_features  # of each photograph
 
     def train_options(self, size: int, seed: int) -> TrainOptions:
         """Give the training of a vocabulary that the paper would call `size`."""
@@ -59,6 +60,7 @@ QUICK = Plan(
     training=400,
     distractors=(0, 200, 400),
     images=16_384,
+    features=500,
 )
 
 
