@@ -16,8 +16,9 @@ from typing import Any
 from machine import write_result
 from polyvoc import default_vocabularies
 from polyvoc.lab import calibration, datasets, evaluation
+from polyvoc.lab.cache import default_cache
 from polyvoc.lab.measures import MEASURES, Interval
-from polyvoc.lab.workbench import Bench, Workbench, default_cache
+from polyvoc.lab.workbench import Bench, Workbench
 from polyvoc.records import SearchOptions
 
 

@@ -20,9 +20,10 @@ from machine import write_result
 from polyvoc import Index, IndexWriter, default_vocabularies
 from polyvoc.geometry import Sketch, tentative, verify
 from polyvoc.lab import calibration, datasets
+from polyvoc.lab.cache import default_cache
 from polyvoc.lab.datasets import Dataset
 from polyvoc.lab.truematches import Sampling, observe
-from polyvoc.lab.workbench import Workbench, default_cache
+from polyvoc.lab.workbench import Workbench
 
 CANDIDATES = 20
 THRESHOLDS = (6, 8, 10, 12, 16, 20)

@@ -79,3 +79,20 @@ def _session_index(photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_
 def index_path(_session_index: Path, tmp_path: Path) -> Path:
     """An index of the photographs; each test gets its own copy."""
     return Path(shutil.copytree(_session_index, tmp_path / "photos.polyvoc"))
+
+
+@pytest.fixture(scope="session")
+def views(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs that show six things anew, a folder each. Read them, do not change them."""
+    from views import write_views  # it draws with what is above
+
+    return write_views(tmp_path_factory.mktemp("views"))
+
+
+@pytest.fixture(scope="session")
+def views_index(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the views. Read it, do not change it."""
+    path = tmp_path_factory.mktemp("index") / "views.polyvoc"
+    with IndexWriter.open(path, vocabularies) as writer:
+        writer.update([views])
+    return path

@@ -14,38 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner, Result
 
 import polyvoc
+from commands import answer, refuse, run
 from polyvoc import flags
 from polyvoc.cli import KEPT, app
 from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def answer(*arguments: object) -> Any:
-    """Give the JSON that a command answers; stdout holds nothing else."""
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
-    return json.loads(result.stdout)
-
-
-def refuse(*arguments: object) -> str:
-    """Give the one line with which a command refuses."""
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("polyvoc: ")
-    assert result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
-    return result.stderr.strip()
 
 
 @pytest.fixture

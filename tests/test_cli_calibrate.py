@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from commands import answer, refuse, run
 from polyvoc.catalogue import Catalogue
 from polyvoc.checking import check
-from polyvoc.cli import app
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
 from polyvoc.lab import calibration
@@ -20,7 +19,7 @@ from polyvoc.records import SearchOptions
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.writer import IndexWriter
 from samples import unflushed
-from views import SCENES, VIEWS, write_views
+from views import SCENES, VIEWS
 
 __all__ = ["unflushed"]
 
@@ -28,42 +27,9 @@ LINE = (0.7, 0.25)
 SOURCE = {"pairs": 30}
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def answer(*arguments: object) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
-    return json.loads(result.stdout)
-
-
-def refuse(*arguments: object) -> str:
-    result = run(*arguments)
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("polyvoc: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.strip()
-
-
-@pytest.fixture(scope="module")
-def views(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_views(tmp_path_factory.mktemp("views"))
-
-
-@pytest.fixture(scope="module")
-def made(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("index") / "views.polyvoc"
-    with IndexWriter.open(path, vocabularies) as writer:
-        writer.update([views])
-    return path
-
-
 @pytest.fixture
-def index(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "views.polyvoc"))
+def index(views_index: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(views_index, tmp_path / "views.polyvoc"))
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +103,17 @@ def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path)
     assert "queries=0 should be at least 1" in refuse("calibrate", "--index", index, "--queries", 0)
     assert "does not exist" in refuse("calibrate", "--index", tmp_path / "none.polyvoc", "--save")
     assert not (tmp_path / "none.polyvoc").exists()
+
+
+def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = calibration.fit_verified
+
+    def below_zero(*arguments: Any) -> calibration.Fit:
+        return replace(fitted(*arguments), tied=(1.2, -0.2))
+
+    monkeypatch.setattr(calibration, "fit_verified", below_zero)
+    assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
+    assert answer("info", "--index", index)["default_options"]["line"] == list(SearchOptions().line)
 
 
 # -- datasets with labels

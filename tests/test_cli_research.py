@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from polyvoc.cli import app
+from commands import answer, refuse, run
 from polyvoc.lab import laboratory
 from polyvoc.lab.laboratory import Plan
 from polyvoc.lab.synthetic import WorldOptions, write_world
@@ -51,31 +49,6 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPat
         vocabulary.save(folder / str(number))
         given += ["--vocabulary", folder / str(number)]
     return given
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refuse(*arguments: object) -> str:
-    """Give the one line with which a command refuses."""
-    result = run(*arguments)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("polyvoc: ") and result.stderr.count("\n") == 1
-    return result.stderr.strip()
-
-
-def no_constant(name: str) -> Any:
-    raise AssertionError(f"{name} is not JSON")
-
-
-def answer(*arguments: object) -> Any:
-    """Give the JSON that a command answers; stdout holds nothing else, and it is JSON for everybody."""
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
-    return json.loads(result.stdout, parse_constant=no_constant)
 
 
 # -- evaluate
@@ -163,6 +136,8 @@ def test_the_line_is_fitted_on_another_dataset(datasets: Path, words: list[objec
     assert a + b == pytest.approx(1) and 0 < b < 1 and [a, b] != [0.6, 0.4]
     line = refuse(*command, "--fit", "holidays", datasets / "holidays", "--line", 0.5, 0.5)
     assert line == "polyvoc: --fit and --line exclude each other; give one of them"
+    own = refuse(*command, "--fit", "groups", datasets / "holidays" / ".." / "ukbench")
+    assert "fit the line on other photographs than those that are judged" in own
     single = ("evaluate", "ukbench", datasets / "ukbench", *words[:2], "--cache", cache)
     assert "needs two vocabularies with signatures" in refuse(*single, "--fit", "holidays", datasets / "holidays")
 

@@ -79,6 +79,14 @@ def test_a_word_given_twice_counts_once() -> None:
     assert np.array_equal(of.scores(twice, options)[0], of.scores(once, options)[0])
 
 
+def test_unsigned_words_ask_as_well() -> None:
+    """Words of a segment are unsigned, and have no room for -1."""
+    made = engine([[5], [1, 5]])
+    for words in (np.array([[5], [1]]), np.array([[5], [1]], np.uint16)):
+        (scores,) = made.scores(made.query(words, None, OPTIONS), OPTIONS)
+        assert scores.tolist() == [1, 2]
+
+
 def test_long_images_have_right_norms() -> None:
     of = Engine.from_words([np.zeros((70_000, 1), int)], (1,))
     assert of.norms(SearchOptions(idf="none"))[0].tolist() == [70_000]

@@ -24,7 +24,7 @@ from polyvoc.lab.workbench import Bench, Workbench
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.writer import IndexWriter
 from samples import unflushed, vocabularies
-from views import SCENES, VIEWS, write_views
+from views import SCENES, VIEWS
 from worlds import World, random_world
 
 __all__ = ["unflushed"]
@@ -159,6 +159,9 @@ def test_a_question_from_outside_and_one_of_several_levels() -> None:
     assert sorted_rows(observe(bench, with_query=False)) == sorted_rows(observe(bench))
     with pytest.raises(OptionError, match="level='medium' should be one of 'easy', 'hard'"):
         observe(bench, "medium")
+    judged = {"easy": (easy,), "medium": (hard,)}  # a rule is known by the medium level, so that is what it learns from
+    revisited = bench_of([*images, images[0]], [*signatures, signatures[0]], [outside], judged)
+    assert sorted_rows(observe(revisited)) == sorted_rows(observe(bench, "hard"))
 
 
 def test_questions_of_one_group_are_grouped() -> None:
@@ -331,17 +334,9 @@ def test_the_figure() -> None:
 # -- without labels
 
 
-@pytest.fixture(scope="module")
-def views(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_views(tmp_path_factory.mktemp("views"))
-
-
-@pytest.fixture(scope="module")
-def index(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Index:
-    path = tmp_path_factory.mktemp("index") / "views.polyvoc"
-    with IndexWriter.open(path, vocabularies) as writer:
-        writer.update([views])
-    return Index.open(path)
+@pytest.fixture
+def index(views_index: Path) -> Index:
+    return Index.open(views_index)
 
 
 def test_verified_pairs_observe_what_labels_do(

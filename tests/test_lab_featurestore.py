@@ -15,8 +15,9 @@ from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
 from polyvoc.features import extract, extract_many, root_sift
 from polyvoc.lab import featurestore
+from polyvoc.lab.cache import keep
 from polyvoc.lab.datasets import Kind
-from polyvoc.lab.featurestore import FeatureStore, keep
+from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.lab.vectorfiles import Hesaff, SiftGeo, write_hesaff, write_siftgeo
 from polyvoc.lab.workbench import silent
 from polyvoc.records import FeatureOptions

@@ -240,6 +240,18 @@ def test_half_of_the_photographs_are_distractors_unless_there_are_others(lab: La
     other = reproduction.set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), lab.workbench)
     assert list(other.training) == photographs[:7] and len(other.distractors) == 20
     assert (other.source, other.missing) == ("train", ("Oxford",))
+    same = reproduction.set_up(data, data / "train", data / "train", replace(TINY, training=7), lab.workbench)
+    assert list(same.distractors) == photographs[7:]  # nothing that a vocabulary was trained on
+
+
+def test_no_line_is_fitted_on_photographs_that_are_judged(lab: Laboratory) -> None:
+    assert (lab.teacher("holidays"), lab.teacher("ukbench")) == ("ukbench", "holidays")
+    revisited = replace(lab.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
+    twins = replace(lab, datasets={"holidays": lab.datasets["holidays"], "rholidays": revisited})
+    assert twins.teacher("holidays") is None and twins.line("rholidays") == SearchOptions().line
+    assert "the default line" in twins.origin and "never on photographs that are judged" in lab.origin
+    three = replace(lab, datasets={**twins.datasets, "ukbench": lab.datasets["ukbench"]})
+    assert three.teacher("rholidays") == "ukbench"
 
 
 def test_a_folder_without_datasets_is_refused(data: Path, tmp_path: Path) -> None:
@@ -248,6 +260,10 @@ def test_a_folder_without_datasets_is_refused(data: Path, tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match="is not a folder; give the one that holds the datasets"):
         reproduction.find_datasets(tmp_path / "away")
     assert list(reproduction.find_datasets(data)) == ["holidays", "ukbench"]
+    for name in ("holidays", "holidays-again"):
+        (tmp_path / name).symlink_to(data / "holidays9")
+    with pytest.raises(DatasetError, match="two folders of holidays: holidays, holidays-again; leave one"):
+        reproduction.find_datasets(tmp_path)
 
 
 def test_photographs_to_train_on_are_needed(data: Path, tmp_path: Path) -> None:
@@ -273,6 +289,13 @@ def test_plans_train_what_the_paper_says() -> None:
 def test_sizes_that_lack_descriptors_are_left_out(lab: Laboratory, report: Report) -> None:
     assert lab.sizes == (10_000, 20_000, 50_000)
     assert section(report, "figure6").text == ("Left out for want of training descriptors: 0.5K words.",)
+
+
+def test_no_more_descriptors_count_than_are_drawn(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "PER_WORD", 20)
+    many = replace(lab, plan=FULL)
+    vars(many)["store"] = replace(lab.store, starts=np.array([0, 100_000_000]))
+    assert many.can_train(100_000) and not many.can_train(200_000)  # two million are drawn at most
 
 
 # -- cells

@@ -14,10 +14,11 @@ import polyvoc
 from benches import described, write_descriptors
 from polyvoc.features import extract
 from polyvoc.lab import workbench as module
+from polyvoc.lab.cache import default_cache, digest
 from polyvoc.lab.datasets import Dataset, Question, read_groups
 from polyvoc.lab.measures import Truth
 from polyvoc.lab.vectorfiles import SiftGeo, write_siftgeo
-from polyvoc.lab.workbench import Bench, Workbench, default_cache, digest, inside
+from polyvoc.lab.workbench import Bench, Workbench, inside
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Merge, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary

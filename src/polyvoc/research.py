@@ -73,7 +73,8 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
 ) -> None:
     """Rank a dataset by every rule, with and without Hamming Embedding and burstiness, and say how good the rankings are."""
     from polyvoc.lab import datasets, evaluation
-    from polyvoc.lab.workbench import Workbench, default_cache
+    from polyvoc.lab.cache import default_cache
+    from polyvoc.lab.workbench import Workbench
 
     varied = _varied({"merge": merge, "hamming": hamming, "burstiness": burstiness})
     evaluation.rules(**varied, **chosen)  # values that make no sense are refused before the work begins
@@ -262,7 +263,8 @@ def _calibrate_dataset(
 ) -> tuple[dict[str, Fit], dict[str, Any]]:
     """Fit the line to a dataset with its first two vocabularies, and test it on another."""
     from polyvoc.lab import calibration
-    from polyvoc.lab.workbench import Workbench, default_cache
+    from polyvoc.lab.cache import default_cache
+    from polyvoc.lab.workbench import Workbench
 
     fits: dict[str, Fit] = {}
     with console.progress() as progress:
@@ -308,8 +310,9 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
 ) -> None:
     """Redo the paper's experiments on the datasets at hand, every table and figure beside the paper's own numbers."""
     from polyvoc.lab import reproduction
+    from polyvoc.lab.cache import default_cache
     from polyvoc.lab.laboratory import FULL, QUICK
-    from polyvoc.lab.workbench import Workbench, default_cache
+    from polyvoc.lab.workbench import Workbench
 
     reproduction.named(only or [])  # unknown ones are refused before the work begins
     with console.progress() as progress:

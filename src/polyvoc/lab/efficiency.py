@@ -12,11 +12,11 @@ import numpy as np
 
 from polyvoc.engine import Engine
 from polyvoc.lab import lifelike, paper
+from polyvoc.lab.cache import digest
 from polyvoc.lab.cells import Cells
 from polyvoc.lab.evaluation import HAMMING
 from polyvoc.lab.laboratory import Laboratory
 from polyvoc.lab.report import Cell, Section, Table
-from polyvoc.lab.workbench import digest
 from polyvoc.records import Merge, SearchOptions
 from polyvoc.segment import MAX_IMAGES
 

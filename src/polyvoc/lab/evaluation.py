@@ -12,9 +12,10 @@ from typing import Any
 import numpy.typing as npt
 
 from polyvoc.lab import measures
+from polyvoc.lab.cache import digest
 from polyvoc.lab.datasets import Dataset
 from polyvoc.lab.measures import Interval
-from polyvoc.lab.workbench import Bench, Workbench, digest
+from polyvoc.lab.workbench import Bench, Workbench
 from polyvoc.records import Burstiness, Merge, SearchOptions
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level

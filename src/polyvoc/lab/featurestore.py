@@ -6,11 +6,8 @@ again and nothing else is.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +20,7 @@ from polyvoc import storage
 from polyvoc.errors import DatasetError, ImageError, UnreachableError
 from polyvoc.features import extract_many, root_sift
 from polyvoc.lab import vectorfiles
+from polyvoc.lab.cache import digest, keep
 from polyvoc.lab.datasets import Kind
 from polyvoc.records import FeatureOptions, Floats, Problem, Progress
 
@@ -46,7 +44,7 @@ class FeatureStore:
     def open(cls, cache: Path, files: Sequence[Path], kind: Kind, options: FeatureOptions, progress: Progress) -> FeatureStore:
         """Give the features of files; those that the cache has not are extracted and kept there."""
         digests = [_digest(files[i : i + PART], kind, options) for i in range(0, len(files), PART)]
-        parts = [cache / "features" / digest for digest in digests]
+        parts = [cache / "features" / name for name in digests]
         done = sum(_length(files, n) for n, part in enumerate(parts) if part.is_dir())
         for number, part in enumerate(parts):
             if not part.is_dir():
@@ -57,7 +55,7 @@ class FeatureStore:
         counts = [count for meta in metas for count in meta["counts"]]
         problems = tuple(Problem(*problem) for meta in metas for problem in meta["problems"])
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        return cls(tuple(files), _hash(digests), tuple(parts), starts, problems)
+        return cls(tuple(files), digest(*digests), tuple(parts), starts, problems)
 
     def __len__(self) -> int:
         """Count the files."""
@@ -158,18 +156,6 @@ def _write_part(part: Path, found: Iterable[_Found]) -> None:
     keep(part, arrays, {"counts": [len(f.sift) for f in every], "problems": problems})
 
 
-def keep(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-    """Write a folder of a cache, whole or not at all; if another process was quicker, its folder stays."""
-    own = folder.with_name(f"{folder.name}.{os.getpid()}")
-    storage.write_folder(own, arrays, meta)
-    try:
-        own.rename(folder)
-    except OSError as error:
-        shutil.rmtree(own, ignore_errors=True)
-        if not folder.is_dir():
-            raise storage.write_error(folder, error) from None
-
-
 def _length(files: Sequence[Path], part: int) -> int:
     return len(files[part * PART : (part + 1) * PART])
 
@@ -183,8 +169,4 @@ def _digest(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> str:
             raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None
         states.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
     how = asdict(options) if kind == "photographs" else None
-    return _hash([VERSION, kind, how, states])
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
+    return digest(VERSION, kind, how, states)

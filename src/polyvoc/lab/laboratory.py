@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from polyvoc.lab import calibration, datasets, evaluation, truematches
+from polyvoc.lab.cache import digest
 from polyvoc.lab.datasets import Dataset
 from polyvoc.lab.evaluation import Values
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.lab.measures import MEASURES, Measure
-from polyvoc.lab.workbench import Bench, Workbench, digest
+from polyvoc.lab.workbench import Bench, Workbench
 from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary
 

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.assigner import Assigner
+from polyvoc.lab.cache import digest
 from polyvoc.lab.cells import cell, gain_cell, title
 from polyvoc.lab.evaluation import Values
 from polyvoc.lab.laboratory import Laboratory
 from polyvoc.lab.matchtable import Matcher
 from polyvoc.lab.report import Cell, Section, Table
-from polyvoc.lab.workbench import MEDIANS, digest
+from polyvoc.lab.workbench import MEDIANS
 from polyvoc.merging import Model
 from polyvoc.records import SearchOptions
 from polyvoc.signatures import random_rotation

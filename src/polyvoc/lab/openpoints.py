@@ -152,7 +152,7 @@ def _pair_ratios(table: MatchTable) -> Floats:
     return np.asarray(table.ratios[table.query[:, None], (1 << first)[:, None] | 1 << partners])
 
 
-# -- Hamming Embedding: before or after the sets, 64 or 128 bits
+# -- Hamming Embedding: before or after the sets; 128 bits are in longcodes.py
 
 
 SETTINGS = ((20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0))  # threshold, sigma
@@ -357,7 +357,7 @@ def _tried(lab: Laboratory, count: int, weigh: Weigh, base: str, section: Sectio
         runs = [_judged(lab, lab.equal(name, seeds), weigh, lab.line(name, line)) for seeds in lab.repeats(count)]
         found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
         rows = [_row(lab, name, rule, values, found[base]) for rule, values in found.items()]
-        caption = f"{title(lab, name)}, {len(runs)} sets of {count} seeds"
+        caption = f"{title(lab, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
         tables.append(Table(caption, ["weight", "value", f"difference to {base}"], rows))
     return replace(section, tables=tables)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from polyvoc import scoring
 from polyvoc.lab import paper
+from polyvoc.lab.cache import digest
 from polyvoc.lab.cells import (
     Cells,
     above_zero,
@@ -29,7 +30,7 @@ from polyvoc.lab.evaluation import HAMMING, Values
 from polyvoc.lab.figures import Figure, Panel, Series
 from polyvoc.lab.laboratory import Laboratory
 from polyvoc.lab.report import Cell, Section, Table
-from polyvoc.lab.workbench import Bench, digest
+from polyvoc.lab.workbench import Bench
 from polyvoc.merging import Model
 from polyvoc.records import Merge, SearchOptions
 

@@ -6,9 +6,6 @@ judged (`evaluation.VERSION`), which is raised when a score changes its meaning.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -21,8 +18,9 @@ import numpy.typing as npt
 from polyvoc import __version__, storage
 from polyvoc.engine import Engine
 from polyvoc.features import root_sift
+from polyvoc.lab.cache import digest, keep, remember
 from polyvoc.lab.datasets import Dataset, Kind, Question
-from polyvoc.lab.featurestore import FeatureStore, keep
+from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words
 from polyvoc.training import Sample, train
@@ -30,12 +28,6 @@ from polyvoc.vocabulary import Vocabulary
 
 BLOCK = 100_000  # descriptors quantised at a time
 MEDIANS = 2_000_000  # descriptors that the medians of signatures are learnt from, at most
-
-
-def default_cache() -> Path:
-    """Give the folder of the cache: POLYVOC_CACHE, or the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get("POLYVOC_CACHE") or Path(home) / "polyvoc")
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -100,16 +92,7 @@ class Workbench:
 
     def remember(self, key: str, make: Callable[[], Any]) -> Any:
         """Give a JSON value made before under the same key, or make it and keep it."""
-        path = self.cache / "results" / f"{key}.json"
-        if path.is_file():
-            return json.loads(path.read_text(encoding="utf-8"))
-        value = make()
-        with storage.writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(f".{os.getpid()}.partial")
-            partial.write_text(json.dumps(value), encoding="utf-8")
-            partial.replace(path)
-        return json.loads(json.dumps(value))
+        return remember(self.cache / "results" / f"{key}.json", make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +194,6 @@ def truth_of(dataset: Dataset) -> list[Any]:
         level: [[sorted(truth.relevant), sorted(truth.junk)] for truth in truths] for level, truths in dataset.truths.items()
     }
     return [asked, truths, dataset.measure]
-
-
-def digest(*values: Any) -> str:
-    """Give a name for plain values that changes with any of them."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def _quantise(sift: npt.NDArray[np.uint8], vocabulary: Vocabulary) -> dict[str, npt.NDArray[Any]]:

@@ -1,0 +1,37 @@
+"""Commands as people type them: what they answer, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from polyvoc.cli import app
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def answer(*arguments: object) -> Any:
+    """Give the JSON that a command answers; stdout holds nothing else, and it is JSON for everybody."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout, parse_constant=_no_constant)
+
+
+def refuse(*arguments: object) -> str:
+    """Give the one line with which a command refuses."""
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("polyvoc: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr.strip()
+
+
+def _no_constant(name: str) -> Any:
+    raise AssertionError(f"{name} is not JSON")
