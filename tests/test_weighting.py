@@ -26,12 +26,12 @@ def test_idf(idf: str, expected: list[float]) -> None:
 
 
 def test_closeness_ends_at_the_threshold() -> None:
-    table = weighting.closeness(SearchOptions(hamming=24, sigma=16))
+    table = weighting.closeness(SearchOptions(hamming=24, sigma=16), 64)
     assert table[0] == 1
     assert table[16] == pytest.approx(np.exp(-1))
     assert table[24] == pytest.approx(np.exp(-2.25))
     assert not table[25:].any()
-    assert weighting.closeness(SearchOptions()).tolist() == [1.0] * 65
+    assert weighting.closeness(SearchOptions(), 64).tolist() == [1.0] * 65
 
 
 def test_norm_counts_repeated_words_squared() -> None:

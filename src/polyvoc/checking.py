@@ -173,7 +173,7 @@ def _expected(segment: Segment) -> dict[str, tuple[type, tuple[int, ...]]]:
         "run_words": (word_type, (n_runs,)),
         "run_lengths": (np.uint8, (n_runs,)),
         "columns": (word_type, (k - 2, n_postings) if k > 2 else (0, 0)),
-        "signatures": (np.uint64, (n_postings if lengths.get("signatures") else 0,)),
+        "signatures": (np.uint64, (lengths.get("signatures", 0), n_postings)),
         "feature_starts": (np.uint32, (n_images + 1,)),
         "words": (word_type, (n_features, k)),
         "places": (np.uint32, (n_features, k)),

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import scoring, weighting
 from polyvoc.errors import OptionError
-from polyvoc.records import SearchOptions
+from polyvoc.evidence import default_evidence
+from polyvoc.records import Idf, SearchOptions
 from polyvoc.scoring import Query
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.weighting import Statistics
@@ -34,7 +36,7 @@ class Engine:
         if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
             raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")
         self.statistics = Statistics.of_segments(segments, self.sizes)
-        self._norms: dict[tuple[str, int], list[Scores]] = {}
+        self._norms: dict[NormKey, list[Scores]] = {}
         if norms is not None:
             self._norms[norm_key(SearchOptions(), len(self.sizes))] = norms
         self._lock = threading.Lock()
@@ -61,16 +63,36 @@ class Engine:
 
     def query(self, words: Array, signatures: Array | None, options: SearchOptions) -> Query:
         """Check a query against this collection."""
-        if options.hamming is not None and self.segments and not self.signed:
-            raise OptionError(f"hamming={options.hamming} needs an index with signatures; this one has none")
-        return Query.of(words, signatures, self.sizes, options)
+        if options.signed and self.segments and not self.signed:
+            raise OptionError(f"{scoring.asking(options)} needs an index with signatures; this one has none")
+        query = Query.of(words, signatures, self.sizes, options)
+        if query.bits and self.bits and query.bits != self.bits:
+            raise OptionError(f"the query has signatures of {query.bits} bits, the index of {self.bits}; use its vocabularies")
+        return query
+
+    @property
+    def bits(self) -> int:
+        """Give the length of the signatures, 0 without any."""
+        return 64 * max((segment.planes for segment in self.segments), default=0)
+
+    def settled(self, options: SearchOptions) -> SearchOptions:
+        """Give the options with the table that `likelihood` uses here, checked."""
+        if options.merge != "likelihood" or not self.bits:
+            return options
+        held = options.evidence or default_evidence(len(self.sizes), self.bits)
+        if (held.n_vocabularies, held.bits) != (len(self.sizes), self.bits):
+            raise OptionError(f"a table of evidence for {held.n_vocabularies} vocabularies with {held.bits} bits does not fit "
+                              f"{len(self.sizes)} with {self.bits}; fit one: polyvoc calibrate INDEX --save")  # fmt: skip
+        return replace(options, evidence=held)
 
     def scores(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[Scores]:
         """Score every image: one array per segment, 0 for deleted images."""
+        options = self.settled(options)
         norms = self.norms(options, threads)
+        scale = self._self_similarity(query, options) if options.norm == "self" else 1.0
         with threads_over(self.segments, threads) as over:
             votes = scoring.votes(self.segments, query, self.statistics, options, over)
-            return [_divide(*part) for part in zip(self.segments, votes, norms, strict=True)]
+            return [_divide(*part, scale) for part in zip(self.segments, votes, norms, strict=True)]
 
     def best(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[tuple[int, int, float]]:
         """Give (segment, position, score) of the best images with a score above 0, ties by image id."""
@@ -89,21 +111,44 @@ class Engine:
         key = norm_key(options, len(self.sizes))
         with self._lock:
             if key not in self._norms:
-                if key[0] == "none":
-                    ones = [np.ones(segment.n_images, np.float32) for segment in self.segments]
-                    self._norms[key] = ones
-                else:
-                    squares = weighting.idf_squared(self.statistics, options.idf if options.norm == "tfidf" else "none")
-                    with threads_over(self.segments, threads) as over:
-                        parts = over(lambda segment: weighting.norms(segment, squares, key[1]), self.segments)
-                        self._norms[key] = list(parts)
+                self._norms[key] = self._compute_norms(key, threads)
             return self._norms[key]
 
+    def _compute_norms(self, key: NormKey, threads: int | None) -> list[Scores]:
+        if key.kind == "none":
+            return [np.ones(segment.n_images, np.float32) for segment in self.segments]
+        squares = weighting.idf_squared(self.statistics, key.idf)
+        root = key.kind == "root"
+        with threads_over(self.segments, threads) as over:
+            return list(over(lambda part: weighting.norms(part, squares, key.n_vocabularies, root), self.segments))
 
-def norm_key(options: SearchOptions, n_vocabularies: int) -> tuple[str, int]:
-    """Name a kind of norm ("none", or "tf-" and its idf), and how many vocabularies count."""
-    kind = {"tfidf": "tf-" + options.idf, "tf": "tf-none", "none": "none"}[options.norm]
-    return kind, 1 if options.merge == "b0" else n_vocabularies
+    def _self_similarity(self, query: Query, options: SearchOptions) -> float:
+        """Give what makes an image score 1 against itself, apart from its norm: exact where only the best match counts.
+
+        A feature matches itself in all K lists at distance 0.
+        """
+        squares = weighting.idf_squared(self.statistics, options.idf)
+        first = query.numbers[:, :, 0]
+        total = float(np.where(first >= 0, squares[first], 0.0).sum())
+        if options.evidence is not None:
+            bins = len(options.evidence.edges) + 1
+            total *= (options.evidence.rows[options.evidence.groups[-1] * bins][0] / len(query.sizes)) ** 2
+        return float(np.sqrt(total))
+
+
+class NormKey(NamedTuple):
+    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root") or "none"; its idf; over how many vocabularies."""
+
+    kind: str
+    idf: Idf
+    n_vocabularies: int
+
+
+def norm_key(options: SearchOptions, n_vocabularies: int) -> NormKey:
+    """Name the norm that options ask for."""
+    kinds = {"tfidf": ("tf", options.idf), "tf": ("tf", "none"), "sqrt-tf": ("root", options.idf),
+             "self": ("root", options.idf), "features": ("root", "none"), "none": ("none", "none")}  # fmt: skip
+    return NormKey(*kinds[options.norm], 1 if options.merge == "b0" else n_vocabularies)
 
 
 @contextmanager
@@ -119,8 +164,10 @@ def threads_over(segments: Sequence[Segment], threads: int | None) -> Iterator[C
         yield pool.map
 
 
-def _divide(segment: Segment, votes: Scores, norms: Scores) -> Scores:
+def _divide(segment: Segment, votes: Scores, norms: Scores, scale: float) -> Scores:
     scores = np.divide(votes, norms, out=np.zeros_like(votes), where=norms > 0)
+    if scale not in (0.0, 1.0):
+        scores /= np.float32(scale)
     if len(segment.alive):
         scores[segment.alive == 0] = 0
     return scores

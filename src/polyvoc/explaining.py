@@ -13,7 +13,8 @@ import numpy.typing as npt
 from polyvoc import merging, scoring
 from polyvoc.engine import Engine, threads_over
 from polyvoc.records import Explanation, Features, Hit, SearchOptions
-from polyvoc.scoring import Query
+from polyvoc.scoring import Query, Weights
+from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
 
@@ -21,6 +22,7 @@ Array = npt.NDArray[Any]
 def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[int, int], hit: Hit,
             query_features: Features) -> Explanation:  # fmt: skip
     """Match a query's features with those of the image at (segment, position), heaviest match first."""
+    options = engine.settled(options)
     segment = engine.segments[place[0]]
     image = segment.features_of(place[1])
     n_vocabularies = len(query.sizes)
@@ -32,9 +34,8 @@ def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[i
     weights = scoring.weigh(query, counts, engine.statistics, options)
     set_mask = _image_masks(q, mask, len(query.words)) if options.sets == "image" else mask
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
-    near = weights.closeness[np.maximum(distances, 0)] if query.signatures is not None else 1.0
     norm = engine.norms(options)[place[0]][place[1]]
-    weight = weights.factors[q, set_mask] * (idf * near).sum(axis=1) / (norm if norm > 0 else 1)
+    weight = _weights(weights, q, set_mask, idf, distances) / (norm if norm > 0 else 1)
     order = np.lexsort((f, q, -weight))
     return Explanation(
         hit=hit,
@@ -47,6 +48,17 @@ def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[i
         query_xy=query_features.xy[q[order]],
         feature_xy=np.asarray(image["xy"])[f[order]],
     )
+
+
+def _weights(weights: Weights, q: Array, mask: Array, idf: Array, distances: Array) -> Array:
+    """Weigh matches [m] as the kernels do. idf, distances: [m, K], 0 and -1 for lists that do not hold the match."""
+    held = distances >= 0
+    if not len(weights.cells):
+        near = np.where(held, weights.closeness[np.maximum(distances, 0)], 1.0)
+        return np.asarray(weights.factors[q, mask] * (idf * near).sum(axis=1))
+    order = held.sum(axis=1)
+    mean = (2 * np.where(held, distances, 0).sum(axis=1) + order) // (2 * order)
+    return np.asarray(idf.sum(axis=1) / order * np.maximum(weights.table[weights.cells[q, mask], mean], 0.0))
 
 
 def _matches(query: Query, image: dict[str, Array], n_vocabularies: int) -> tuple[Array, Array, Array]:
@@ -67,7 +79,8 @@ def _matches(query: Query, image: dict[str, Array], n_vocabularies: int) -> tupl
         at, vocabulary = np.nonzero(terms >= 0)
         q, f = pairs[at].T
         signatures = query.signatures[q, vocabulary, terms[at, vocabulary]]
-        distances[at, vocabulary] = np.bitwise_count(signatures ^ image["signatures"][f, vocabulary])
+        stored = with_planes(image["signatures"], 2)[f, vocabulary]
+        distances[at, vocabulary] = np.bitwise_count(signatures ^ stored).sum(axis=1)
     return pairs, terms, distances
 
 

@@ -82,6 +82,7 @@ def _posterior(counts: Counts, sizes: Floats, model: Model) -> Floats:
 
 Rule = Callable[[Counts, Floats, Model], Floats]
 RULES: dict[Merge, Rule] = {
+    "likelihood": _all_ones,  # its table weighs sets and distances together (`evidence.py`)
     "b0": _all_ones,  # with the first vocabulary only
     "b1": _all_ones,
     "b2": _full_mask_only,
@@ -90,9 +91,10 @@ RULES: dict[Merge, Rule] = {
 }
 
 
-def needs_counts(merge: Merge, n_vocabularies: int) -> bool:
-    """Tell whether a rule asks how many features its sets have; with one vocabulary all rules are equal."""
-    return merge in ("bayes", "posterior") and n_vocabularies > 1
+def needs_counts(options: SearchOptions, n_vocabularies: int) -> bool:
+    """Tell whether a rule asks how many features its sets have; with one vocabulary there are no sets."""
+    by_ratio = options.merge == "likelihood" and options.evidence is not None and len(options.evidence.edges) > 0
+    return (by_ratio or options.merge in ("bayes", "posterior")) and n_vocabularies > 1
 
 
 def factors(counts: Counts, options: SearchOptions, n_images: int) -> npt.NDArray[np.float32]:

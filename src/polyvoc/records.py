@@ -14,12 +14,12 @@ from polyvoc.errors import OptionError
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.int32]
-Signatures = npt.NDArray[np.uint64]
+Signatures = npt.NDArray[np.uint64]  # shaped as the words they belong to; more than 64 bits: one more axis, of two
 
-Merge = Literal["posterior", "bayes", "b0", "b1", "b2"]
+Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
 Idf = Literal["average", "plain", "none"]
-Norm = Literal["tfidf", "tf", "none"]
-Burstiness = Literal["none", "intra", "inter", "both"]
+Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "self", "none"]
+Burstiness = Literal["none", "best", "intra", "inter", "both"]
 BurstinessOn = Literal["auto", "difference", "all"]
 Sets = Literal["feature", "image"]
 
@@ -72,6 +72,38 @@ class FeatureOptions:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """How much a match says for "the same thing", in nats, by the lists that hold it, their ratio and its Hamming distance.
+
+    ln p(set, ratio, distance | images show the same thing) / p(... | they do not), less what a chance match of the set gets:
+    0 is no evidence. Fitted (`lab/likelihood.py`); `evidence.py` gives the tables that come with the package.
+    """
+
+    groups: tuple[int, ...]  # [2^K] the group that each set of lists (mask) belongs to
+    edges: tuple[float, ...]  # between the bins of the cardinality ratio; none: one bin
+    rows: tuple[tuple[float, ...], ...]  # [groups * bins][bits + 1] nats, by mean Hamming distance
+    source: str = ""  # what it was fitted on
+
+    def __post_init__(self) -> None:
+        """Refuse a table whose parts do not fit."""
+        size, bins = len(self.groups), len(self.edges) + 1
+        _require(size >= 2 and size & (size - 1) == 0, "evidence groups", size, "2^K")
+        fits = bool(self.rows) and len({len(row) for row in self.rows}) == 1 and len(self.rows) == (max(self.groups) + 1) * bins
+        _require(fits, "evidence rows", len(self.rows), f"{max(self.groups) + 1} groups of {bins} bins, all of one length")
+        _require(all(math.isfinite(x) for row in self.rows for x in row), "evidence rows", "nan or inf", "finite")
+
+    @property
+    def n_vocabularies(self) -> int:
+        """Count the vocabularies that it was made for."""
+        return len(self.groups).bit_length() - 1
+
+    @property
+    def bits(self) -> int:
+        """Give the length of the signatures that it was made for."""
+        return len(self.rows[0]) - 1
+
+
+@dataclass(frozen=True)
 class SearchOptions:
     """How a query is scored. The defaults are those of the paper's system, completed by the posterior rule."""
 
@@ -85,10 +117,12 @@ class SearchOptions:
     c: float = 30.0  # term 3 = ln(N c); the paper's Table 2
     hamming: int | None = None  # largest Hamming distance that still votes; None ignores signatures
     sigma: float = 16.0  # a vote at distance h counts exp(-h^2 / sigma^2)
-    burstiness: Burstiness = "none"  # damp repeated structure within an image, across images, or both
+    burstiness: Burstiness = "none"  # of repeated structure: keep the best match, or damp within an image, across images, both
     burstiness_on: BurstinessOn = "auto"  # "auto": the difference set for `bayes` (as the paper), else all
     sets: Sets = "feature"  # are the sets of the rules sets of features or of images?
     assignments: int = 1  # words per query feature and vocabulary
+    evidence: Evidence | None = None  # for `likelihood`; None: the table that comes with the package
+    verify: int = 0  # candidates whose arrangement is verified, and which are then ranked anew
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense, naming the choices."""
@@ -101,8 +135,14 @@ class SearchOptions:
         _require(self.hamming is None or self.hamming >= 0, "hamming", self.hamming, "0 or more, or None")
         _require(0 < self.sigma < math.inf, "sigma", self.sigma, "positive")
         _require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
+        _require(self.verify >= 0, "verify", self.verify, "0 or more")
         pair = len(self.line) == 2 and all(map(math.isfinite, self.line))
         _require(pair, "line", self.line, "a pair (a, b) of numbers")
+
+    @property
+    def signed(self) -> bool:
+        """Tell whether Hamming signatures are compared."""
+        return self.hamming is not None or self.merge == "likelihood"
 
 
 @dataclass(frozen=True)
@@ -112,14 +152,14 @@ class TrainOptions:
     size: int = 20_000  # words
     seed: int = 0  # of the sample and of the first words; give each vocabulary its own
     rounds: int = 20  # of k-means, at most
-    bits: int = 64  # of a Hamming signature; 0 = none
+    bits: int = 64  # of a Hamming signature, at most 128; 0 = none
     max_descriptors: int = 2_000_000  # drawn for k-means; the medians use all that are given
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
         for name, least in (("size", 1), ("seed", 0), ("rounds", 1), ("bits", 0), ("max_descriptors", 1)):
             _require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
-        _require(self.bits <= 64, "bits", self.bits, "at most 64")  # a signature is one uint64
+        _require(self.bits <= 128, "bits", self.bits, "at most 128")  # a signature is one or two uint64
 
 
 @dataclass(frozen=True)

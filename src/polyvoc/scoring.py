@@ -9,26 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import merging, weighting
 from polyvoc.errors import OptionError
-from polyvoc.kernels import lookup, matches, score
-from polyvoc.records import SearchOptions
-from polyvoc.segment import Segment, bases_of
+from polyvoc.kernels import evidence, lookup, matches, score, votes as kinds
+from polyvoc.records import Burstiness, SearchOptions
+from polyvoc.segment import Segment, bases_of, with_planes
 from polyvoc.weighting import Statistics
 
 Array = npt.NDArray[Any]
 Map = Callable[..., Iterable[Any]]  # `map` over segments, or the like of a pool of threads or machines
+BURSTINESS: dict[Burstiness, int] = {
+    "none": kinds.NONE, "best": kinds.BEST, "intra": kinds.INTRA, "inter": kinds.INTER, "both": kinds.BOTH
+}  # fmt: skip
 MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel tells apart
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """The words of a query's features: [Q, K, A], -1 where there is none; signatures of the same shape, or None."""
+    """The words of a query's features: [Q, K, A], -1 where there is none; signatures [Q, K, A, B], or None."""
 
     words: npt.NDArray[np.int64]
     signatures: npt.NDArray[np.uint64] | None
@@ -41,18 +44,19 @@ class Query:
         wanted = f"[Q, {len(sizes)}] or [Q, {len(sizes)}, A]"
         if words.ndim not in (2, 3) or words.shape[1] != len(sizes) or (words.size and words.dtype.kind not in "iu"):
             raise OptionError(f"query words {words.dtype}{list(words.shape)} should be integers {wanted}")
-        if signatures is not None and np.shape(signatures) != words.shape:
+        if signatures is not None and np.shape(signatures)[: words.ndim] != words.shape:
             raise OptionError(
                 f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(words.shape)}"
             )
+        signatures = None if signatures is None else with_planes(np.asarray(signatures, np.uint64), words.ndim)
         words = words.astype(np.int64)  # unsigned words have no room for -1
         words = _distinct(words if words.ndim == 3 else words[:, :, None])
-        if options.hamming is None:
+        if not options.signed:
             signatures = None
         elif signatures is None:
-            raise OptionError(f"hamming={options.hamming} needs the signatures of the query; none were given")
+            raise OptionError(f"{asking(options)} needs the signatures of the query; none were given")
         else:
-            signatures = np.asarray(signatures, np.uint64).reshape(words.shape)
+            signatures = np.ascontiguousarray(signatures.reshape(*words.shape, signatures.shape[-1]))
         too_large = words.max(axis=(0, 2), initial=-1) >= np.array(sizes)
         if too_large.any() or words.min(initial=0) < -1:
             raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}; quantise with those of the index")
@@ -62,6 +66,11 @@ class Query:
         if (words.shape[2] + 1) ** len(sizes) > MAX_CODES:
             raise OptionError(f"{words.shape[2]} assignments with {len(sizes)} vocabularies are too many; lower assignments")
         return cls(np.ascontiguousarray(words, np.int64), signatures, sizes)
+
+    @property
+    def bits(self) -> int:
+        """Give the length of the signatures, 0 without."""
+        return 0 if self.signatures is None else 64 * self.signatures.shape[3]
 
     @cached_property
     def bases(self) -> npt.NDArray[np.int64]:
@@ -94,6 +103,11 @@ class Query:
         return sum(((codes // base**k % base > 0).astype(np.int64) << k for k in range(len(self.sizes))), np.int64(0) * codes)
 
 
+def asking(options: SearchOptions) -> str:
+    """Name the option that asks for signatures."""
+    return "merge='likelihood'" if options.merge == "likelihood" else f"hamming={options.hamming}"
+
+
 def _distinct(words: Array) -> Array:
     """Take back words that a query feature is given twice in one vocabulary: its lists are united, each counts once."""
     n_assignments = words.shape[2]
@@ -109,7 +123,9 @@ class Weights:
     factors: npt.NDArray[np.float32]  # [Q, 2^K] of the rule
     numbers: npt.NDArray[np.int64]  # [Q, K, A] of the words, -1 for none
     idf: npt.NDArray[np.float32]  # [Q, K, A] idf^2
-    closeness: npt.NDArray[np.float32]  # [65] of Hamming distances
+    closeness: npt.NDArray[np.float32]  # [bits + 1] of Hamming distances
+    cells: npt.NDArray[np.int64]  # [Q, 2^K] row of the table for each set; [0, 0] for rules that sum over lists
+    table: npt.NDArray[np.float32]  # [rows, bits + 1] joint evidence
     totals: npt.NDArray[np.float64]  # [Q] sums over all images, for burstiness across images
     on_difference: bool  # burstiness on the difference set only
 
@@ -139,9 +155,17 @@ class Weights:
         return numbers, sums.astype(self.delta.dtype)
 
 
-def is_general(query: Query, options: SearchOptions) -> bool:
-    """Tell whether matches must be gathered one by one, which the scanning kernels avoid."""
-    return query.words.shape[2] > 1 or options.sets == "image" or options.burstiness != "none"
+Path = Literal["lists", "signed lists", "near matches", "matches"]
+
+
+def path_of(query: Query, options: SearchOptions) -> Path:
+    """Choose the kernels: gathering every match one by one is the last resort."""
+    bursts = options.burstiness != "none"
+    if query.words.shape[2] > 1 or options.sets == "image" or (bursts and query.signatures is None):
+        return "matches"
+    if query.signatures is None:
+        return "lists"
+    return "near matches" if bursts or options.merge == "likelihood" else "signed lists"
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,21 +213,28 @@ def vote(segment: Segment, query: Query, weights: Weights, options: SearchOption
          runs: Runs | None = None) -> npt.NDArray[np.float32]:  # fmt: skip
     """Phase 2: sum the votes for every image of one segment [n_images], before the norm."""
     scores = np.zeros(segment.n_images, np.float32)
-    if is_general(query, options):
-        _vote_matches(segment, query, weights, options, scores)
-        return scores
-    if query.signatures is None:
+    path = path_of(query, options)
+    if path == "matches":
+        _vote_matches(segment, query, weights, options, scores, weights.totals)
+    elif path == "near matches":
+        _vote_near(segment, query, weights, options, scores, weights.totals, runs)
+    elif path == "lists":
         return _vote_lists(segment, query, weights, runs)
-    runs = runs or find_runs(segment, query)
-    score.vote_hamming(*_shared_arrays(segment, query, runs), segment.arrays["signatures"], query.signatures[:, :, 0],
-                       weights.idf[:, :, 0], weights.factors, weights.closeness, scores)  # fmt: skip
+    else:
+        runs = runs or find_runs(segment, query)
+        score.vote_hamming(*_shared_arrays(segment, query, runs), *_signature_arrays(segment, query),
+                           weights.idf[:, :, 0], weights.factors, weights.closeness, scores)  # fmt: skip
     return scores
 
 
-def total(segment: Segment, query: Query, weights: Weights, options: SearchOptions) -> npt.NDArray[np.float64]:
+def total(segment: Segment, query: Query, weights: Weights, options: SearchOptions,
+          runs: Runs | None = None) -> npt.NDArray[np.float64]:  # fmt: skip
     """Between the phases, for burstiness across images: sum the votes of every query feature in one segment [Q]."""
-    totals = np.zeros(len(query.words))
-    _vote_matches(segment, query, weights, options, np.empty(0, np.float32), totals)
+    totals, nothing = np.zeros(len(query.words)), np.empty(0, np.float32)
+    if path_of(query, options) == "matches":
+        _vote_matches(segment, query, weights, options, nothing, totals)
+    else:
+        _vote_near(segment, query, weights, options, nothing, totals, runs)
     return totals
 
 
@@ -230,14 +261,28 @@ def _shared_arrays(segment: Segment, query: Query, runs: Runs) -> tuple[Array, .
     return (query.words[:, :, 0], query.bases, runs.begins, runs.ends, *lists)
 
 
-def _vote_matches(segment: Segment, query: Query, weights: Weights, options: SearchOptions,
-                  scores: npt.NDArray[np.float32], totals: npt.NDArray[np.float64] | None = None) -> None:  # fmt: skip
-    signatures = np.empty(0, np.uint64) if query.signatures is None else segment.arrays["signatures"]
-    query_signatures = np.zeros(query.words.shape, np.uint64) if query.signatures is None else query.signatures
+def _signature_arrays(segment: Segment, query: Query) -> tuple[Array, Array]:
+    assert query.signatures is not None
+    return segment.arrays["signatures"], query.signatures[:, :, 0]
+
+
+def _vote_near(segment: Segment, query: Query, weights: Weights, options: SearchOptions, scores: npt.NDArray[np.float32],
+               totals: npt.NDArray[np.float64], runs: Runs | None) -> None:  # fmt: skip
+    runs = runs or find_runs(segment, query)
+    evidence.vote_near(*_shared_arrays(segment, query, runs), *_signature_arrays(segment, query), weights.idf[:, :, 0],
+                       weights.factors, weights.closeness, weights.cells, weights.table, segment.alive,
+                       BURSTINESS[options.burstiness], weights.on_difference, totals, scores)  # fmt: skip
+
+
+def _vote_matches(segment: Segment, query: Query, weights: Weights, options: SearchOptions, scores: npt.NDArray[np.float32],
+                  totals: npt.NDArray[np.float64]) -> None:  # fmt: skip
+    signatures, query_signatures = segment.arrays["signatures"], query.signatures
+    if query_signatures is None:
+        signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
     matches.vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
-                       weights.factors, weights.closeness, segment.alive, query.masks, options.sets == "image",
-                       options.burstiness in ("intra", "both"), options.burstiness in ("inter", "both"),
-                       weights.on_difference, weights.totals if totals is None else totals, scores)  # fmt: skip
+                         weights.factors, weights.closeness, weights.cells, weights.table, segment.alive, query.masks,
+                         options.sets == "image", BURSTINESS[options.burstiness], weights.on_difference, totals,
+                         scores)  # fmt: skip
 
 
 def count_sets(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions, over: Map,
@@ -245,7 +290,7 @@ def count_sets(segments: list[Segment], query: Query, statistics: Statistics, op
     """Sum phase 1 over segments: features (or images) of every exact mask [Q, 2^K]; zeros for rules that do not ask."""
     n_vocabularies = len(query.sizes)
     counts = np.zeros((len(query.words), 1 << n_vocabularies), np.int64)
-    if not merging.needs_counts(options.merge, n_vocabularies):
+    if not merging.needs_counts(options, n_vocabularies):
         return counts
     runs = runs or [None] * len(segments)
     for part in over(lambda segment, found: count(segment, query, options, found), segments, runs):
@@ -265,25 +310,48 @@ def weigh(query: Query, counts: npt.NDArray[np.int64], statistics: Statistics, o
     """Turn the counts of the whole collection into the weights that every segment votes with."""
     squares = weighting.idf_squared(statistics, options.idf)
     on = options.burstiness_on
+    cells, table = joint_evidence(query, counts, options)
     return Weights(
         factors=merging.factors(counts, options, statistics.n_images),
         numbers=query.numbers,
         idf=np.where(query.words >= 0, squares[query.numbers], 0.0).astype(np.float32),
-        closeness=weighting.closeness(options),
+        closeness=weighting.closeness(options, query.bits),
+        cells=cells,
+        table=table,
         totals=np.zeros(len(query.words)),
         on_difference=on == "difference" or (on == "auto" and options.merge == "bayes"),
     )
+
+
+def joint_evidence(query: Query, counts: npt.NDArray[np.int64],
+                   options: SearchOptions) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:  # fmt: skip
+    """Give, for `likelihood`, the row of the table for every query feature and set [Q, 2^K], and the table."""
+    if options.merge != "likelihood":
+        return np.empty((0, 0), np.int64), np.empty((0, 0), np.float32)
+    held = options.evidence
+    assert held is not None, "the engine gives the options their table"
+    bins = np.zeros(counts.shape, np.int64)
+    if held.edges:
+        ratios = merging.ratios(counts)
+        singles = 1 << np.arange(held.n_vocabularies)
+        ratios[:, singles] = ratios[:, -1:]
+        bins = np.searchsorted(held.edges, ratios)
+    table = np.array(held.rows, np.float32)
+    if options.hamming is not None:
+        table[:, options.hamming + 1 :] = 0
+    return np.array(held.groups) * (len(held.edges) + 1) + bins, table
 
 
 def votes(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions,
           over: Map) -> Iterable[npt.NDArray[np.float32]]:  # fmt: skip
     """Score a query: both phases; gives the votes of each segment in turn."""
     runs: list[Runs | None] = [None] * len(segments)
-    if merging.needs_counts(options.merge, len(query.sizes)) and not is_general(query, options):
+    twice = merging.needs_counts(options, len(query.sizes)) or options.burstiness in ("inter", "both")
+    if twice and path_of(query, options) != "matches":
         runs = list(over(lambda segment: find_runs(segment, query), segments))  # both phases want them: look up once
     counts = count_sets(segments, query, statistics, options, over, runs)
     weights = weigh(query, counts, statistics, options)
     if options.burstiness in ("inter", "both"):
-        for part in over(lambda segment: total(segment, query, weights, options), segments):
+        for part in over(lambda segment, found: total(segment, query, weights, options, found), segments, runs):
             weights.totals[:] += part
     return over(lambda segment, found: vote(segment, query, weights, options, found), segments, runs)

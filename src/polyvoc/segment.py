@@ -8,7 +8,7 @@ The inverted files of the K vocabularies stand one behind the other, each of F p
     run_words   uint16|32 [R]       word in the partner vocabulary (1 for vocabulary 0, else 0) of each run, ascending
     run_lengths uint8 [R]           number of postings of the run; a run of more than 255 takes several entries
     columns     uint16|32 [K-2, K F]  words in the vocabularies that are neither the own nor the partner
-    signatures  uint64 [K F]        Hamming signatures, in posting order (if the vocabularies have thresholds)
+    signatures  uint64 [B, K F]     Hamming signatures, in posting order: B planes of 64 bits (0: none)
 
 Features are numbered by (word in 0, word in 1, ..., image); every list is sorted by that number. Scoring reads nothing else.
 By image, for what only the best hits need (explanation, geometry) and for merging segments:
@@ -47,7 +47,7 @@ class Batch:
     ids: npt.NDArray[np.int64]  # [n]
     feature_starts: npt.NDArray[np.int64]  # [n + 1]
     words: npt.NDArray[np.int32]  # [F, K]
-    signatures: npt.NDArray[np.uint64] | None  # [F, K]
+    signatures: npt.NDArray[np.uint64] | None  # [F, K], or [F, K, 2] beyond 64 bits
     xy: npt.NDArray[np.float32]  # [F, 2]
     shape: npt.NDArray[np.float16]  # [F, 2] scale, angle
 
@@ -58,8 +58,8 @@ class Batch:
         starts = np.zeros(len(images) + 1, np.int64)
         np.cumsum([len(words) for words in images], out=starts[1:])
         words = _stack(images, n_vocabularies, np.int32)
-        bits = None if signatures is None else _stack(signatures, n_vocabularies, np.uint64)
-        if bits is not None and bits.shape != words.shape:
+        bits = None if signatures is None else _stack_signatures(signatures, n_vocabularies)
+        if bits is not None and bits.shape[:2] != words.shape:
             raise OptionError(f"signatures of shape {bits.shape} do not fit words of shape {words.shape}")
         n = len(words)
         return cls(
@@ -115,7 +115,12 @@ class Segment:
     @property
     def signed(self) -> bool:
         """Tell whether the postings carry Hamming signatures."""
-        return len(self.arrays["signatures"]) > 0 or self.n_features == 0
+        return self.planes > 0 or self.n_features == 0
+
+    @property
+    def planes(self) -> int:
+        """Count the groups of 64 bits of a signature."""
+        return len(self.arrays["signatures"])
 
     def live_positions(self) -> npt.NDArray[np.int64]:
         """Give the positions of the images that are not deleted."""
@@ -143,13 +148,19 @@ class Segment:
             yield self.features_of(int(position))["words"].astype(np.int64) + bases
 
     def features_of(self, position: int) -> dict[str, Array]:
-        """Give words [n, K], signatures [n, K], xy and shape of the image at a position."""
+        """Give words [n, K], signatures [n, K] (of 128 bits [n, K, 2]), xy and shape of the image at a position."""
         first, last = (int(i) for i in self.arrays["feature_starts"][position : position + 2])
         rows = {name: self.arrays[name][first:last] for name in ("words", "xy", "shape")}
         places = self.arrays["places"][first:last]
-        signatures = self.arrays["signatures"]
-        rows["signatures"] = signatures[places] if len(signatures) else np.zeros((last - first, 0), np.uint64)
+        found = self._signatures_at(places)
+        rows["signatures"] = np.zeros((last - first, 0), np.uint64) if found is None else found
         return rows
+
+    def _signatures_at(self, places: Array) -> npt.NDArray[np.uint64] | None:
+        planes = self.arrays["signatures"]
+        if self.planes < 2:
+            return planes[0][places] if self.planes else None
+        return np.stack([plane[places] for plane in planes], axis=-1)
 
     def without(self, positions: Sequence[int]) -> Segment:
         """Give the same segment with the images at some positions marked as deleted."""
@@ -167,13 +178,11 @@ class Segment:
         keep = np.ones(self.n_features, bool)
         for position in np.flatnonzero(self.alive == 0):
             keep[starts[position] : starts[position + 1]] = False
-        signatures = self.arrays["signatures"]
-        places = self.arrays["places"][keep]
         return Batch(
             ids=self.ids[live],
             feature_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             words=self.arrays["words"][keep].astype(np.int32),
-            signatures=signatures[places] if len(signatures) else None,
+            signatures=self._signatures_at(self.arrays["places"][keep]),
             xy=self.arrays["xy"][keep],
             shape=self.arrays["shape"][keep],
         )
@@ -198,11 +207,12 @@ class Segment:
             parts.append(_InvertedFile.build(order_k, starts_k, words, image_of, k))
         arrays = _join(parts, n_features, word_type)
         places = np.empty((n_features, len(sizes)), np.uint32)
-        signatures = np.empty(0 if batch.signatures is None else len(sizes) * n_features, np.uint64)
+        bits = None if batch.signatures is None else with_planes(batch.signatures, 2)
+        signatures = np.empty((0 if bits is None else bits.shape[2], len(sizes) * n_features), np.uint64)
         for k, part in enumerate(parts):
             places[part.order, k] = np.arange(k * n_features, (k + 1) * n_features, dtype=np.uint32)
-            if batch.signatures is not None:
-                signatures[k * n_features : (k + 1) * n_features] = batch.signatures[part.order, k]
+            if bits is not None:
+                signatures[:, k * n_features : (k + 1) * n_features] = bits[part.order, k].T
         documents, repeats = _repeats(words, batch.feature_starts, sizes)
         arrays |= {
             "signatures": signatures,
@@ -231,6 +241,8 @@ class Segment:
         try:
             shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape) in meta["arrays"].items()}
             arrays = {n: storage.map_array(folder / f"{n}.npy", dtype, shape) for n, (dtype, shape) in shapes.items()}
+            if arrays["signatures"].ndim == 1:  # as indexes without planes were stored
+                arrays["signatures"] = arrays["signatures"].reshape(min(len(arrays["signatures"]), 1), -1)
             ids = storage.map_array(folder / "ids.npy", np.int64, (meta["n_images"],))
             return cls(tuple(meta["sizes"]), ids, arrays)
         except (KeyError, TypeError, ValueError) as error:
@@ -262,6 +274,11 @@ class _InvertedFile:
             build.fill_runs(starts, partner_words, run_words, run_lengths)
         columns = [words[m][order] for m in range(n_vocabularies) if m not in (k, partner)]
         return cls(order, starts, image_of[order], run_starts, run_words, run_lengths, columns)
+
+
+def with_planes(signatures: npt.NDArray[np.uint64], axes: int) -> npt.NDArray[np.uint64]:
+    """Give signatures with an axis for their groups of 64 bits after the first `axes`."""
+    return signatures[..., None] if signatures.ndim == axes else signatures
 
 
 def bases_of(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -317,6 +334,16 @@ def _repeats(words: Array, feature_starts: Array, sizes: Sequence[int]) -> tuple
         documents.append(counts)
         repeats.append(rows)
     return np.concatenate(documents).astype(np.uint32), np.concatenate(repeats).astype(np.uint32)
+
+
+def _stack_signatures(images: Sequence[Array], n_vocabularies: int) -> Array:
+    """Join signatures [n_i, K] or [n_i, K, 2]; an image without features may have either shape."""
+    arrays = [np.asarray(rows) for rows in images]
+    if not any(rows.size and rows.ndim == 3 for rows in arrays):
+        return _stack(arrays, n_vocabularies, np.uint64)
+    planes = [_stack([rows.reshape(len(rows), n_vocabularies, -1)[:, :, b] for rows in arrays if rows.size], n_vocabularies,
+                     np.uint64) for b in range(2)]  # fmt: skip
+    return np.stack(planes, axis=-1)
 
 
 def _stack(images: Sequence[Array], n_vocabularies: int, dtype: type) -> Array:

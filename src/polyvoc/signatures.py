@@ -35,7 +35,7 @@ def shared_rotation(vocabularies: Sequence[Vocabulary]) -> Floats:
     first = vocabularies[0].rotation
     for number, vocabulary in enumerate(vocabularies):
         if vocabulary.rotation is None or first is None:
-            raise VocabularyError(f"vocabulary {number} has no signatures: train it with bits=64, or search without Hamming")
+            raise VocabularyError(f"vocabulary {number} has no signatures: train it with bits=64 or 128, or search without Hamming")
         if vocabulary.rotation.shape != first.shape or not np.allclose(vocabulary.rotation, first, atol=1e-5):
             raise VocabularyError(f"vocabulary {number} has another rotation than the first: train all with the same bits")
     assert first is not None
@@ -51,16 +51,17 @@ def project(descriptors: Floats, rotation: Floats) -> Floats:
 
 
 def sign(z: Floats, words: npt.NDArray[np.integer], vocabularies: Sequence[Vocabulary]) -> Signatures:
-    """Give the signatures of descriptors with coordinates `z` [n, bits]: uint64, one for each word.
+    """Give the signatures of descriptors with coordinates `z` [n, bits]: uint64, one for each word, or two beyond 64 bits.
 
-    `words` is [n, K] or [n, K, assignments], for K vocabularies. Bit i is set if z_i lies strictly above the word's
-    median. The word -1 (none) has the signature 0.
+    `words` is [n, K] or [n, K, assignments], for K vocabularies; two uint64 are one more axis at the end. Bit i is set if z_i
+    lies strictly above the word's median. The word -1 (none) has the signature 0.
     """
     if words.ndim not in (2, 3) or words.shape[:2] != (len(z), len(vocabularies)):
         raise OptionError(f"words {words.shape} do not fit {len(z)} descriptors and {len(vocabularies)} vocabularies")
     every = words if words.ndim == 3 else words[:, :, None]  # [n, K, assignments]
     points = np.ascontiguousarray(z, dtype=np.float32)
-    signatures: Signatures = np.empty(every.shape, dtype=np.uint64)
+    planes = (z.shape[1] + 63) // 64
+    signatures: Signatures = np.empty((*every.shape, planes), dtype=np.uint64)
     for k, vocabulary in enumerate(vocabularies):
         thresholds = vocabulary.thresholds
         if thresholds is None or thresholds.shape[1] != z.shape[1]:
@@ -70,7 +71,7 @@ def sign(z: Floats, words: npt.NDArray[np.integer], vocabularies: Sequence[Vocab
         of_k = np.ascontiguousarray(every[:, k], dtype=np.int32)
         if of_k.size and not -1 <= of_k.min() <= of_k.max() < vocabulary.size:
             raise OptionError(f"words of vocabulary {k} should be -1 to {vocabulary.size - 1}")
-        signed = np.empty(of_k.shape, dtype=np.uint64)
+        signed = np.empty((*of_k.shape, planes), dtype=np.uint64)
         sign_words(points, of_k, thresholds, signed)
         signatures[:, k] = signed
-    return signatures.reshape(words.shape)
+    return signatures.reshape(words.shape if planes == 1 else (*words.shape, planes))

@@ -26,7 +26,7 @@ from polyvoc.records import Floats
 
 FORMAT = "polyvoc vocabulary"
 VERSION = 1  # of the folder's format
-MAX_BITS = 64  # a signature is one uint64
+MAX_BITS = 128  # a signature is one or two uint64
 DEFAULT_COUNT = 3  # vocabularies shipped with the package
 
 _META = "meta.json"

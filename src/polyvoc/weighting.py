@@ -51,20 +51,20 @@ def idf_squared(statistics: Statistics, idf: Idf) -> npt.NDArray[np.float64]:
     return np.maximum(values, 0.0) ** 2
 
 
-def closeness(options: SearchOptions) -> npt.NDArray[np.float32]:
-    """Tabulate the weight of each Hamming distance 0..64: exp(-h^2 / sigma^2) up to the threshold, then 0.
+def closeness(options: SearchOptions, bits: int) -> npt.NDArray[np.float32]:
+    """Tabulate the weight of each Hamming distance 0..bits: exp(-h^2 / sigma^2) up to the threshold, then 0.
 
-    Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent).
+    Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent). Where distances are weighed elsewhere, or not at all: 1.
     """
-    distance = np.arange(65)
-    if options.hamming is None:
-        return np.ones(65, np.float32)
+    distance = np.arange(bits + 1)
+    if options.hamming is None or options.merge == "likelihood":
+        return np.ones(bits + 1, np.float32)
     weights = np.where(distance <= options.hamming, np.exp(-((distance / options.sigma) ** 2)), 0.0)
     return weights.astype(np.float32)
 
 
-def norms(segment: Segment, squares: npt.NDArray[np.float64], n_vocabularies: int) -> npt.NDArray[np.float32]:
-    """Give the L2 norm of the tf-idf vector of each image of a segment, over its first vocabularies.
+def norms(segment: Segment, squares: npt.NDArray[np.float64], n_vocabularies: int, root: bool) -> npt.NDArray[np.float32]:
+    """Give the L2 norm of the tf-idf vector of each image of a segment, over its first vocabularies; `root`: of sqrt(tf) idf.
 
     squares: [W] idf^2. The sum of (tf idf)^2 over words is idf^2 once per feature plus (tf^2 - tf) idf^2 for repeated words:
     the first is a scan of the postings, the second a short list.
@@ -73,7 +73,8 @@ def norms(segment: Segment, squares: npt.NDArray[np.float64], n_vocabularies: in
     last = int(bases_of(segment.sizes)[n_vocabularies]) if n_vocabularies < segment.n_vocabularies else len(squares)
     sums = np.zeros(segment.n_images, np.float64)
     score.add_squares(arrays["starts"], arrays["postings"], squares, 0, last, sums)
-    repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
-    times = repeats[:, 2].astype(np.float64)
-    np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
+    if not root:
+        repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
+        times = repeats[:, 2].astype(np.float64)
+        np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
     return np.sqrt(sums).astype(np.float32)

@@ -9,7 +9,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LANES = 64  # signatures that `near_lanes` compares at once
+LANES = 64  # signatures that are compared at once
 
 
 def kernel(function, **settings):
@@ -70,6 +70,15 @@ def _load(context, builder, array_type, array, position, lanes):
     return builder.load(first, align=array_type.dtype.bitwidth // 8)
 
 
+def _distances(context, builder, array_type, array, position, signature):
+    """Give the Hamming distances of LANES signatures from a position on to one."""
+    lanes = ir.VectorType(ir.IntType(64), LANES)
+    loaded = _load(context, builder, array_type, array, position, lanes)
+    differing = builder.xor(loaded, _spread(builder, signature, lanes))
+    count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes]), f"llvm.ctpop.v{LANES}i64")
+    return builder.call(count, [differing])
+
+
 @intrinsic
 def near_lanes(typing_context, signatures, position, signature, threshold):
     """Compare LANES signatures from a position on with one: bit i is set if distance i is within the threshold.
@@ -81,15 +90,26 @@ def near_lanes(typing_context, signatures, position, signature, threshold):
         return None
 
     def generate(context, builder, call, arguments):
-        word = ir.IntType(64)
-        lanes = ir.VectorType(word, LANES)
-        loaded = _load(context, builder, call.args[0], arguments[0], arguments[1], lanes)
-        differing = builder.xor(loaded, _spread(builder, arguments[2], lanes))
-        count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes]), f"llvm.ctpop.v{LANES}i64")
-        near = builder.icmp_unsigned("<=", builder.call(count, [differing]), _spread(builder, arguments[3], lanes))
-        return builder.bitcast(near, word)
+        distances = _distances(context, builder, call.args[0], *arguments[:3])
+        near = builder.icmp_unsigned("<=", distances, _spread(builder, arguments[3], distances.type))
+        return builder.bitcast(near, ir.IntType(64))
 
     return types.uint64(signatures, types.int64, types.uint64, types.int64), generate
+
+
+@intrinsic
+def near_long_lanes(typing_context, first, second, position, signature, other, threshold):
+    """Compare LANES signatures of 128 bits, which stand in two arrays, with one. As `near_lanes`."""
+    if not isinstance(first, types.Array) or first.dtype != types.uint64 or second != first:
+        return None
+
+    def generate(context, builder, call, arguments):
+        one = _distances(context, builder, call.args[0], arguments[0], arguments[2], arguments[3])
+        two = _distances(context, builder, call.args[1], arguments[1], arguments[2], arguments[4])
+        near = builder.icmp_unsigned("<=", builder.add(one, two), _spread(builder, arguments[5], one.type))
+        return builder.bitcast(near, ir.IntType(64))
+
+    return types.uint64(first, second, types.int64, types.uint64, types.uint64, types.int64), generate
 
 
 @intrinsic

@@ -6,14 +6,15 @@ import numpy as np
 
 from polyvoc.kernels.compiler import kernel, popcount
 from polyvoc.kernels.lookup import column_of, find_run, longest_query, partner_size
+from polyvoc.kernels.votes import settle_votes, weight_match
 
 
 @kernel
 def room(size, n_codes):
     """Give room for the matches of one query feature, as `gather_matches` wants it."""
-    codes, images = np.empty(size, np.int64), np.empty(size, np.int64)
-    sums, match_masks, links = np.empty(size, np.float64), np.empty(size, np.int64), np.empty(size, np.int64)
-    return codes, images, sums, match_masks, links, np.full((3, n_codes), -1, np.int64)
+    codes, images, match_masks, orders, distances, links = np.empty((6, size), np.int64)
+    terms, sums = np.empty((2, size), np.float64)
+    return codes, images, match_masks, orders, terms, sums, distances, links, np.full((3, n_codes), -1, np.int64)
 
 
 @kernel
@@ -49,12 +50,13 @@ def write_codes(words, k, number, base, bases, starts, run_starts, run_words, ru
 @kernel
 def gather_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures, query_signatures,
-    weights, closeness, masks, chains, codes, images, sums, match_masks, links
+    idf, closeness, masks, chains, codes, images, match_masks, orders, terms, sums, distances, links
 ):  # fmt: skip
-    """Gather every indexed feature that shares a word with one query feature, once, with its sum of idf^2 * HE over M.
+    """Gather every indexed feature that shares a word with one query feature, once.
 
-    words, query_signatures, weights: [K, A]. chains: [3, (A + 1)^K] head, tail, cursor of the features with one code, all -1
-    before and after. out: images, sums, match_masks [n]; gives n. A feature is entered by the first list that holds it; the
+    words, idf: [K, A]; signatures: [B, postings]; query_signatures: [K, A, B]. chains: [3, (A + 1)^K] head, tail, cursor of the
+    features with one code, all -1 before and after. out: images, match_masks, orders (lists that hold it), and over the mask the
+    sums of idf^2 closeness (terms), of idf^2 (sums) and of Hamming distances [n]; gives n. A feature is entered by the first list that holds it; the
     later ones walk along the chain of its code, because equal codes appear in each list in the same order.
     """
     n_vocabularies, n_assignments = words.shape
@@ -72,14 +74,13 @@ def gather_matches(
             for i in range(length):
                 code = codes[i] + own
                 mask = masks[code]
-                term = weights[k, a]
-                if len(signatures) > 0:
-                    term *= closeness[popcount(signatures[first + i] ^ query_signatures[k, a])]
+                h = 0
+                for plane in range(len(signatures)):
+                    h += popcount(signatures[plane, first + i] ^ query_signatures[k, a, plane])
+                match = n
                 if mask & ((1 << k) - 1) == 0:  # the first list that holds it
-                    images[n] = postings[first + i]
-                    sums[n] = term
-                    match_masks[n] = mask
-                    links[n] = -1
+                    images[n], match_masks[n], links[n] = postings[first + i], mask, -1
+                    orders[n], terms[n], sums[n], distances[n] = 0, 0.0, 0.0, 0
                     if mask != 1 << k:
                         if chains[0, code] < 0:
                             chains[0, code] = n
@@ -90,8 +91,11 @@ def gather_matches(
                     n += 1
                 else:
                     match = chains[2, code]
-                    sums[match] += term
                     chains[2, code] = links[match] if links[match] >= 0 else chains[0, code]
+                orders[match] += 1
+                terms[match] += idf[k, a] * closeness[h]
+                sums[match] += idf[k, a]
+                distances[match] += h
     return n
 
 
@@ -109,16 +113,16 @@ def count_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, alive, masks, image_sets, counts
 ):
     """Count the sets of every query feature by exact mask, in features or in images. out: counts [Q, 2^K]."""
-    codes, images, sums, match_masks, links, chains = room(longest_query(words, bases, starts), len(masks))
+    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest_query(words, bases, starts), len(masks))
     image_masks = np.zeros(1 << 16, np.int64)
-    no_signatures = np.empty(0, np.uint64)
-    query_signatures = np.zeros(words.shape[1:], np.uint64)
-    weights = np.ones(words.shape[1:], np.float32)
-    closeness = np.ones(65, np.float32)
+    no_signatures = np.empty((0, 0), np.uint64)
+    query_signatures = np.empty((*words.shape[1:], 0), np.uint64)
+    idf = np.ones(words.shape[1:], np.float32)
+    closeness = np.ones(1, np.float32)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, no_signatures,
-                           query_signatures, weights, closeness, masks, chains, codes, images, sums, match_masks,
-                           links)  # fmt: skip
+                           query_signatures, idf, closeness, masks, chains, codes, images, match_masks, orders, terms, sums,
+                           distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)
@@ -135,54 +139,25 @@ def count_matches(
 @kernel
 def vote_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures, query_signatures,
-    weights, factors, closeness, alive, masks, image_sets, intra, inter, on_difference, totals, scores
+    idf, factors, closeness, cells, table, alive, masks, image_sets, burstiness, on_difference, totals, scores
 ):  # fmt: skip
     """Vote with everything switched on: multiple assignment, image-level sets, burstiness.
 
-    Burstiness (Jegou, Douze, Schmid, CVPR 2009): within an image s becomes s sqrt(s / t), t the image's sum for this query
-    feature; across images s sqrt(s / T), T = totals[q]. With `scores` empty the call only sums T (out: totals), over live
-    images; otherwise it votes (out: scores).
+    `weight_match` explains factors, cells and table, `settle_votes` burstiness, totals and scores.
     """
-    codes, images, sums, match_masks, links, chains = room(longest_query(words, bases, starts), len(masks))
+    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest_query(words, bases, starts), len(masks))
+    values = np.empty(len(images), np.float64)
     image_masks = np.zeros(1 << 16, np.int64)
-    image_sums = np.zeros(1 << 16, np.float64)
-    powers = np.zeros(1 << 16, np.float64)
-    totalling = len(scores) == 0
+    image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures,
-                           query_signatures[q], weights[q], closeness, masks, chains, codes, images, sums, match_masks,
-                           links)  # fmt: skip
+                           query_signatures[q], idf[q], closeness, masks, chains, codes, images, match_masks, orders, terms, sums,
+                           distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)
+            for i in range(n):
+                image_masks[images[i]] = 0
         for i in range(n):
-            image = images[i]
-            image_masks[image] = 0
-            mask = match_masks[i]
-            vote = sums[i] * factors[q, mask]
-            if vote <= 0 or (len(alive) > 0 and not alive[image]):
-                continue
-            if not (intra or inter) or (on_difference and mask & (mask - 1) != 0):
-                if not totalling:
-                    scores[image] += vote
-                continue
-            image_sums[image] += vote
-            if intra and inter and not totalling:
-                powers[image] += vote * vote * np.sqrt(np.sqrt(vote))  # s'^1.5 with s' = s^1.5 / sqrt(t)
-            else:
-                powers[image] += vote * np.sqrt(vote)
-        for i in range(n):
-            image = images[i]
-            total = image_sums[image]
-            if total <= 0:
-                continue
-            if totalling:
-                totals[q] += powers[image] / np.sqrt(total) if intra else total
-            elif intra and inter:
-                scores[image] += powers[image] / (total**0.75 * np.sqrt(totals[q]))
-            elif intra:
-                scores[image] += powers[image] / np.sqrt(total)
-            else:
-                scores[image] += powers[image] / np.sqrt(totals[q])
-            image_sums[image] = 0
-            powers[image] = 0
+            values[i] = weight_match(q, match_masks[i], orders[i], terms[i], sums[i], distances[i], factors, cells, table)
+        settle_votes(q, n, images, match_masks, values, alive, burstiness, on_difference, image_sums, powers, totals, scores)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, kernel, lowest_bit, near_lanes, popcount
+from polyvoc.kernels.compiler import LANES, kernel, lowest_bit
+from polyvoc.kernels.hamming import distance, near_block
 from polyvoc.kernels.lookup import column_of, equal_words, longest_query
 
 
@@ -134,8 +135,8 @@ def vote_hamming(
 ):
     """Vote with Hamming Embedding and without burstiness: each list adds its own term of the sum over M.
 
-    weights: [Q, K] idf^2; factors: [Q, 2^K] of the rule; closeness: [64 + 1] weight of a Hamming distance, 0 beyond the
-    threshold. out: scores.
+    signatures: [B, postings]; query_signatures: [Q, K, B]; weights: [Q, K] idf^2; factors: [Q, 2^K] of the rule; closeness:
+    [bits + 1] weight of a Hamming distance, 0 beyond the threshold. out: scores.
     """
     threshold = 0
     for h in range(len(closeness)):
@@ -154,13 +155,7 @@ def vote_hamming(
             signature = query_signatures[q, k]
             weight = weights[q, k]
             for block in range(first, last, LANES):
-                near = np.uint64(0)
-                if block + LANES <= last:
-                    near = near_lanes(signatures, block, signature, threshold)
-                else:
-                    for p in range(block, last):
-                        if popcount(signatures[p] ^ signature) <= threshold:
-                            near |= np.uint64(1) << np.uint64(p - block)
+                near = near_block(signatures, block, last, signature, threshold)
                 if near == 0:
                     continue
                 for m in range(1, len(row)):
@@ -175,7 +170,7 @@ def vote_hamming(
                         mask |= 2 if k == 0 else 1
                     for m in range(1, len(row)):
                         mask |= np.int64(equal[m] >> np.uint64(lane) & np.uint64(1)) << m
-                    scores[postings[p]] += weight * closeness[popcount(signatures[p] ^ signature)] * factors[q, mask]
+                    scores[postings[p]] += weight * closeness[distance(signatures, p, signature)] * factors[q, mask]
 
 
 @kernel

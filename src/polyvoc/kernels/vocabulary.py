@@ -202,18 +202,20 @@ def sign_words(
     z: npt.NDArray[np.float32],  # [n, bits]
     words: npt.NDArray[np.int32],  # [n, assignments]  -1 = no word
     thresholds: npt.NDArray[np.float32],  # [size, bits]
-    signatures: npt.NDArray[np.uint64],  # [n, assignments]  written
+    signatures: npt.NDArray[np.uint64],  # [n, assignments, planes of 64 bits]  written
 ) -> None:
     """Write the signature of each descriptor under each of its words; bit i is z_i > threshold_i of the word."""
     bits = z.shape[1]
     for row in range(words.shape[0]):
         for column in range(words.shape[1]):
             word = words[row, column]
-            signature = np.uint64(0)
-            if word >= 0:
-                for i in range(bits):
-                    signature |= np.uint64(z[row, i] > thresholds[word, i]) << np.uint64(i)
-            signatures[row, column] = signature
+            for plane in range(signatures.shape[2]):
+                signature = np.uint64(0)
+                if word >= 0:
+                    first = 64 * plane
+                    for i in range(first, min(first + 64, bits)):
+                        signature |= np.uint64(z[row, i] > thresholds[word, i]) << np.uint64(i - first)
+                signatures[row, column, plane] = signature
 
 
 @fast_kernel
