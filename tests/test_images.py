@@ -17,7 +17,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.images import FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, MIN_SIDE, read_grey, read_thumbnail
+from polyvoc.images import FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, MIN_SIDE, read_grey, read_rgb, read_thumbnail, resize
 
 ORIENTATION = 0x0112
 
@@ -360,3 +360,35 @@ def test_thumbnail_of_every_mode(mode: str) -> None:
 def test_thumbnail_of_no_image_is_refused() -> None:
     with pytest.raises(ImageError, match="not an image"):
         read_thumbnail(b"no image", 64)
+
+
+# --- colours ------------------------------------------------------------------------------------------------
+
+
+def test_colours_are_upright_and_reduced() -> None:
+    image = scene(320, 240)
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    read = read_rgb(encode(turned(image, 6), "JPEG", exif=exif, quality=95), 160)
+    expected = np.asarray(image.resize((160, 120), Image.Resampling.BILINEAR)).astype(int)
+    assert (read.dtype, read.shape) == (np.uint8, (120, 160, 3))
+    assert np.abs(read - expected).mean() < 3
+    assert np.array_equal(read_rgb(encode(image), 1024), np.asarray(image))  # never enlarged
+
+
+def test_hostile_files_are_refused_in_colour_too() -> None:
+    with pytest.raises(ImageError, match="not an image of a known format"):
+        read_rgb(b"no image at all", 256)
+    with pytest.raises(ImageError, match="too small"):
+        read_rgb(encode(Image.new("RGB", (20, 300))), 256)
+
+
+def test_resize_stretches_without_touching_its_input() -> None:
+    red = np.zeros((40, 60, 3), np.uint8)
+    red[:, :30, 0] = 255
+    copy = red.copy()
+    wide = resize(red, width=120, height=20)
+    assert (wide.shape, wide.dtype) == ((20, 120, 3), np.uint8)
+    assert (wide[:, :50] == (255, 0, 0)).all()
+    assert (wide[:, 70:] == 0).all()
+    assert np.array_equal(red, copy)

@@ -54,7 +54,7 @@ def ask(index: Index, photograph: Path, options: SearchOptions, threads: int | N
     with _clock(seconds, "quantise"):
         words, signatures = index.quantise(found, options)
     with _clock(seconds, "score"):
-        hits = index.search_words(words, signatures, options, threads)
+        hits = index.search_words(words, signatures, options, threads, found)
     return Answer(str(photograph), options, hits, seconds)
 
 

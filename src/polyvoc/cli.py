@@ -122,12 +122,15 @@ def demo_command(
 
 @app.command("index", epilog="Example: polyvoc index ~/Pictures")
 @flags.from_record(FeatureOptions, flags.FEATURE_TEXTS)
-def index_command(
+def index_command(  # noqa: PLR0913, PLR0917
     folders: Folders,
     chosen: dict[str, Any],
     index: IndexPath = DEFAULT_INDEX,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
+    embedding: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
+    ] = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
     json: Json = False,
 ) -> None:
@@ -140,7 +143,8 @@ def index_command(
             raise OptionError(f"{folder} does not exist; give a folder of photographs")
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [])
-    with console.progress() as progress, IndexWriter.open(index, words, FeatureOptions(**chosen) if chosen else None) as writer:
+    options = FeatureOptions(**chosen) if chosen else None
+    with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
         report = writer.update(folders, keep_missing, progress)
     seconds = time.perf_counter() - started
     if json:
@@ -176,13 +180,15 @@ def remove_command(
 
 @app.command(
     "search",
-    epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --json --merge bayes --hamming 24",
+    epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json",
 )
 @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False)
 def search_command(
     photographs: Annotated[list[Path], typer.Argument(metavar="PHOTO", help="Photographs to search with.")],
     chosen: dict[str, Any],
     index: IndexPath = DEFAULT_INDEX,
+    fast: Annotated[bool, typer.Option("--fast", help="Rank by scores alone, without looking at arrangements.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Let verified hits ask along: takes about twice as long.")] = False,
     threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use; all unless given.")] = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures.")] = None,
@@ -191,8 +197,10 @@ def search_command(
     """Find the photographs that show the same thing, best first. Flags left out are as `polyvoc info` says."""
     from polyvoc import answers
 
+    if fast and best:
+        raise OptionError("--fast and --best exclude each other; give one of them")
     opened, seconds = answers.open_index(index)
-    options = replace(opened.default_options, **chosen)
+    options = replace(opened.preset("fast" if fast else "best" if best else "default"), **chosen)
     told: list[Answer] = []
     with console.progress() as progress:
         progress("searching: the first time on a machine, kernels are compiled", 0, len(photographs))

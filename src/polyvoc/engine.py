@@ -96,15 +96,23 @@ class Engine:
 
     def best(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[tuple[int, int, float]]:
         """Give (segment, position, score) of the best images with a score above 0, ties by image id."""
+        return [(*place, score) for place, score in self.ranked(self.scores(query, options, threads), options.top)]
+
+    def ranked(self, scores: Sequence[Scores], top: int) -> list[tuple[tuple[int, int], float]]:
+        """Give ((segment, position), score) of the `top` images with the highest scores above 0, ties by image id."""
         found = []
-        for number, scores in enumerate(self.scores(query, options, threads)):
-            candidates = np.flatnonzero(scores > 0)
-            if len(candidates) > options.top:  # keep all that tie with the last
-                limit = np.partition(scores[candidates], -options.top)[-options.top]
-                candidates = candidates[scores[candidates] >= limit]
+        for number, part in enumerate(scores):
+            candidates = np.flatnonzero(part > 0)
+            if len(candidates) > top:  # keep all that tie with the last
+                limit = np.partition(part[candidates], -top)[-top]
+                candidates = candidates[part[candidates] >= limit]
             ids = self.segments[number].ids
-            found += [(-float(scores[p]), int(ids[p]), number, int(p)) for p in candidates]
-        return [(number, position, -score) for score, _, number, position in sorted(found)[: options.top]]
+            found += [(-float(part[p]), int(ids[p]), number, int(p)) for p in candidates]
+        return [((number, position), -score) for score, _, number, position in sorted(found)[:top]]
+
+    def image_at(self, place: tuple[int, int]) -> int:
+        """Give the id of the image at (segment, position)."""
+        return int(self.segments[place[0]].ids[place[1]])
 
     def norms(self, options: SearchOptions, threads: int | None = None) -> list[Scores]:
         """Give the norms of all images, one array per segment; computed once per kind."""
@@ -152,8 +160,8 @@ def norm_key(options: SearchOptions, n_vocabularies: int) -> NormKey:
 
 
 @contextmanager
-def threads_over(segments: Sequence[Segment], threads: int | None) -> Iterator[Callable[..., Any]]:
-    """Give a `map` over segments: on all cores unless told, in the order of the segments."""
+def threads_over(segments: Sequence[Any], threads: int | None) -> Iterator[Callable[..., Any]]:
+    """Give a `map` over segments or other parts of the work: on all cores unless told, in their order."""
     if threads is not None and threads < 1:
         raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
     threads = min(len(segments), threads or os.cpu_count() or 1)

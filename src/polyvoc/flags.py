@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
+from polyvoc import evidence
 from polyvoc.errors import OptionError
+from polyvoc.records import Evidence
 
 IndexPath = Annotated[
     Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
@@ -42,10 +44,15 @@ SEARCH_TEXTS = {
     "c": "Constant of the prior, ln(N c).",
     "hamming": "Largest Hamming distance that still votes; 'none' ignores signatures.",
     "sigma": "A vote at Hamming distance h counts exp(-h^2 / sigma^2).",
-    "burstiness": "Damp repeated structure within an image, across images, or both.",
+    "burstiness": "Of repeated structure: keep the best match, or damp within an image, across images, both.",
     "burstiness_on": "Which matches are damped; 'auto': the difference set for bayes, else all.",
     "sets": "Are the sets of the rules sets of features or of images?",
     "assignments": "Words per query feature and vocabulary.",
+    "evidence": "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; 'none': the one that comes with polyvoc.",
+    "verify": "Candidates whose arrangement is verified, and which are then ranked anew.",
+    "expansion": "Verified hits ask along: their features join the query, or change its signatures.",
+    "expand": "Verified hits that ask along, at most.",
+    "fuse": "Hear the global embedding, too, of an index made with --embedding.",
 }
 FEATURE_TEXTS = {
     "long_side": "Larger photographs are reduced to this many pixels on their long side.",
@@ -55,7 +62,7 @@ TRAIN_TEXTS = {
     "size": "Words of the vocabulary.",
     "seed": "Of the random choices; give each of several vocabularies its own.",
     "rounds": "Rounds of k-means, at most.",
-    "bits": "Bits of a Hamming signature, at most 64; 0 for none.",
+    "bits": "Bits of a Hamming signature, at most 128; 0 for none.",
     "max_descriptors": "Descriptors drawn from the photographs.",
 }
 
@@ -109,11 +116,15 @@ def _parameter(field: Field[Any], kind: Any, text: str, defaults: bool) -> inspe
     return inspect.Parameter(field.name, keyword, default=None, annotation=Annotated[typed | None, option])
 
 
-def _metavar(kind: Any) -> str:
+def _metavar(kind: Any) -> str | None:
+    if kind is bool:
+        return None
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is tuple:
         return "A B"
+    if Evidence in get_args(kind):
+        return f"FILE|{NONE}"
     return f"NUMBER|{NONE}" if _may_be_none(kind) else "NUMBER"
 
 
@@ -132,8 +143,10 @@ def _value(name: str, kind: Any, value: Any) -> Any:
         return value
     if value == NONE:
         return None
-    (number,) = (part for part in get_args(kind) if part is not NoneType)
+    (wanted,) = (part for part in get_args(kind) if part is not NoneType)
+    if wanted is Evidence:
+        return evidence.load(Path(value))
     try:
-        return number(value)
+        return wanted(value)
     except ValueError:
         raise OptionError(f"{name}={value!r} should be a number or {NONE}") from None

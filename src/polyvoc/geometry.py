@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.segment import Segment
+from polyvoc.kernels import geometry as kernels
+from polyvoc.segment import Segment, with_planes
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -309,6 +310,49 @@ def _closeness(query: Sketch, image: Sketch, q: Array, f: Array, columns: slice,
 
 def _wrapped(degrees: Floats) -> Floats:
     return (degrees + 180) % 360 - 180
+
+
+@dataclass(frozen=True, eq=False)
+class Verifications:
+    """How many matches of a query with each of several images agree on one transform, their weight, and which transform."""
+
+    counts: npt.NDArray[np.int64]  # [n]
+    weights: Floats  # [n]
+    transforms: Floats  # [n, 2, 3] places of the query to places of the image; NaN: none
+
+
+def default_table(n_vocabularies: int, bits: int) -> Array:
+    """Tabulate the weight of a match by the number of lists that hold it and its mean distance [K + 1, bits + 1]."""
+    h = np.arange(bits + 1)
+    near = np.exp(-((h / (SIGMA if bits <= 64 else 26.0)) ** 2)) * (h <= (HAMMING if bits <= 64 else 52))
+    return (np.arange(n_vocabularies + 1)[:, None] * near).astype(np.float32)
+
+
+def verify_images(query: Sketch, segment: Segment, positions: Array, table: Array, tolerance: float = TOLERANCE) -> Verifications:
+    """Verify the images at some positions of a segment; table [K + 1, bits + 1]: weight of a match, 0 or less for none."""
+    n = len(positions)
+    found = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
+    words = np.ascontiguousarray(query.words, np.int64)
+    if not len(words) or not n:
+        return found
+    sizes = words.max(axis=0) + 1
+    bases = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    lists = kernels.list_words(words, sizes, bases, 64)
+    values = np.unique(table[table > 0])[::-1]
+    ranks = np.where(table > 0, np.searchsorted(-values, -table), -1).astype(np.int32)
+    frames = np.column_stack([query.frames.xy, query.frames.scale, query.frames.angle])
+    signed = np.ascontiguousarray(with_planes(query.signatures, 2))
+    a = segment.arrays
+    kernels.verify_images(np.asarray(positions), a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"],
+                          a["shape"].view(np.uint16), frames, signed, sizes, bases, *lists, ranks, values.astype(np.float64),
+                          tolerance, found.counts, found.weights, found.transforms)  # fmt: skip
+    return found
+
+
+def outline(width: int, height: int, transform: Array) -> tuple[tuple[float, float], ...]:
+    """Give the corners of a frame in the image that a transform takes it to, from the upper left, clockwise."""
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]])
+    return tuple((float(x), float(y)) for x, y in corners @ transform[:, :2].T + transform[:, 2])
 
 
 def _check(query: Frames, image: Frames, matches: Matches, tolerance: float) -> None:

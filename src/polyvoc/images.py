@@ -74,11 +74,21 @@ def read_grey(source: Source, long_side: int) -> GreyImage:
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 
 
+def read_rgb(source: Source, long_side: int) -> npt.NDArray[np.uint8]:
+    """Give the upright photograph in colour [h, w, 3]; a long side above `long_side` is reduced to it, never enlarged."""
+    image, _ = _read(source, long_side, "RGB")
+    return np.array(image, dtype=np.uint8)
+
+
+def resize(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Give pixels [h, w, 3] stretched to another size."""
+    return np.array(Image.fromarray(pixels).resize((width, height), _FILTER), dtype=np.uint8)
+
+
 def read_thumbnail(source: Source, long_side: int) -> bytes:
     """Give a small upright JPEG in colour without metadata, which may tell where and by whom it was shot."""
-    image, _ = _read(source, long_side, "RGB")
     out = io.BytesIO()
-    Image.fromarray(np.asarray(image)).save(out, "JPEG", quality=85)  # an image made anew has no metadata
+    Image.fromarray(read_rgb(source, long_side)).save(out, "JPEG", quality=85)  # an image made anew has no metadata
     return out.getvalue()
 
 

@@ -16,14 +16,19 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import explaining, features, storage
+from polyvoc import evidence, explaining, features, geometry, presets, searching, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
+from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine, Scores
 from polyvoc.errors import DamagedError, LockedError, OptionError, VocabularyError
+from polyvoc.geometry import Frames
+from polyvoc.presets import Preset
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import Explanation, FeatureOptions, Features, Hit, SearchOptions
+from polyvoc.records import Evidence, Explanation, FeatureOptions, Features, Floats, Hit, SearchOptions
+from polyvoc.searching import Asked
 from polyvoc.segment import MAX_IMAGES, Segment
 from polyvoc.vocabulary import Vocabulary
+from polyvoc.witness import Embedding
 
 Array = npt.NDArray[Any]
 Photograph = str | os.PathLike[str] | bytes | Features  # a path, the bytes of a file, or features made elsewhere
@@ -37,20 +42,22 @@ class Index:
     Mapped from the disk; a search allocates 4 bytes per image.
     """
 
-    def __init__(self, engine: Engine, home: Home | None = None, line: tuple[float, float] | None = None) -> None:
+    def __init__(self, engine: Engine, home: Home | None = None, line: tuple[float, float] | None = None,
+                 evidence: Evidence | None = None) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
         self._home = home
         self._line = line  # of term 2, if the index was calibrated
+        self._evidence = evidence  # for `likelihood`, likewise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Index:
-        """Open an index on the disk."""
-        home = Home(Path(path))
+    def open(cls, path: str | os.PathLike[str], embedding: Embedding | None = None) -> Index:
+        """Open an index on the disk; to `fuse` with a model that is no file, or that has moved, give it as `embedding`."""
+        home = Home(Path(path), embedding)
         for _ in range(ATTEMPTS):
             commit = home.catalogue.fact("commit")
             try:
-                return cls(home.read_engine(), home, home.read_line())
+                return cls(home.read_engine(), home, home.read_line(), home.read_evidence())
             except DamagedError:  # merged away by a writer since the catalogue was read?
                 if home.catalogue.fact("commit") == commit:
                     raise
@@ -83,19 +90,24 @@ class Index:
                threads: int | None = None) -> list[Hit]:  # fmt: skip
         """Find the photographs that show the same thing, best first."""
         options = self._options(options, top)
-        words, signatures = self.quantise(photograph, options)
-        return self.search_words(words, signatures, options, threads)
+        found = self.features(photograph)
+        return self.search_words(*self.quantise(found, options), options, threads, found)
 
-    def search_words(self, words: Array, signatures: Array | None, options: SearchOptions,
-                     threads: int | None = None) -> list[Hit]:  # fmt: skip
-        """Find images by a query's words, best first. Images that were removed since this index was opened are left out."""
-        query = self.engine.query(words, signatures, options)
+    def search_words(self, words: Array, signatures: Array | None, options: SearchOptions, threads: int | None = None,
+                     features: Features | None = None) -> list[Hit]:  # fmt: skip
+        """Find images by a query's words, best first. Images that were removed since this index was opened are left out.
+
+        To verify hits it takes the features, too: they say where the words lie.
+        """
+        frames = None if features is None else Frames(features.xy, features.scale, features.angle)
         hits = []
-        for number, position, score in self.engine.best(query, options, threads):
-            image = int(self.engine.segments[number].ids[position])
+        for found in searching.search(self.engine, Asked(words, signatures, frames), options, threads):
+            image = self.engine.image_at(found.place)
             row = None if self._home is None else self._home.catalogue.image(image)
             if row is not None or self._home is None:
-                hits.append(Hit(image, "" if row is None else row.path, score))
+                framed = features is not None and found.transform is not None
+                outline = geometry.outline(features.width, features.height, found.transform) if framed else None
+                hits.append(Hit(image, "" if row is None else row.path, found.score, found.inliers, outline))
         return hits
 
     def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None) -> Explanation:
@@ -120,18 +132,28 @@ class Index:
         source = photograph if isinstance(photograph, bytes) else Path(photograph)
         return features.extract(source, self.home.feature_options)
 
+    def embed(self, photograph: Photograph) -> Floats:
+        """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none."""
+        if isinstance(photograph, Features):
+            raise OptionError(witness.NO_PIXELS)
+        return self.home.embedder.embed(photograph if isinstance(photograph, bytes) else Path(photograph))
+
     def quantise(self, photograph: Photograph, options: SearchOptions) -> tuple[Array, Array | None]:
         """Give the words and signatures of a photograph."""
         return self.home.quantiser.quantise(self.features(photograph).descriptors, options.assignments)
 
     @property
     def default_options(self) -> SearchOptions:
-        """Give the options that a search without options uses.
+        """Give the options that a search without options uses."""
+        return self.preset("default")
 
-        With Hamming Embedding where there are signatures, and with the line of term 2 that `polyvoc calibrate --save` found.
+    def preset(self, name: Preset) -> SearchOptions:
+        """Give the options of a preset ("fast", "default", "best") for this index.
+
+        With the line of term 2 and the table of evidence that `polyvoc calibrate --save` found.
         """
-        options = SearchOptions(merge="bayes", hamming=24) if self.engine.signed else SearchOptions()
-        return options if self._line is None else replace(options, line=self._line)
+        options = presets.preset(name, self.engine.signed)
+        return replace(options, line=self._line or options.line, evidence=self._evidence)
 
     def images(self) -> Iterator[ImageRow]:
         """Give all images of the collection, by id; unlike a search, this shows the catalogue as it is now."""
@@ -178,6 +200,7 @@ class Home:
     """The folder of an index: where its parts lie, and how they are read."""
 
     path: Path
+    embedding: Embedding | None = None  # stands in for the model that the index remembers
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -207,6 +230,11 @@ class Home:
         """Give the line of term 2 that was fitted to this index, if any was."""
         found = self.catalogue.fact("line", required=False)
         return None if found is None else (float(found["a"]), float(found["b"]))
+
+    def read_evidence(self) -> Evidence | None:
+        """Give the table of evidence that was fitted to this index, if any was."""
+        found = self.catalogue.fact("evidence", required=False)
+        return None if found is None else evidence.from_dict(found, str(self.catalogue.path))
 
     def read_segment(self, number: int, sizes: tuple[int, ...], deleted: Sequence[int]) -> Segment:
         """Map one segment, without its deleted images."""
@@ -259,3 +287,8 @@ class Home:
     def quantiser(self) -> Quantiser:
         """Load the vocabularies, once."""
         return Quantiser(self.vocabularies())
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Load the model of the global embedding, once."""
+        return witness.model_of(self.catalogue, self.embedding)

@@ -22,6 +22,7 @@ Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "self", "none"]
 Burstiness = Literal["none", "best", "intra", "inter", "both"]
 BurstinessOn = Literal["auto", "difference", "all"]
 Sets = Literal["feature", "image"]
+Expansion = Literal["none", "average", "hamming"]
 
 # Told what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, int, int], None]
@@ -123,11 +124,14 @@ class SearchOptions:
     assignments: int = 1  # words per query feature and vocabulary
     evidence: Evidence | None = None  # for `likelihood`; None: the table that comes with the package
     verify: int = 0  # candidates whose arrangement is verified, and which are then ranked anew
+    expansion: Expansion = "none"  # verified hits ask along with the query: their features join it, or change its signatures
+    expand: int = 5  # verified hits that do, at most
+    fuse: bool = False  # hear the global embedding, too, of an index that was made with one
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense, naming the choices."""
         for name, kind in (("merge", Merge), ("idf", Idf), ("norm", Norm), ("burstiness", Burstiness),
-                           ("burstiness_on", BurstinessOn), ("sets", Sets)):  # fmt: skip
+                           ("burstiness_on", BurstinessOn), ("sets", Sets), ("expansion", Expansion)):  # fmt: skip
             value = getattr(self, name)
             _require(value in get_args(kind), name, value, "one of " + ", ".join(get_args(kind)))
         _require(self.top >= 1, "top", self.top, "at least 1")
@@ -136,6 +140,9 @@ class SearchOptions:
         _require(0 < self.sigma < math.inf, "sigma", self.sigma, "positive")
         _require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
         _require(self.verify >= 0, "verify", self.verify, "0 or more")
+        _require(self.expand >= 1, "expand", self.expand, "at least 1")
+        possible = self.expansion == "none" or self.verify > 0
+        _require(possible, "expansion", self.expansion, "none unless hits are verified: give verify, such as 100")
         pair = len(self.line) == 2 and all(map(math.isfinite, self.line))
         _require(pair, "line", self.line, "a pair (a, b) of numbers")
 
@@ -152,7 +159,7 @@ class TrainOptions:
     size: int = 20_000  # words
     seed: int = 0  # of the sample and of the first words; give each vocabulary its own
     rounds: int = 20  # of k-means, at most
-    bits: int = 64  # of a Hamming signature, at most 128; 0 = none
+    bits: int = 128  # of a Hamming signature, at most; 0 = none
     max_descriptors: int = 2_000_000  # drawn for k-means; the medians use all that are given
 
     def __post_init__(self) -> None:
@@ -169,6 +176,9 @@ class Hit:
     image: int  # its id in the index
     path: str
     score: float  # higher is better
+    inliers: int = 0  # matches that agree on one arrangement; 0 if it was not verified, or not confirmed
+    # Where the query's frame lies in this photograph: its corners from the upper left, clockwise; None if not confirmed.
+    outline: tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +194,8 @@ class Explanation:
     distance: npt.NDArray[np.int32]  # [m, K] Hamming distance, -1 where the words differ or there are no signatures
     query_xy: Floats  # [m, 2]
     feature_xy: Floats  # [m, 2]
+    inlier: npt.NDArray[np.bool_]  # [m] does it agree with the arrangement of the others?
+    transform: npt.NDArray[np.float64] | None  # [2, 3] places of the query to places of the photograph; None: no arrangement
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from polyvoc import merging, weighting
 from polyvoc.errors import OptionError
-from polyvoc.kernels import evidence, lookup, matches, score, votes as kinds
+from polyvoc.kernels import evidence, lookup, matches, score
+from polyvoc.kernels import votes as kinds
 from polyvoc.records import Burstiness, SearchOptions
 from polyvoc.segment import Segment, bases_of, with_planes
 from polyvoc.weighting import Statistics

@@ -35,7 +35,7 @@ def shared_rotation(vocabularies: Sequence[Vocabulary]) -> Floats:
     first = vocabularies[0].rotation
     for number, vocabulary in enumerate(vocabularies):
         if vocabulary.rotation is None or first is None:
-            raise VocabularyError(f"vocabulary {number} has no signatures: train it with bits=64 or 128, or search without Hamming")
+            raise VocabularyError(f"vocabulary {number} has no signatures: train it with bits=128, or search without Hamming")
         if vocabulary.rotation.shape != first.shape or not np.allclose(vocabulary.rotation, first, atol=1e-5):
             raise VocabularyError(f"vocabulary {number} has another rotation than the first: train all with the same bits")
     assert first is not None

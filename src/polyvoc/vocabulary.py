@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,17 @@ class Vocabulary:
                 f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
             )
         return cls(Bytes.of(words), Bytes.of(medians), axes, dict(provenance or {}))
+
+    def shortened(self, bits: int) -> Vocabulary:
+        """Give the same words with the first bits of the signatures only; 0: without signatures."""
+        if bits == self.bits:
+            return self
+        if not 0 <= bits < self.bits:
+            raise OptionError(f"bits={bits!r} should be 0 to {self.bits}, the length of the vocabulary's signatures")
+        if bits == 0 or self.medians is None or self.rotation is None:
+            return replace(self, medians=None, rotation=None)
+        medians = Bytes(self.medians.codes[:, :bits], self.medians.low[:bits], self.medians.step[:bits])
+        return replace(self, medians=medians, rotation=self.rotation[:bits])
 
     @property
     def size(self) -> int:

@@ -54,10 +54,10 @@ def gather_matches(
 ):  # fmt: skip
     """Gather every indexed feature that shares a word with one query feature, once.
 
-    words, idf: [K, A]; signatures: [B, postings]; query_signatures: [K, A, B]. chains: [3, (A + 1)^K] head, tail, cursor of the
-    features with one code, all -1 before and after. out: images, match_masks, orders (lists that hold it), and over the mask the
-    sums of idf^2 closeness (terms), of idf^2 (sums) and of Hamming distances [n]; gives n. A feature is entered by the first list that holds it; the
-    later ones walk along the chain of its code, because equal codes appear in each list in the same order.
+    words, idf: [K, A]; signatures: [B, postings]; query_signatures: [K, A, B]. chains: [3, (A + 1)^K] head, tail, cursor of
+    the features with one code, all -1 before and after. out: images, match_masks, orders (lists that hold it), and over the
+    mask the sums of idf^2 closeness (terms), of idf^2 (sums) and of Hamming distances [n]; gives n. A feature is entered by the
+    first list that holds it; the later ones walk along the chain of its code: equal codes have the same order in each list.
     """
     n_vocabularies, n_assignments = words.shape
     base = n_assignments + 1
@@ -113,7 +113,8 @@ def count_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, alive, masks, image_sets, counts
 ):
     """Count the sets of every query feature by exact mask, in features or in images. out: counts [Q, 2^K]."""
-    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest_query(words, bases, starts), len(masks))
+    longest = longest_query(words, bases, starts)
+    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest, len(masks))
     image_masks = np.zeros(1 << 16, np.int64)
     no_signatures = np.empty((0, 0), np.uint64)
     query_signatures = np.empty((*words.shape[1:], 0), np.uint64)
@@ -145,14 +146,15 @@ def vote_matches(
 
     `weight_match` explains factors, cells and table, `settle_votes` burstiness, totals and scores.
     """
-    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest_query(words, bases, starts), len(masks))
+    longest = longest_query(words, bases, starts)
+    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest, len(masks))
     values = np.empty(len(images), np.float64)
     image_masks = np.zeros(1 << 16, np.int64)
     image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures,
-                           query_signatures[q], idf[q], closeness, masks, chains, codes, images, match_masks, orders, terms, sums,
-                           distances, links)  # fmt: skip
+                           query_signatures[q], idf[q], closeness, masks, chains, codes, images, match_masks, orders, terms,
+                           sums, distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)

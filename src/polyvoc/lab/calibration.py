@@ -18,13 +18,13 @@ from polyvoc.errors import OptionError
 from polyvoc.index import Index
 from polyvoc.lab.figures import Figure, Panel, Series
 from polyvoc.lab.measures import Interval
-from polyvoc.lab.truematches import Observations, Sampling, observe, observe_verified
+from polyvoc.lab.truematches import Observations, Pairs, Sampling, find_pairs, observe, observe_pairs, observe_verified
 from polyvoc.lab.workbench import silent
 from polyvoc.merging import Model
 from polyvoc.records import Progress
 
 __all__ = [  # observations are made elsewhere, and used here
-    "VERSION", "Bins", "Fit", "Line", "Observations", "Prediction", "Sampling", "figure", "fit", "fit_verified",
+    "VERSION", "Bins", "Fit", "Line", "Observations", "Prediction", "Sampling", "figure", "fit", "fit_pairs", "fit_verified",
     "observe", "observe_verified", "test",
 ]  # fmt: skip
 
@@ -34,7 +34,6 @@ Floats = npt.NDArray[np.float64]
 Line = tuple[float, float]  # (a, b) of a r + b
 
 SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
-LEAST_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +120,13 @@ def fit(observations: Observations, width: float = 0.025, least: int = 20, seed:
 
 def fit_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = silent) -> Fit:  # noqa: B008 (frozen)
     """Fit the line to what an index shows of itself, without ground truth."""
-    seen = observe_verified(index, sampling, progress)
-    if seen.pairs < LEAST_PAIRS:
-        more = "ask more of them with --queries, or " if seen.questions < len(index) else ""
-        raise OptionError(
-            f"{seen.questions} photographs of the index were asked and {seen.pairs} pairs show the same thing; at least "
-            f"{LEAST_PAIRS} are needed: {more}index more photographs of the same things"
-        )
-    return fit(seen)
+    return fit_pairs(index, find_pairs(index, sampling, progress))
+
+
+def fit_pairs(index: Index, pairs: Pairs) -> Fit:
+    """Fit the line to images of an index that show the same thing."""
+    pairs.require(len(index))
+    return fit(observe_pairs(index, pairs))
 
 
 @dataclass(frozen=True)

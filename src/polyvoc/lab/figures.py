@@ -35,6 +35,7 @@ class Series:
     high: Numbers | Gaps = ()
     style: Style = "line"
     color: int | None = None  # number of a colour, the same in all panels; None takes the next, or grey for "paper"
+    labels: Sequence[str] = ()  # written beside the points; "" for none
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn."""
@@ -43,6 +44,11 @@ class Series:
         if len(self.x) != len(self.y) or {len(self.low), len(self.high)} not in ({0}, {len(self.y)}):
             sizes = ", ".join(f"{len(getattr(self, name))} {name}" for name in ("x", "y", "low", "high"))
             raise OptionError(f"series {self.name!r} has {sizes}: give one y per x, and one low and high per y or none")
+        object.__setattr__(self, "labels", tuple(self.labels))
+        if len(self.labels) not in (0, len(self.x)):
+            raise OptionError(
+                f"series {self.name!r} has {len(self.labels)} labels for {len(self.x)} points: give one each or none"
+            )
         if None in self.x:
             raise OptionError(f"series {self.name!r} has an x that is no number: leave out the point")
         known(self.style, Style, f"style of series {self.name!r}")
@@ -52,6 +58,8 @@ class Series:
         data: dict[str, Any] = {"name": self.name, "x": list(self.x), "y": list(self.y), "style": self.style}
         if self.low:
             data |= {"low": list(self.low), "high": list(self.high)}
+        if self.labels:
+            data["labels"] = list(self.labels)
         return data if self.color is None else data | {"color": self.color}
 
     @classmethod

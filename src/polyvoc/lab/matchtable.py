@@ -16,6 +16,7 @@ import numpy.typing as npt
 from polyvoc import merging, weighting
 from polyvoc.lab.workbench import Bench
 from polyvoc.records import Idf, SearchOptions
+from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -103,7 +104,8 @@ class Matcher:
         shared = words[query] == self._words[feature]
         distance = None
         if self.bench.signatures is not None:
-            bits = np.bitwise_count(self.bench.signatures[rows][query] ^ self.bench.signatures[feature])
+            signatures = with_planes(self.bench.signatures, 2)  # [F, K, B]
+            bits = np.bitwise_count(signatures[rows][query] ^ signatures[feature]).sum(axis=2)
             distance = np.where(shared, bits, UNRELATED).astype(np.uint8)
         image = self._image_of[feature]
         return MatchTable(query.astype(np.int32), feature, image, shared, distance, words, self.bench.n_images)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Figure", "Panel", "Series", "save_svg", "svg"]
 
 PANEL = 480, 310  # points: wide enough to read beside another, narrow enough for a telephone
-COLUMNS = 3  # panels in a row
+COLUMNS = 3  # panels in a row, at most
 DENSE = 24  # a line through more points than this has no markers
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -144,7 +144,7 @@ def _drawn(figure: Figure, salt: str) -> str:
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
         raise OptionError(f"plots need matplotlib ({error}): pip install 'polyvoc[report]'") from None
-    columns = min(len(figure.panels), COLUMNS)
+    columns = _columns(figure)
     size = PANEL[0] * columns / 72, PANEL[1] * math.ceil(len(figure.panels) / columns) / 72  # inches
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a letter that only the reader's fonts have
@@ -158,8 +158,14 @@ def _drawn(figure: Figure, salt: str) -> str:
     return text.getvalue()
 
 
+def _columns(figure: Figure) -> int:
+    """Give the panels of a row: as few rows as there must be, filled evenly."""
+    rows = math.ceil(len(figure.panels) / COLUMNS)
+    return math.ceil(len(figure.panels) / rows)
+
+
 def _fill(canvas: Canvas, figure: Figure) -> None:
-    columns = min(len(figure.panels), COLUMNS)
+    columns = _columns(figure)
     grid = canvas.subplots(math.ceil(len(figure.panels) / columns), columns, squeeze=False)
     legend: dict[tuple[str, Style, str], Artist] = {}
     for axes in grid.flat[len(figure.panels) :]:
@@ -257,6 +263,9 @@ def _draw(axes: Axes, series: Series, pen: _Pen, named: bool) -> Artist:
         (artist,) = axes.plot(x, y, color=pen.colour, markeredgewidth=0, drawstyle=shape, **look)
     if series.low:
         _interval(axes, series, x, pen)
+    for place, value, label in zip(x, y, series.labels, strict=False):
+        if label and not math.isnan(value):
+            axes.annotate(_short(label, 40), (place, value), (5, -9), textcoords="offset points", fontsize=8.5)
     return artist
 
 

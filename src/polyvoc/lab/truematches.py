@@ -1,13 +1,14 @@
 """Which query features have true matches, how many, and how many of them stand in the intersection of the lists?
 
-True matches come from ground truth (`observe`), or from pairs of images that geometry confirms (`observe_verified`), so that
-any index can calibrate itself.
+True matches come from ground truth (`observe`), or from pairs of images that geometry confirms (`find_pairs`), so that any
+index can calibrate itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ from polyvoc.lab.matchtable import Matcher, MatchTable
 from polyvoc.lab.measures import Truth
 from polyvoc.lab.workbench import Bench, silent
 from polyvoc.records import Progress, SearchOptions
+from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -29,6 +31,10 @@ Place = tuple[int, int]  # segment and position of an image of an index
 Criterion = Literal["either", "both", "mean", "first"]
 
 DISTANCE = 20  # the paper: true matches have a Hamming distance below 20 (of 64 bits) and lie in a relevant image
+# Inliers from which two images may show the same thing. Of the 20 best hits (Holidays, Ukbench) 84 % of the right ones have as
+# many, and 45 of 16,039 others.
+DOUBTFUL = 5
+LEAST_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +85,9 @@ def observe(
 ) -> Observations:
     """Observe all questions of a dataset, with the lists of all its vocabularies (`bench.first(2)`: those of the first two).
 
-    True match: near in a relevant image other than the query. `with_query` leaves the query's own image in the lists that
-    give the ratio, as they are searched. `level` names one of the dataset's ground truths, the first unless given.
+    True match: near in a relevant image other than the query; `distance` is of 64 bits. `with_query` leaves the query's own
+    image in the lists that give the ratio, as they are searched. `level` names one of the dataset's ground truths, the first
+    unless given.
     """
     if bench.signatures is None or len(bench.sizes) < 2:
         raise OptionError("calibration needs two vocabularies with signatures; train them with --bits 64")
@@ -89,16 +96,17 @@ def observe(
         raise OptionError(f"level={level!r} should be one of {', '.join(map(repr, dataset.truths))}")
     usual = "medium" if "medium" in dataset.truths else next(iter(dataset.truths))
     truths = dataset.truths[usual if level is None else level]
+    limit = distance * bench.bits // 64
     matcher = Matcher(bench)
     groups: dict[str, int] = {}
     parts, pairs = [], 0
     for number, (question, truth) in enumerate(zip(dataset.questions, truths, strict=True)):
-        relevant = _relevant(truth, question.image)
+        relevant = relevant_images(truth, question.image)
         table = matcher.table(number)
         if not with_query:
             table = _without(table, question.image)
         group = groups.setdefault(question.group or question.name, len(groups))
-        parts.append(Asked(*_observed(table, relevant, distance, criterion), group=group))
+        parts.append(Asked(*_observed(table, relevant, limit, criterion), group=group))
         pairs += len(relevant)
         progress(f"true matches: {dataset.name}", number + 1, len(truths))
     return Observations.join(parts, len(truths), pairs)
@@ -124,7 +132,8 @@ def near(shared: Array, distance: Array, limit: int, criterion: Criterion) -> np
     return np.asarray(chosen, bool)
 
 
-def _relevant(truth: Truth, query: int | None) -> list[int]:
+def relevant_images(truth: Truth, query: int | None) -> list[int]:
+    """Give the images that a question should find, apart from its own."""
     return sorted(truth.relevant - truth.junk - {-1 if query is None else query})
 
 
@@ -158,8 +167,8 @@ class Sampling:
     # Inliers from which two images show the same thing. Of the 20 best hits of 2,122 photographs (Holidays, Ukbench, Flickr;
     # three vocabularies; benchmarks/calibration.py) 72 % of the right ones have 12 or more, and 3 of 40,064 others.
     inliers: int = 12
-    # Copies of one file teach nothing about photographs taken anew: pairs whose inliers differ by fewer bits on average are
-    # left out. Measured: copies 1 to 6 bits, 99 % of the pairs of Holidays and Ukbench more than 5.8.
+    # Copies of one file teach nothing about photographs taken anew: pairs whose inliers differ by fewer bits (of 64) on
+    # average are left out. Measured: copies 1 to 6 bits, 99 % of the pairs of Holidays and Ukbench more than 5.8.
     copy_bits: float = 6.0
     pair: tuple[int, int] = (0, 1)  # vocabularies whose lists are compared
 
@@ -170,107 +179,168 @@ class Sampling:
                 raise OptionError(f"{name}={getattr(self, name)!r} should be at least 1")
 
 
-def observe_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = silent) -> Observations:  # noqa: B008
-    """Observe images of an index as queries: what the best hits share with them in the same arrangement is relevant.
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Images of an index that were asked, and which of their best hits show the same thing."""
 
-    True match: a Hamming distance below 20 in a verified image, as with ground truth. A photograph that is asked is usually
-    not in the index, so the query's own features are taken out of the lists that give the ratio.
-    """
-    engine, pair = index.engine, sampling.pair
-    if not engine.signed or len(engine.sizes) <= max(pair) or min(pair) < 0 or pair[0] == pair[1]:
-        raise OptionError("calibration needs an index with signatures of two vocabularies; make one with: polyvoc index FOLDER")
-    places = _sample(index, sampling)
-    found: dict[Place, list[Place]] = {}
-    asked: dict[Place, Asked] = {}
+    sampling: Sampling
+    asked: tuple[Place, ...]
+    related: dict[Place, tuple[Place, ...]]  # hits that geometry confirms, of the images that have any
+    doubtful: dict[Place, frozenset[Place]]  # of the same images: hits that are neither related nor certainly unrelated
+
+    @property
+    def count(self) -> int:
+        """Count the pairs."""
+        return sum(map(len, self.related.values()))
+
+    @cached_property
+    def groups(self) -> dict[Place, int]:
+        """Number the connected components of related images: those of one component show the same thing."""
+        leader: dict[Place, Place] = {}
+
+        def lead(place: Place) -> Place:
+            while (above := leader.setdefault(place, place)) != place:
+                place = above
+            return place
+
+        for place, others in self.related.items():
+            for other in others:
+                leader[lead(other)] = lead(place)
+        names = {name: number for number, name in enumerate(sorted({lead(place) for place in leader}))}
+        return {place: names[lead(place)] for place in leader}
+
+    def require(self, n_images: int) -> None:
+        """Refuse to learn from too few; n_images: of the index."""
+        if self.count >= LEAST_PAIRS:
+            return
+        more = "ask more of them with --queries, or " if len(self.asked) < n_images else ""
+        raise OptionError(
+            f"{len(self.asked)} photographs of the index were asked and {self.count} pairs show the same thing; at least "
+            f"{LEAST_PAIRS} are needed: {more}index more photographs of the same things"
+        )
+
+
+def find_pairs(index: Index, sampling: Sampling = Sampling(), progress: Progress = silent) -> Pairs:  # noqa: B008 (frozen)
+    """Ask some images of an index and verify the best hits: what they share in the same arrangement is the same thing."""
+    if not index.engine.signed:
+        raise OptionError("calibration needs an index with signatures; make one with: polyvoc index FOLDER")
+    places = draw(index, sampling.queries, np.random.default_rng(sampling.seed))
+    related, doubtful = {}, {}
     for done, place in enumerate(places, start=1):
-        query = Sketch.of(engine.segments[place[0]], place[1])
-        verified = _verified(index, place, query, sampling)
-        if verified:
-            found[place] = list(verified)
-            true = _true_matches(query, list(verified.values()), pair)
-            asked[place] = Asked(_ratio(index, query, pair), *true, group=0)
+        confirmed, unsure = _verify(index, place, sampling)
+        if confirmed:
+            related[place], doubtful[place] = tuple(confirmed), frozenset(unsure)
         progress("verifying", done, len(places))
-    grouped = [replace(asked[place], group=group) for place, group in _groups(found).items()]
-    return Observations.join(grouped, len(places), sum(map(len, found.values())))
+    return Pairs(sampling, tuple(places), related, doubtful)
 
 
-def _sample(index: Index, sampling: Sampling) -> list[Place]:
+def draw(index: Index, count: int, rng: np.random.Generator) -> list[Place]:
+    """Draw images of an index, all if there are no more; in their order."""
     every = [(number, position) for number, s in enumerate(index.engine.segments) for position in s.live_positions().tolist()]
-    rng = np.random.default_rng(sampling.seed)
-    return [every[i] for i in sorted(rng.choice(len(every), min(sampling.queries, len(every)), replace=False).tolist())]
+    return [every[i] for i in sorted(rng.choice(len(every), min(count, len(every)), replace=False).tolist())]
 
 
-def _verified(index: Index, place: Place, query: Sketch, sampling: Sampling) -> dict[Place, Sketch]:
-    """Give those of the best hits of an image, itself left out, that geometry confirms."""
+def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place], list[Place]]:
+    """Give those of the best hits of an image, itself left out, that geometry confirms, and those that remain in doubt."""
     engine = index.engine
+    query = read_sketch(index, place)
     options = replace(index.default_options, top=sampling.candidates + 1)
     hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)
-    confirmed = {}
+    confirmed: list[Place] = []
+    doubtful: list[Place] = []
     for hit in [(segment, position) for segment, position, _ in hits if (segment, position) != place][: sampling.candidates]:
-        image = Sketch.of(engine.segments[hit[0]], hit[1])
+        image = read_sketch(index, hit)
         matches = geometry.tentative(query, image)
         found = geometry.verify(query.frames, image.frames, matches)
-        if found.count >= sampling.inliers:
-            bits = _bits(query, image, matches.query[found.inliers], matches.feature[found.inliers])
-            if bits.mean() >= sampling.copy_bits:
-                confirmed[hit] = image
-    return confirmed
+        if found.count >= min(sampling.inliers, DOUBTFUL):
+            bits = _nearest(query, image, matches.query[found.inliers], matches.feature[found.inliers])
+            anew = bits.mean() * 64 / engine.bits >= sampling.copy_bits
+            (confirmed if anew and found.count >= sampling.inliers else doubtful).append(hit)
+    return confirmed, doubtful
 
 
-def _bits(query: Sketch, image: Sketch, q: Counts, f: Counts) -> npt.NDArray[np.uint8]:
+def read_sketch(index: Index, place: Place) -> Sketch:
+    """Give what an index keeps of one image."""
+    return Sketch.of(index.engine.segments[place[0]], place[1])
+
+
+def _nearest(query: Sketch, image: Sketch, q: Counts, f: Counts) -> Counts:
     """Give the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
     shared = query.words[q] == image.words[f]
-    distance = np.bitwise_count(query.signatures[q] ^ image.signatures[f])
-    return np.asarray(np.where(shared, distance, 255).min(axis=1), np.uint8)
+    return np.asarray(np.where(shared, hamming(query, image, q, f), 255).min(axis=1), np.int64)
 
 
-def _ratio(index: Index, query: Sketch, pair: tuple[int, int]) -> Floats:
-    """Give the cardinality ratio of the lists of two vocabularies for each feature of an indexed image, itself left out [Q]."""
+def hamming(query: Sketch, image: Sketch, q: Counts, f: Counts) -> Counts:
+    """Give the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
+    differing = with_planes(query.signatures, 2)[q] ^ with_planes(image.signatures, 2)[f]
+    return np.asarray(np.bitwise_count(differing).sum(axis=2), np.int64)
+
+
+def sharing(query: Sketch, image: Sketch, vocabularies: Sequence[int]) -> tuple[Counts, Counts, npt.NDArray[np.bool_]]:
+    """Give the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
+    parts = []
+    for number, k in enumerate(vocabularies):
+        q, f = geometry.sharing(query, image, k)
+        earlier = list(vocabularies[:number])
+        new = (query.words[q][:, earlier] != image.words[f][:, earlier]).all(axis=1)
+        parts.append((q[new], f[new]))
+    q, f = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    columns = list(vocabularies)
+    return q, f, query.words[q][:, columns] == image.words[f][:, columns]
+
+
+def set_counts(index: Index, query: Sketch) -> Counts:
+    """Count the features of every exact set of lists, for each feature of an indexed image [Q, 2^K]; itself left out.
+
+    A photograph that is asked is usually not in the index.
+    """
     engine, options = index.engine, SearchOptions(merge="bayes")
-    counts = scoring.count_sets(
-        engine.segments, engine.query(query.words.astype(np.int64), None, options), engine.statistics, options, map
-    )
+    asked = engine.query(query.words.astype(np.int64), None, options)
+    counts = scoring.count_sets(engine.segments, asked, engine.statistics, options, map)
+    n_vocabularies = len(engine.sizes)
+    own, _, shared = sharing(query, query, range(n_vocabularies))
+    masks = shared @ (1 << np.arange(n_vocabularies))
+    return np.asarray(counts - np.bincount(own * counts.shape[1] + masks, minlength=counts.size).reshape(counts.shape))
+
+
+def observe_pairs(index: Index, pairs: Pairs) -> Observations:
+    """Observe images of an index as queries, with the related images that were found.
+
+    True match: a Hamming distance below 20 (of 64 bits) in a related image, as with ground truth.
+    """
+    pair = _checked(index, pairs.sampling.pair)
     bits = sum(1 << k for k in pair)
-    masks = np.arange(counts.shape[1]) & bits
-    own, _, shared = _sharing(query, query, pair)
-    own_both = np.bincount(own[shared.all(axis=1)], minlength=len(query.words))
-    own_any = np.bincount(own, minlength=len(query.words))
-    both = counts[:, masks == bits].sum(axis=1) - own_both
-    union = counts[:, masks != 0].sum(axis=1) - own_any
-    return np.asarray(np.divide(both, union, out=np.zeros(len(both)), where=union > 0))
+    asked = []
+    for place, related in pairs.related.items():
+        query = read_sketch(index, place)
+        counts = set_counts(index, query)
+        masks = np.arange(counts.shape[1]) & bits
+        both, union = counts[:, masks == bits].sum(axis=1), counts[:, masks != 0].sum(axis=1)
+        ratio = np.divide(both, union, out=np.zeros(len(both)), where=union > 0)
+        true = _true_matches(query, [read_sketch(index, image) for image in related], pair)
+        asked.append(Asked(ratio, *true, group=pairs.groups[place]))
+    return Observations.join(asked, len(pairs.asked), pairs.count)
+
+
+def observe_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = silent) -> Observations:  # noqa: B008
+    """Observe images of an index as queries: what the best hits share with them in the same arrangement is relevant."""
+    _checked(index, sampling.pair)  # before the work, not after
+    return observe_pairs(index, find_pairs(index, sampling, progress))
+
+
+def _checked(index: Index, pair: tuple[int, int]) -> tuple[int, int]:
+    if not index.engine.signed or len(index.engine.sizes) <= max(pair) or min(pair) < 0 or pair[0] == pair[1]:
+        raise OptionError("calibration needs an index with signatures of two vocabularies; make one with: polyvoc index FOLDER")
+    return pair
 
 
 def _true_matches(query: Sketch, images: Sequence[Sketch], pair: tuple[int, int]) -> tuple[Counts, Counts]:
     """Count the true matches of each query feature in relevant images: in the intersection, and in the union [Q]."""
     inside, true = np.zeros((2, len(query.words)), np.int64)
+    limit = DISTANCE * with_planes(query.signatures, 2).shape[2]
     for image in images:
-        q, f, shared = _sharing(query, image, pair)
-        distance = np.bitwise_count(query.signatures[q][:, pair] ^ image.signatures[f][:, pair])
-        chosen = near(shared, distance, DISTANCE, "either")
+        q, f, shared = sharing(query, image, pair)
+        chosen = near(shared, hamming(query, image, q, f)[:, pair], limit, "either")
         true += np.bincount(q[chosen], minlength=len(true))
         inside += np.bincount(q[chosen & shared.all(axis=1)], minlength=len(true))
     return inside, true
-
-
-def _sharing(query: Sketch, image: Sketch, pair: tuple[int, int]) -> tuple[Counts, Counts, npt.NDArray[np.bool_]]:
-    """Give the pairs of features that share a word in one of two vocabularies or in both, and in which [m, 2]."""
-    (q0, f0), (q1, f1) = (geometry.sharing(query, image, k) for k in pair)
-    new = query.words[q1, pair[0]] != image.words[f1, pair[0]]
-    q, f = np.concatenate([q0, q1[new]]), np.concatenate([f0, f1[new]])
-    return q, f, query.words[q][:, pair] == image.words[f][:, pair]
-
-
-def _groups(found: dict[Place, list[Place]]) -> dict[Place, int]:
-    """Number the connected components of verified pairs: images of one component show the same thing."""
-    leader: dict[Place, Place] = {}
-
-    def lead(place: Place) -> Place:
-        while (above := leader.setdefault(place, place)) != place:
-            place = above
-        return place
-
-    for place, others in found.items():
-        for other in others:
-            leader[lead(other)] = lead(place)
-    names = sorted({lead(place) for place in leader})
-    return {place: names.index(lead(place)) for place in found}

@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import __version__, storage
+from polyvoc import __version__, searching, storage
 from polyvoc.engine import Engine
 from polyvoc.features import root_sift
+from polyvoc.geometry import Frames
 from polyvoc.lab.cache import digest, keep, remember
 from polyvoc.lab.datasets import Dataset, Kind, Question
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words
+from polyvoc.searching import Asked
+from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.training import Sample, train
 from polyvoc.vocabulary import Vocabulary
 
@@ -70,14 +73,16 @@ class Workbench:
             if not folder.is_dir():
                 keep(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
             rows = len(store.sift(number))
-            bits = storage.map_array(folder / "signatures.npy", np.uint64, (rows,)) if vocabulary.bits else None
+            shape = (rows,) if vocabulary.bits <= 64 else (rows, 2)
+            bits = storage.map_array(folder / "signatures.npy", np.uint64, shape) if vocabulary.bits else None
             found.append((storage.map_array(folder / "words.npy", np.int32, (rows,)), bits))
             done += rows
             self.progress(f"words: vocabulary {vocabulary.fingerprint}", done, store.n_features)
         words = np.concatenate([np.empty(0, np.int32), *(words for words, _ in found)])
         if not vocabulary.bits:
             return words, None
-        return words, np.concatenate([np.empty(0, np.uint64), *(bits for _, bits in found if bits is not None)])
+        nothing = np.empty((0,) if vocabulary.bits <= 64 else (0, 2), np.uint64)
+        return words, np.concatenate([nothing, *(bits for _, bits in found if bits is not None)])
 
     def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> Bench:
         """Give a dataset quantised by vocabularies, ready to be asked."""
@@ -102,7 +107,7 @@ class Bench:
     dataset: Dataset
     store: FeatureStore  # the images of the database, then the queries that are not in it
     words: Words  # [F, K]
-    signatures: Signatures | None  # [F, K]
+    signatures: Signatures | None  # [F, K], or [F, K, 2] beyond 64 bits
     vocabularies: tuple[Vocabulary, ...]
     name: str  # changes with the photographs, the ground truth and the vocabularies
 
@@ -110,6 +115,11 @@ class Bench:
     def sizes(self) -> tuple[int, ...]:
         """Give the number of words of each vocabulary."""
         return tuple(vocabulary.size for vocabulary in self.vocabularies)
+
+    @property
+    def bits(self) -> int:
+        """Give the length of a signature as the engine counts it: a multiple of 64, 0 without."""
+        return 0 if self.signatures is None else 64 * (1 if self.signatures.ndim == 2 else self.signatures.shape[2])
 
     @property
     def n_images(self) -> int:
@@ -124,10 +134,21 @@ class Bench:
     @cached_property
     def engine(self) -> Engine:
         """Build the segments of the database."""
-        cuts = self.store.starts[1 : self.n_images]
-        images = np.split(self.words[: self.n_features], cuts)
-        bits = None if self.signatures is None else np.split(self.signatures[: self.n_features], cuts)
-        return Engine.from_words(images, self.sizes, bits)
+        ranges = [range(first, min(first + MAX_IMAGES, self.n_images)) for first in range(0, self.n_images, MAX_IMAGES)]
+        return Engine([Segment.build(self._batch(images), self.sizes) for images in ranges], self.sizes)
+
+    def _batch(self, images: range) -> Batch:
+        starts = self.store.starts[images.start : images.stop + 1]
+        rows = slice(int(starts[0]), int(starts[-1]))
+        places = np.concatenate([np.empty((0, 4), np.float32), *(self.store.geometry(image) for image in images)])
+        return Batch(
+            ids=np.arange(images.start, images.stop, dtype=np.int64),
+            feature_starts=starts - starts[0],
+            words=self.words[rows],
+            signatures=None if self.signatures is None else self.signatures[rows],
+            xy=places[:, :2],
+            shape=places[:, 2:].astype(np.float16),
+        )
 
     def rows(self, question: int) -> npt.NDArray[np.int64]:
         """Give the numbers of the features that ask a question: those of its photograph, or inside its region."""
@@ -138,11 +159,20 @@ class Bench:
 
     def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
         """Score every image of the database for a question."""
+        return np.concatenate(searching.score(self.engine, self.asked(question, options.assignments), options)[0])
+
+    def asked(self, question: int, assignments: int = 1) -> Asked:
+        """Give the words, signatures and places that ask a question."""
         rows = self.rows(question)
         words, bits = self.words[rows], None if self.signatures is None else self.signatures[rows]
-        if options.assignments > 1:
-            words, bits = self._quantiser.quantise(self.descriptors(question), options.assignments)
-        return np.concatenate(self.engine.scores(self.engine.query(words, bits, options), options))
+        if assignments > 1:
+            words, bits = self._quantiser.quantise(self.descriptors(question), assignments)
+        return Asked(words, bits, self._frames(question))
+
+    def _frames(self, question: int) -> Frames:
+        file = self._files[question]
+        places = self.store.geometry(file)[self.rows(question) - self.store.starts[file]]
+        return Frames(places[:, :2], places[:, 2], places[:, 3])
 
     def descriptors(self, question: int) -> Floats:
         """Give the rootSIFT descriptors that ask a question."""
@@ -203,7 +233,8 @@ def _quantise(sift: npt.NDArray[np.uint8], vocabulary: Vocabulary) -> dict[str, 
     arrays = {"words": np.concatenate([np.empty(0, np.int32), *(words[:, 0] for words, _ in parts)])}
     if vocabulary.bits:
         signed = [bits[:, 0] for _, bits in parts if bits is not None]
-        arrays["signatures"] = np.concatenate([np.empty(0, np.uint64), *signed])
+        nothing = np.empty((0,) if vocabulary.bits <= 64 else (0, 2), np.uint64)
+        arrays["signatures"] = np.concatenate([nothing, *signed])
     return arrays
 
 

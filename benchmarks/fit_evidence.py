@@ -1,0 +1,53 @@
+"""Fits the tables of evidence that polyvoc ships, again, on datasets with ground truth.
+
+    python benchmarks/fit_evidence.py --holidays FOLDER --ukbench FOLDER --out src/polyvoc/tables [--cache FOLDER] [--fourth FOLDER]
+
+One table for each number of vocabularies and each length of signature, counted over both sets. (Whatever is measured on these sets uses tables
+fitted on the other one: see `components.py`.) The fourth vocabulary, if given, is one of your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyvoc import default_vocabularies, evidence
+from polyvoc.lab import datasets, likelihood
+from polyvoc.lab.cache import default_cache
+from polyvoc.lab.workbench import Workbench
+from polyvoc.vocabulary import Vocabulary
+
+BITS = (64, 128)
+
+
+def fit(workbench: Workbench, read: Sequence[datasets.Dataset], vocabularies: Sequence[Vocabulary], out: Path) -> None:
+    """Count the matches of all datasets with some vocabularies, and write the table."""
+    tallies = [likelihood.tally(workbench.bench(dataset, vocabularies)) for dataset in read]
+    count, bits = len(vocabularies), vocabularies[0].bits
+    names = " and ".join(f"{dataset.name} ({len(dataset.questions)} questions)" for dataset in read)
+    table = likelihood.fit(sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits")
+    evidence.save(table, out / f"likelihood-{count}-{bits}.json")
+    print(count, bits, [round(row[bits // 8], 2) for row in table.rows], file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("holidays", "ukbench", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--fourth", type=Path)
+    arguments = parser.parse_args()
+    workbench = Workbench(arguments.cache)
+    read = [datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")]
+    held = [*default_vocabularies(), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for bits in BITS:
+        shortened = [vocabulary.shortened(bits) for vocabulary in held]
+        for count in range(1, len(held) + 1):
+            fit(workbench, read, shortened[:count], arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""How much does a match say for "the same thing"? Log-likelihood ratios by set, cardinality ratio and Hamming distance.
+
+All matches between images that show the same thing and between images that do not are counted; the logarithm of the ratio of
+their shares is what a match says, less what a match at chance distance says: related images share words anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import merging
+from polyvoc.errors import OptionError
+from polyvoc.evidence import by_order
+from polyvoc.geometry import Frames, Sketch
+from polyvoc.index import Index
+from polyvoc.lab import truematches
+from polyvoc.lab.matchtable import Matcher, MatchTable
+from polyvoc.lab.truematches import Pairs, Place, Sampling
+from polyvoc.lab.workbench import Bench, silent
+from polyvoc.records import Evidence, Progress
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+REACH = 0.43  # of the bits: beyond this distance a match is as good as chance (of 128 fair coins 55 or fewer fall heads in 6 %)
+HALF = 0.5  # of a match is added to every count, so that no ratio is infinite
+LEAST = 1000  # matches of related images that a table needs
+CROWD = 400  # images that stand for all that are unrelated to a query, where there is no ground truth
+UNRELATED, RELATED, NOT_COUNTED = range(3)  # kinds of images
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """Matches of unrelated [0] and of related [1] images, by set of lists, bin of the ratio and mean Hamming distance."""
+
+    counts: Counts  # [2, 2^K, bins, bits + 1]
+    pairs: Floats  # [2] pairs of features that could have matched
+    edges: tuple[float, ...]  # between the bins of the ratio
+
+    def __add__(self, other: Tally) -> Tally:
+        """Count two sets together."""
+        return Tally(self.counts + other.counts, self.pairs + other.pairs, self.edges)
+
+    @property
+    def bits(self) -> int:
+        """Give the length of the signatures."""
+        return int(self.counts.shape[3]) - 1
+
+    @property
+    def n_vocabularies(self) -> int:
+        """Count the vocabularies."""
+        return int(self.counts.shape[1]).bit_length() - 1
+
+
+def tally(bench: Bench, edges: Sequence[float] = (), progress: Progress = silent) -> Tally:
+    """Count the matches of all questions of a dataset with its ground truth; the query's own image is left out."""
+    return together(tally_groups(bench, edges, progress))
+
+
+def together(tallies: Sequence[Tally]) -> Tally:
+    """Count one tally or more together."""
+    return sum(tallies[1:], tallies[0])
+
+
+def tally_groups(bench: Bench, edges: Sequence[float] = (), progress: Progress = silent) -> list[Tally]:
+    """Count the matches of a dataset with its ground truth, each group of questions by itself: groups are independent."""
+    if bench.signatures is None:
+        raise OptionError("a table of evidence needs vocabularies with signatures; train them with --bits 64 or 128")
+    dataset, matcher = bench.dataset, Matcher(bench)
+    lengths = np.diff(bench.store.starts[: bench.n_images + 1]).astype(np.float64)
+    truths = dataset.truths["medium" if "medium" in dataset.truths else next(iter(dataset.truths))]
+    groups: dict[str, Tally] = {}
+    for number, (question, truth) in enumerate(zip(dataset.questions, truths, strict=True)):
+        table = matcher.table(number)
+        kind = np.full(bench.n_images, UNRELATED)
+        kind[truematches.relevant_images(truth, question.image)] = RELATED
+        kind[[*truth.junk, *([] if question.image is None else [question.image])]] = NOT_COUNTED
+        bins = _bins(table.ratios, edges) if edges else None
+        counted = _tally(table, kind, lengths, bins, _Shape(bench.bits, tuple(edges)))
+        name = question.group or question.name
+        groups[name] = groups[name] + counted if name in groups else counted
+        progress(f"matches: {dataset.name}", number + 1, len(truths))
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a tally tells apart beside the sets: the length of the signatures, and bins of the ratio."""
+
+    bits: int
+    edges: tuple[float, ...]
+
+
+def _bins(ratios: Floats, edges: Sequence[float]) -> Counts:
+    """Give the bin of every query feature and set [Q, 2^K]; for features in one list only the ratio of all K decides."""
+    used = ratios.copy()
+    used[:, 1 << np.arange(ratios.shape[1].bit_length() - 1)] = ratios[:, -1:]
+    return np.searchsorted(edges, used)
+
+
+def _tally(table: MatchTable, kind: Counts, lengths: Floats, bins: Counts | None, shape: _Shape) -> Tally:
+    """Count the matches of one query; kind, lengths: [N] of each image, and its features."""
+    assert table.distance is not None
+    of = kind[table.image]
+    used = of != NOT_COUNTED
+    place = np.zeros(len(of), np.int64) if bins is None else bins[table.query, table.mask]
+    cells = (2, 1 << table.n_vocabularies, len(shape.edges) + 1, shape.bits + 1)
+    distance = mean_distance(table.shared, table.distance)
+    flat = np.ravel_multi_index((of[used], table.mask[used], place[used], distance[used]), cells)
+    counts = np.bincount(flat, minlength=int(np.prod(cells))).reshape(cells)
+    pairs = len(table.words) * np.bincount(kind, weights=lengths, minlength=3)[:2].astype(np.float64)
+    return Tally(np.asarray(counts, np.int64), pairs, shape.edges)
+
+
+def mean_distance(shared: npt.NDArray[np.bool_], distance: npt.NDArray[np.integer]) -> Counts:
+    """Give the mean over the shared words of Hamming distances [m, K], rounded as the kernels do (half up) [m]."""
+    order = shared.sum(axis=1)
+    total = np.where(shared, distance, 0).sum(axis=1, dtype=np.int64)
+    return np.asarray((2 * total + order) // (2 * order), np.int64)
+
+
+def fit(counted: Tally, groups: Sequence[int] | None = None, source: str = "") -> Evidence:
+    """Turn counts into a table. `groups`: which sets are counted together; unless given, those of equally many lists."""
+    groups = by_order(counted.n_vocabularies) if groups is None else tuple(groups)
+    found = int(counted.counts[1].sum())
+    if found < LEAST:
+        raise OptionError(f"{found} matches of related images are too few for a table of evidence; {LEAST} are needed: "
+                          "give more photographs of the same things")  # fmt: skip
+    rows = []
+    for group in range(max(groups) + 1):
+        members = [mask for mask in range(1, len(groups)) if groups[mask] == group]
+        for place in range(len(counted.edges) + 1):
+            rows.append(_row(counted.counts[:, members, place].sum(axis=1), counted.pairs))
+    return Evidence(groups, counted.edges, tuple(tuple(np.round(row, 3).tolist()) for row in rows), source)
+
+
+def _row(counts: Counts, pairs: Floats) -> Floats:
+    """Give the evidence at every distance [bits + 1], from counts [2, bits + 1]: falling, and 0 from REACH on."""
+    row = np.zeros(counts.shape[1])
+    ratio = log_ratio(counts, pairs)
+    row[: len(ratio)] = ratio - ratio[-1]
+    return row
+
+
+def log_ratio(counts: Counts, pairs: Floats) -> Floats:
+    """Give the falling logarithm of the ratio of shares at distances up to REACH, the last one that of chance matches."""
+    reach = int(REACH * (counts.shape[1] - 1))
+    seen = counts[:, : reach + 1] + HALF
+    ratio = np.log(seen[1] / pairs[1]) - np.log(seen[0] / pairs[0])
+    weight = 1 / (1 / seen[0] + 1 / seen[1])  # the inverse of the variance of the logarithm
+    return falling(ratio, weight)
+
+
+def falling(values: Floats, weights: Floats) -> Floats:
+    """Give the falling sequence nearest to values, in weighted squares (pool adjacent violators, Ayer et al. 1955)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, length
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, total, length = value, weight, 1
+        while pools and pools[-1][0] <= mean:
+            before, heavy, long = pools.pop()
+            mean, total, length = (before * heavy + mean * total) / (heavy + total), heavy + total, length + long
+        pools.append((mean, total, length))
+    return np.repeat([mean for mean, _, _ in pools], [length for _, _, length in pools])
+
+
+# -- without ground truth
+
+
+def tally_verified(
+    index: Index,
+    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+    progress: Progress = silent,
+    edges: Sequence[float] = (),
+) -> Tally:
+    """Count the matches of images of an index: with those that geometry confirms, and with a crowd of others."""
+    return tally_pairs(index, truematches.find_pairs(index, sampling, progress), progress, edges)
+
+
+def fit_pairs(index: Index, pairs: Pairs, progress: Progress = silent) -> Evidence:
+    """Fit a table to images of an index that show the same thing."""
+    pairs.require(len(index))
+    words = " + ".join(f"{size:,}" for size in index.engine.sizes)
+    asked = f"{pairs.count:,} verified pairs of {len(pairs.asked):,} among {len(index):,} photographs"
+    return fit(tally_pairs(index, pairs, progress), source=f"{asked}, words {words}, {index.engine.bits} bits")
+
+
+def tally_pairs(index: Index, pairs: Pairs, progress: Progress = silent, edges: Sequence[float] = ()) -> Tally:
+    """Count the matches of images with those found to be related, and with the crowd of those that nothing relates to them.
+
+    Pairs that geometry confirms have more matches than those that it misses. That is of little account: measured on Holidays
+    and Ukbench, tables with and without ground truth differ no more than those of two halves (docs/findings.md).
+    """
+    engine, shape = index.engine, _Shape(index.engine.bits, tuple(edges))
+    cells = (2, 1 << len(engine.sizes), len(edges) + 1, engine.bits + 1)
+    total = Tally(np.zeros(cells, np.int64), np.zeros(2), shape.edges)
+    crowd = _Crowd.of(index, truematches.draw(index, CROWD, np.random.default_rng([pairs.sampling.seed, CROWD])))
+    groups = np.array([pairs.groups.get(place, -1) for place in crowd.places])
+    for done, (place, related) in enumerate(pairs.related.items(), start=1):
+        query = truematches.read_sketch(index, place)
+        bins = _bins(merging.ratios(truematches.set_counts(index, query)), edges) if edges else None
+        near = {place, *related, *pairs.doubtful[place]}
+        known = np.array([other in near for other in crowd.places]) | (groups == pairs.groups[place])
+        others = np.where(known, NOT_COUNTED, UNRELATED)
+        total += _tally(crowd.table(query), others, crowd.lengths, bins, shape)
+        shown = _Crowd.of(index, related)
+        total += _tally(shown.table(query), np.full(len(related), RELATED), shown.lengths, bins, shape)
+        progress("matches", done, len(pairs.related))
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class _Crowd:
+    """Some images of an index as one long sketch: a query is compared with all of them at once."""
+
+    places: Sequence[Place]
+    sketch: Sketch
+    lengths: Floats  # [N] features of each image
+
+    @classmethod
+    def of(cls, index: Index, places: Sequence[Place]) -> _Crowd:
+        """Read images."""
+        read = [truematches.read_sketch(index, place) for place in places]
+        columns = {name: np.concatenate([getattr(one, name) for one in read]) for name in ("words", "signatures")}
+        frames = {name: np.concatenate([getattr(one.frames, name) for one in read]) for name in ("xy", "scale", "angle")}
+        return cls(places, Sketch(**columns, frames=Frames(**frames)), np.array([len(one.words) for one in read], np.float64))
+
+    def table(self, query: Sketch) -> MatchTable:
+        """Write out every match of a query."""
+        q, f, shared = truematches.sharing(query, self.sketch, range(query.words.shape[1]))
+        distance = truematches.hamming(query, self.sketch, q, f).astype(np.uint8)
+        image = np.repeat(np.arange(len(self.places), dtype=np.int32), self.lengths.astype(np.int64))[f]
+        return MatchTable(q.astype(np.int32), f, image, shared, distance, query.words.astype(np.int32), len(self.places))

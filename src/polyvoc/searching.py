@@ -1,0 +1,148 @@
+"""A query against a collection, from its words to the ranking: score, verify, expand, rank.
+
+Scores are arrays over all images, one per segment, from the first stage to the last; a later stage changes some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import expansion, geometry
+from polyvoc.engine import Engine, Scores, threads_over
+from polyvoc.errors import OptionError
+from polyvoc.geometry import Sketch
+from polyvoc.records import SearchOptions
+
+Array = npt.NDArray[Any]
+Place = tuple[int, int]  # segment, position
+
+CHANCE = 3  # inliers that any two images may have
+GAIN = 0.5  # a verified score is multiplied by 1 + GAIN ln(1 + inliers beyond chance); docs/findings.md compares
+TRUSTED = 6  # inliers from which a hit may speak for the query: of 39,000 wrong candidates 20 have as many
+COPY = 0.8  # of the query's features: a hit with as many inliers is a copy, and has nothing to add
+CHUNK = 16  # candidates that one thread verifies at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A query: the words and signatures of its features, and where they lie if anybody knows."""
+
+    words: Array  # [Q, K] or [Q, K, A]
+    signatures: Array | None
+    frames: geometry.Frames | None = None
+
+    @property
+    def sketch(self) -> Sketch:
+        """Give what geometry compares: the nearest words."""
+        if self.frames is None:
+            raise OptionError("verify needs the places of the query's features; give a photograph or a Features record")
+        axes = self.words.ndim
+        words = self.words if axes == 2 else self.words[:, :, 0]
+        if self.signatures is None:
+            return Sketch(words, np.zeros((len(words), 0), np.uint64), self.frames)
+        return Sketch(words, self.signatures if axes == 2 else self.signatures[:, :, 0], self.frames)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """An image that answers a query."""
+
+    place: Place
+    score: float
+    inliers: int = 0  # matches that agree on one transform
+    transform: Array | None = None  # [2, 3] places of the query to places of the image
+
+
+@dataclass(eq=False)
+class _Search:
+    """One query on its way through the stages."""
+
+    engine: Engine
+    asked: Asked
+    options: SearchOptions
+    threads: int | None
+    seen: dict[Place, Found] = field(default_factory=dict)  # verified so far
+
+    def scores(self, words: Array, signatures: Array | None) -> list[Scores]:
+        query = self.engine.query(words, signatures, self.options)
+        return self.engine.scores(query, self.options, self.threads)
+
+    def verified(self, scores: list[Scores]) -> list[Scores]:
+        """Verify the best candidates and raise the scores of all that were verified, now or before."""
+        places = [place for place, _ in self.engine.ranked(scores, self.options.verify)]
+        fresh = [place for place in places if place not in self.seen]
+        self.seen.update(verify(self.engine, self.asked.sketch, fresh, self.options, self.threads))
+        raised = [part.copy() for part in scores]
+        for (segment, position), found in self.seen.items():
+            raised[segment][position] *= 1 + GAIN * np.log1p(max(found.inliers - CHANCE, 0))
+        return raised
+
+    def expanded(self) -> list[Scores] | None:
+        """Score again with what verified hits add to the query; None if there are none."""
+        copy = COPY * len(self.asked.words)
+        trusted = [found for found in self.seen.values() if TRUSTED <= found.inliers <= copy]
+        trusted.sort(key=lambda found: (-found.inliers, self.engine.image_at(found.place)))
+        if not trusted:
+            return None
+        chosen = [(self.engine.segments[f.place[0]], f.place[1], f.transform) for f in trusted[: self.options.expand]]
+        return self.scores(*expansion.expand(self.asked.sketch, chosen, self.options.expansion, self.table))
+
+    @property
+    def table(self) -> Array:
+        return match_table(self.engine, self.options)
+
+
+def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None) -> list[Found]:
+    """Give the images that answer a query, best first."""
+    scores, seen = score(engine, asked, options, threads)
+    return [replace(seen.get(place, Found(place, 0.0)), score=value) for place, value in engine.ranked(scores, options.top)]
+
+
+def score(engine: Engine, asked: Asked, options: SearchOptions,
+          threads: int | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
+    """Give the final scores of all images, one array per segment, and what was verified on the way."""
+    options = engine.settled(options)
+    at_work = _Search(engine, asked, options, threads)
+    scores = at_work.scores(asked.words, asked.signatures)
+    if options.verify:
+        first = at_work.verified(scores)
+        again = at_work.expanded() if options.expansion != "none" else None
+        scores = first if again is None else at_work.verified(again)
+    return scores, at_work.seen
+
+
+def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: SearchOptions,
+           threads: int | None = None) -> dict[Place, Found]:  # fmt: skip
+    """Verify images: how many matches agree on one transform, and on which."""
+    table = match_table(engine, options)
+    by_segment: dict[int, list[int]] = {}
+    for segment, position in places:
+        by_segment.setdefault(segment, []).append(position)
+    chunks = [(s, held[i : i + CHUNK]) for s, held in by_segment.items() for i in range(0, len(held), CHUNK)]
+
+    def of_chunk(chunk: tuple[int, list[int]]) -> dict[Place, Found]:
+        number, positions = chunk
+        found = geometry.verify_images(query, engine.segments[number], np.array(positions), table)
+        return {
+            (number, position): Found((number, position), 0.0, int(count), transform if count else None)
+            for position, count, transform in zip(positions, found.counts, found.transforms, strict=True)
+        }
+
+    with threads_over(chunks, threads) as over:
+        return {place: one for part in over(of_chunk, chunks) for place, one in part.items()}
+
+
+def match_table(engine: Engine, options: SearchOptions) -> Array:
+    """Give the weight of a match for geometry by the number of lists that hold it and the mean distance [K + 1, bits + 1]."""
+    n_vocabularies = len(engine.sizes)
+    evidence = engine.settled(replace(options, merge="likelihood")).evidence if engine.bits else None
+    if evidence is None:
+        return geometry.default_table(n_vocabularies, engine.bits)
+    bins = len(evidence.edges) + 1
+    rows = [evidence.rows[evidence.groups[(1 << order) - 1] * bins] for order in range(1, n_vocabularies + 1)]
+    return np.array([rows[0], *rows], np.float32)
