@@ -27,7 +27,9 @@ def fit(workbench: Workbench, read: Sequence[datasets.Dataset], vocabularies: Se
     tallies = [likelihood.tally(workbench.bench(dataset, vocabularies)) for dataset in read]
     count, bits = len(vocabularies), vocabularies[0].bits
     names = " and ".join(f"{dataset.name} ({len(dataset.questions)} questions)" for dataset in read)
-    table = likelihood.fit(sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits")
+    table = likelihood.fit(
+        sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits"
+    )
     evidence.save(table, out / f"likelihood-{count}-{bits}.json")
     print(count, bits, [round(row[bits // 8], 2) for row in table.rows], file=sys.stderr)
 

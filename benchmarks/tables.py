@@ -18,6 +18,14 @@ README = Path(__file__).parent.parent / "README.md"
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
 RESULTS = Path(__file__).parent / "results"
 REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
+SETS = {"holidays": "Holidays mAP", "ukbench": "Ukbench N-S"}
+DIGITS = {"holidays": 1, "ukbench": 3}
+ALTERNATIVES = {
+    "scoring": "Scores: one choice changed at a time",
+    "geometry": "Verification",
+    "gain": "How much inliers weigh",
+    "expansion": "Expansion",
+}
 SHOWN = ("`bayes` - `b1`", "`posterior` - `b1`", "`bayes + HE` - `b1 + HE`", "`posterior + HE` - `b1 + HE`")
 
 
@@ -62,6 +70,88 @@ def accuracy() -> str:
             f"`b1` under the same conditions, bold if its 95 % bootstrap interval leaves out zero. Term 2, each fitted on the other set: Holidays {lines['holidays']}, "
             f"Ukbench {lines['ukbench']}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
+
+
+def components() -> str:
+    """From the simplest search to the best, each component beside the step before."""
+    measured = result("components")
+    note = ("In brackets the difference to the row above with its 95 % bootstrap interval, bold if that leaves out zero; time: scoring, verifying and "
+            f"expanding a query on Holidays, median, beside that of the row above; {where(measured)}.")  # fmt: skip
+    return markdown(["search", *SETS.values(), "ms", "times"], steps(measured, "cumulative")) + "\n\n" + note
+
+
+def alternatives() -> str:
+    """Each choice changed alone: against the scores, against verified scores, against expanded ones."""
+    measured = result("components")
+    parts = []
+    for table, title in ALTERNATIVES.items():
+        rows = steps(measured, table)
+        parts.append(f"**{title}**\n\n" + markdown(["choice", *SETS.values(), "ms", "times"][: len(rows[0])], rows))
+    parts.append(
+        "**Neighbours: settings chosen on the other set**\n\n" + markdown(["choice", *SETS.values()], neighbours(measured))
+    )
+    fused = markdown(["ranking", *SETS.values()], steps(measured, "fusion"))
+    parts.append(f"**A global embedding beside the local features**\n\n{fused}")
+    note = (
+        "Differences: to the first row of each table; of the fused ranking: to the better of its two parts. "
+        + where(measured)
+        + "."
+    )
+    return "\n\n".join([*parts, note])
+
+
+def steps(measured: dict[str, Any], table: str) -> list[list[str]]:
+    """One row per way of ranking: both values with their differences, the time and its ratio."""
+    rows = []
+    for name, entry in measured["sets"]["holidays"][table].items():
+        row = [name, *(changed(measured["sets"][key][table][name], digits) for key, digits in DIGITS.items())]
+        ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.1f}"
+        rows.append([*row, f"{entry['ms']:.0f}", ratio] if entry["ms"] else row)
+    return rows
+
+
+def changed(entry: dict[str, Any], digits: int) -> str:
+    """A value, and its difference with the interval."""
+    text, gain = f"{entry['value']['mean']:.{digits}f}", entry["gain"]
+    if gain is None:
+        return text
+    mean, low, high = (f"{gain[end]:+.{digits}f}" for end in ("mean", "low", "high"))
+    sure = "**" if gain["low"] > 0 or gain["high"] < 0 else ""
+    return f"{text} ({sure}{mean}{sure}; {low} to {high})"
+
+
+def neighbours(measured: dict[str, Any]) -> list[list[str]]:
+    """Smoothing and diffusion, after verification and after expansion: for each set the setting that is best on the other."""
+    sets = {name: entry["neighbours"] for name, entry in measured["sets"].items()}
+    rows = []
+    for stage in ("verified", "expanded"):
+        rows.append([stage, *(changed(sets[name][stage], digits) for name, digits in DIGITS.items())])
+        for kind in ("smoothing", "diffusion"):
+            row = [f"{stage}, {kind}"]
+            for name, digits in DIGITS.items():
+                other = next(found for key, found in sets.items() if key != name)
+                settings = [key for key in other if key.startswith(f"{stage}, {kind}")]
+                best = max(settings, key=lambda key, other=other: other[key]["value"]["mean"])
+                row.append(f"{changed(sets[name][best], digits)}, {best.split(', ', 2)[2]}")
+            rows.append(row)
+    return rows
+
+
+def pareto() -> str:
+    """The points that no other beats at the same cost, for bytes and for milliseconds."""
+    measured = result("pareto")
+    points = {point["name"]: point["sets"] for point in measured["points"]}
+    parts = []
+    for cost, title in (("bytes", "bytes per feature"), ("ms", "milliseconds per query")):
+        for name, head in SETS.items():
+            rows = []
+            for one in measured["fronts"][name][cost]:
+                found = points[one][name]
+                value, digits = found["value"], DIGITS[name]
+                interval = f"{value['mean']:.{digits}f} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
+                rows.append([one, f"{found['bytes']:.1f}", f"{found['ms']:.1f}", interval])
+            parts.append(f"**{head} against {title}**\n\n" + markdown(["search", "bytes", "ms", head], rows))
+    return "\n\n".join([*parts, where(measured) + "."])
 
 
 def engine() -> str:
@@ -128,7 +218,10 @@ def findings(name: str, number: str) -> str:
     return "\n".join(map(reportpage.markdown, found if number == "" else [found[int(number)]])).rstrip()
 
 
-TABLES: dict[str, Callable[[], str]] = {"accuracy": accuracy, "engine": engine, "paper": paper, "search": search}
+TABLES: dict[str, Callable[[], str]] = {
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "engine": engine, "paper": paper,
+    "pareto": pareto, "search": search,
+}  # fmt: skip
 
 
 def with_tables(text: str) -> str:

@@ -30,8 +30,8 @@ def score_words(
     sizes: Sequence[int],  # K
     words: Array,  # [q, K] or [q, K, A], -1 = none
     options: SearchOptions,
-    image_signatures: Sequence[Array] | None = None,  # uint64, shaped as images
-    query_signatures: Array | None = None,  # uint64, shaped as words
+    image_signatures: Sequence[Array] | None = None,  # uint64, shaped as images; of 128 bits: one more axis, of two
+    query_signatures: Array | None = None,  # uint64, shaped as words; likewise
 ) -> Floats64:
     """Give one score per image: its votes over its norm."""
     count = 1 if options.merge == "b0" else len(sizes)  # b0 is any rule with the first vocabulary alone
@@ -43,25 +43,27 @@ def score_words(
         assigned = [np.atleast_1d(words[x, k]).tolist() for k in range(count)]
         lists = [{y for y, w in collection.items() if w[k] in assigned[k]} for k in range(count)]
 
-        def term(y: Feature, m: int, x: int = x) -> float:
-            word = collection[y][m]
-            squared_idf = float(idfs[m][word]) ** 2
-            if options.hamming is None:
-                return squared_idf
+        def squared_idf(y: Feature, m: int) -> float:
+            return float(idfs[m][collection[y][m]]) ** 2
+
+        def distance(y: Feature, m: int, x: int = x) -> int:
             assert image_signatures is not None
             assert query_signatures is not None
-            mine = _signature_for(word, words[x, m], query_signatures[x, m])
-            return squared_idf * hamming_weight(mine, int(image_signatures[y[0]][y[1], m]), options)
+            mine = _signature_for(collection[y][m], words[x, m], query_signatures[x, m])
+            return (mine ^ _joined(image_signatures[y[0]][y[1], m])).bit_count()
 
-        for (image, _), vote in _votes(lists, term, len(images), options).items():
+        for (image, _), vote in _votes(lists, squared_idf, distance, len(images), options).items():
             votes[image] += vote
     norms = _norms(histograms, idfs, options.norm)
+    if options.norm == "self":
+        norms = norms * _own_norm(words, idfs, options)
     return np.array([v / n if v > 0 and n > 0 else 0.0 for v, n in zip(votes, norms, strict=True)])
 
 
 def _votes(
     lists: list[set[Feature]],  # A_k of one query feature
-    term: Callable[[Feature, int], float],  # idf^2 * HE of a feature in a vocabulary
+    squared_idf: Callable[[Feature, int], float],  # of a feature's word in a vocabulary
+    distance: Callable[[Feature, int], int],  # Hamming, of a feature in a vocabulary
     images: int,
     options: SearchOptions,
 ) -> dict[Feature, float]:
@@ -74,7 +76,14 @@ def _votes(
     for y in set().union(*lists):
         own = _members(y, lists)  # M(y)
         together = own if options.sets == "feature" else _members(y[0], ratio_lists)  # M(image)
-        score = factor(together, ratio_lists, images, options) * sum(term(y, m) for m in own)
+        if options.merge == "likelihood":
+            mean = sum(squared_idf(y, m) for m in own) / len(own)
+            score = mean * evidence(together, ratio_lists, [distance(y, m) for m in own], options)
+        else:
+            terms = [
+                squared_idf(y, m) * (1.0 if options.hamming is None else hamming_weight(distance(y, m), options)) for m in own
+            ]
+            score = factor(together, ratio_lists, images, options) * sum(terms)
         if score > 0:
             damped = burstiness_on(options) == "all" or len(together) == 1
             (bursty if damped else plain)[y] = score
@@ -99,6 +108,19 @@ def factor(
     if len(together) >= 2:
         return weight_intersection(ratio([lists[m] for m in together]), images, options)
     return weight_difference(ratio(lists), images, options) if options.merge == "posterior" else 1.0
+
+
+def evidence(together: Vocabularies, lists: Sequence[set[Any]], distances: list[int], options: SearchOptions) -> float:
+    """Give the log-likelihood ratio of a match by its set, the ratio and the mean distance, where that speaks for it."""
+    table = options.evidence
+    assert table is not None
+    h = math.floor(sum(distances) / len(distances) + 0.5)  # half a bit is rounded up
+    if options.hamming is not None and h > options.hamming:
+        return 0.0
+    r = ratio([lists[m] for m in together]) if len(together) >= 2 else ratio(lists)
+    place = sum(edge < r for edge in table.edges)
+    group = table.groups[sum(1 << m for m in together)]
+    return max(0.0, table.rows[group * (len(table.edges) + 1) + place][h])
 
 
 def ratio(lists: Iterable[set[Any]]) -> float:
@@ -126,17 +148,21 @@ def _prior_odds(images: int, options: SearchOptions) -> float:
     return max(0.0, math.log(images * options.c))  # Eq. 9
 
 
-def hamming_weight(x: int, y: int, options: SearchOptions) -> float:
+def hamming_weight(h: int, options: SearchOptions) -> float:
     """Give exp(-h^2 / sigma^2) up to the threshold and 0 beyond it."""
     assert options.hamming is not None
-    h = (x ^ y).bit_count()
     return math.exp(-(h**2) / options.sigma**2) if h <= options.hamming else 0.0
 
 
 def _signature_for(word: int, assigned: Array, signatures: Array) -> int:
     """Give the query feature's signature that belongs to the assigned word."""
-    position = np.atleast_1d(assigned).tolist().index(word)
-    return int(np.atleast_1d(signatures)[position])
+    every = np.atleast_1d(assigned).tolist()
+    return _joined(np.reshape(signatures, (len(every), -1))[every.index(word)])
+
+
+def _joined(planes: Array) -> int:
+    """Give a signature of one or two uint64 as one number."""
+    return sum(int(plane) << 64 * number for number, plane in enumerate(np.atleast_1d(planes)))
 
 
 def burstiness_on(options: SearchOptions) -> str:
@@ -148,6 +174,12 @@ def burstiness_on(options: SearchOptions) -> str:
 
 def _burstiness(scores: dict[Feature, float], kind: str) -> dict[Feature, float]:
     """Damp one query feature's scores (Jegou, Douze, Schmid, CVPR 2009): within images first, then across."""
+    if kind == "best":
+        best: dict[int, Feature] = {}
+        for y, s in scores.items():
+            if y[0] not in best or s > scores[best[y[0]]]:
+                best[y[0]] = y
+        return {y: scores[y] for y in best.values()}
     if kind in ("intra", "both"):
         scores = _damped(scores, lambda y: y[0])
     if kind in ("inter", "both"):
@@ -175,7 +207,7 @@ def _idf(histogram: Floats64, kind: str) -> Floats64:
     """Give the idf of each word: [size]. A word that nobody has gets 0, which nothing ever meets."""
     images = len(histogram)
     if kind == "none":
-        return np.ones(histogram.shape[1])
+        return np.asarray(histogram.any(axis=0), np.float64)
     counts = histogram.sum(axis=0) if kind == "average" else (histogram > 0).sum(axis=0)
     return np.array([max(0.0, math.log(images / n)) if n > 0 else 0.0 for n in counts])
 
@@ -184,6 +216,25 @@ def _norms(histograms: list[Floats64], idfs: list[Floats64], kind: str) -> Float
     """Give the length of each image's vector of all vocabularies: [N]."""
     if kind == "none":
         return np.ones(len(histograms[0]))
-    scales = idfs if kind == "tfidf" else [np.ones(len(idf)) for idf in idfs]
-    squares = [((h * scale) ** 2).sum(axis=1) for h, scale in zip(histograms, scales, strict=True)]
+    scales = [np.ones(len(idf)) for idf in idfs] if kind in ("tf", "features") else idfs
+    counts = [np.sqrt(h) for h in histograms] if kind in ("sqrt-tf", "features", "self") else histograms
+    squares = [((h * scale) ** 2).sum(axis=1) for h, scale in zip(counts, scales, strict=True)]
     return np.asarray(np.sqrt(np.sum(squares, axis=0)))
+
+
+def _own_norm(words: Array, idfs: list[Floats64], options: SearchOptions) -> float:
+    """Give the norm of a query such that an image that asks scores 1 with itself: every feature matches itself alone.
+
+    Its votes are then the sum of idf^2, or for `likelihood` of the mean idf^2 times what a perfect match of all lists says.
+    """
+    squares = 0.0
+    for x, k in np.ndindex(len(words), len(idfs)):
+        word = np.atleast_1d(words[x, k])[0]
+        squares += float(idfs[k][word]) ** 2 if word >= 0 else 0.0
+    perfect = 1.0
+    if options.merge == "likelihood":
+        assert options.evidence is not None
+        group = options.evidence.groups[-1]
+        perfect = options.evidence.rows[group * (len(options.evidence.edges) + 1)][0] / len(idfs)
+    scale = math.sqrt(squares) * abs(perfect)
+    return scale if scale > 0 else 1.0

@@ -24,6 +24,7 @@ DOORS = {
     "rich": {"console"},
     "filelock": {"writer"},
     "matplotlib": {"lab.plots"},
+    "onnxruntime": {"embedding"},
 }
 
 

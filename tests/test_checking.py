@@ -426,6 +426,51 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
         assert any("order" in line or "sorted" in line for line in check(path))
 
 
+MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "damaged"),
+    [
+        (np.tile(np.array([0.6, 0.8, 0, 0], np.float16), (6, 1)), False),
+        (np.zeros((6, 4), np.float16), False),  # nobody has one
+        (np.ones((6, 4), np.float16), True),
+        (np.full((6, 4), np.nan, np.float16), True),
+        (np.zeros((6, 5), np.float16), True),
+        (np.zeros((5, 4), np.float16), True),
+        (np.zeros((6, 4), np.float32), True),
+        (np.zeros(6, np.float16), True),
+        (None, True),
+    ],
+)
+def test_vectors_that_are_none_are_found(
+    tmp_path: Path, vectors: np.ndarray[Any, Any] | None, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "CHUNK", 7)
+    path, images = tmp_path / "a.polyvoc", collection(6, first=7)
+    build(path, images, vocabularies(3)).close()
+    segment = segment_of_few_words([len(found) for found in images.values()])
+    if vectors is not None:
+        segment.arrays["embeddings"] = vectors
+    store(path / "segments/000001", segment)
+    commit_to(path, path / "segments/000001", segment)
+    put_facts(path, {"embedding": MODEL})
+    lines = [line for line in check(path) if "embeddings.npy" in line]
+    assert bool(lines) == damaged
+    try_to_open(path)
+    put_facts(path, {"embedding": None})
+    lines = [line for line in check(path) if "embeddings.npy" in line]
+    assert bool(lines) == (vectors is not None)  # where no model made any
+
+
+@pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {**MODEL, "dimension": 0}, {**MODEL, "fingerprint": None}])
+def test_an_odd_model_is_found(index: Path, odd: Any) -> None:
+    put_facts(index, {"embedding": odd})
+    lines = list(check(index))
+    assert any(FILE in line and "embedding" in line for line in lines)
+    assert not any("\n" in line for line in lines)
+
+
 def test_wrong_norms_are_found(index: Path) -> None:
     (path,) = (index / "norms").iterdir()
     values = np.load(path)

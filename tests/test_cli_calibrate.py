@@ -1,20 +1,24 @@
-"""`polyvoc calibrate`: what people type and read, and the line that an index keeps."""
+"""`polyvoc calibrate`: what people type and read, and the line and the table that an index keeps."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from commands import answer, refuse, run
+from polyvoc import evidence
 from polyvoc.catalogue import Catalogue
 from polyvoc.checking import check
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
-from polyvoc.lab import calibration
+from polyvoc.lab import calibration, likelihood, reliability, truematches
+from polyvoc.lab.datasets import READERS
+from polyvoc.lab.workbench import Workbench
+from polyvoc.presets import Preset
 from polyvoc.records import SearchOptions
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.writer import IndexWriter
@@ -54,8 +58,13 @@ def test_an_index_calibrates_itself(index: Path) -> None:
     assert (told["index"], told["saved"]) == (str(index), False)
     assert (told["questions"], told["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
-        assert {**told} == {"index": str(index), **calibration.fit_verified(opened).as_dict(), "saved": False}
+        pairs = truematches.find_pairs(opened)
+        line, table = calibration.fit_pairs(opened, pairs), likelihood.fit_pairs(opened, pairs)
+        learnt = {**line.as_dict(), "evidence": evidence.as_dict(table)}
+        assert told == {"index": str(index), **learnt, "saved": False, "table": None}
+        assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "evidence": None})
         assert opened.default_options.line == SearchOptions().line
+    assert table.source == "36 verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
 
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
@@ -71,17 +80,84 @@ def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
     assert given["options"]["line"] == [0.5, 0.5]
 
 
+def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
+    told = answer("calibrate", "--index", index, "--save")
+    table = evidence.from_dict(told["evidence"], "")
+    with Index.open(index) as opened:
+        assert opened.default_options.evidence == opened.home.read_evidence() == table
+        for name in get_args(Preset):
+            assert opened.preset(name).evidence == table
+        asked = views / "1" / "0.jpg"
+        by_default = opened.search(asked)
+        assert by_default == opened.search(asked, options=replace(opened.default_options, evidence=table))
+        shipped = opened.search(asked, options=replace(opened.default_options, evidence=None))
+    assert [hit.score for hit in by_default] != [hit.score for hit in shipped]
+    found = answer("search", asked, "--index", index)
+    assert found["options"]["evidence"] == table.source  # not all its numbers
+    assert found["hits"][0]["score"] == pytest.approx(by_default[0].score)
+    assert answer("info", "--index", index)["default_options"]["evidence"] == table.source
+    assert f"evidence {table.source}" in run("info", "--index", index).stdout
+    without = answer("search", asked, "--index", index, "--evidence", "none")
+    assert without["options"]["evidence"] is None
+    assert without["hits"][0]["score"] == pytest.approx(shipped[0].score)
+
+
+def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
+    file = tmp_path / "evidence.json"
+    told = answer("calibrate", "--index", index, "--table", file)
+    assert told["table"] == str(file)
+    table = evidence.load(file)
+    assert evidence.as_dict(table) == told["evidence"]
+    found = answer("search", views / "1" / "0.jpg", "--index", index, "--evidence", file)
+    assert found["options"]["evidence"] == table.source
+    with Index.open(index) as opened:
+        expected = opened.search(views / "1" / "0.jpg", options=replace(opened.default_options, evidence=table))
+        assert opened.home.read_evidence() is None  # the index itself is as it was
+    assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in expected])
+    assert f"--evidence {file}" in run("calibrate", "--index", index, "--table", file).stderr
+    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", tmp_path / "none.json")
+    assert "none.json: cannot be read (No such file or directory)" in line
+    other = tmp_path / "other.json"
+    evidence.save(evidence.default_evidence(3, 64), other)
+    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", other)
+    assert "a table of evidence for 3 vocabularies with 64 bits does not fit 2 with 64" in line
+    assert "no/evidence.json" in refuse("calibrate", "--index", index, "--table", tmp_path / "no" / "evidence.json")
+
+
+def test_one_vocabulary_has_a_table_and_no_line(
+    views: Path, vocabularies: tuple[Vocabulary, ...], words: list[object], cache: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "one.polyvoc"
+    with IndexWriter.open(path, vocabularies[:1]) as writer:
+        writer.update([views])
+    told = answer("calibrate", "--index", path, "--save")
+    assert "tied" not in told
+    with Index.open(path) as opened:
+        assert opened.home.read_line() is None
+        assert evidence.as_dict(opened.default_options.evidence) == told["evidence"]  # type: ignore[arg-type]
+    shown = run("calibrate", "--index", path)
+    assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "evidence"]
+    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
+    assert "tied" not in told
+    assert set(told["tests"][0]) == {"dataset", "evidence"}
+    shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
+    assert "nats per match" in shown.stdout
+
+
 def test_for_people(index: Path) -> None:
     shown = run("calibrate", "--index", index)
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert lines[0] == f"index         {index}"
     assert lines[1].strip() == "18 questions, 36 pairs of photographs that show the same thing"
-    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points"]
-    assert shown.stderr.startswith("Use it: polyvoc search PHOTO --line 0.")
+    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points", "evidence", ""]
+    assert lines[-2].startswith("evidence      1 list: ")
+    assert lines[-1].strip().startswith("2 lists: ")
+    assert shown.stderr.startswith("Use it: polyvoc search PHOTO --merge posterior --line 0.")
     assert "--save" in shown.stderr
     saved = run("calibrate", "--index", index, "--save")
     assert saved.stdout.splitlines()[-1].startswith(f"saved         searches of {index} use 0.")
+    assert saved.stdout.endswith(" and this table\n")
     assert saved.stderr == ""
 
 
@@ -89,7 +165,10 @@ def test_a_plot(index: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "term2.svg"
     answer("calibrate", "--index", index, "--plot", plot)
-    assert plot.read_text(encoding="utf-8").startswith("<svg")
+    drawn = plot.read_text(encoding="utf-8")
+    assert drawn.startswith("<svg")
+    assert "share of true matches" in drawn
+    assert "mean Hamming distance" in drawn
     assert "no/term2.svg" in refuse("calibrate", "--index", index, "--plot", tmp_path / "no" / "term2.svg")
 
 
@@ -106,14 +185,15 @@ def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path)
 
 
 def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = calibration.fit_verified
+    fitted = calibration.fit_pairs
 
     def below_zero(*arguments: Any) -> calibration.Fit:
         return replace(fitted(*arguments), tied=(1.2, -0.2))
 
-    monkeypatch.setattr(calibration, "fit_verified", below_zero)
+    monkeypatch.setattr(calibration, "fit_pairs", below_zero)
     assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
-    assert answer("info", "--index", index)["default_options"]["line"] == list(SearchOptions().line)
+    known = answer("info", "--index", index)["default_options"]
+    assert (known["line"], known["evidence"]) == (list(SearchOptions().line), None)
 
 
 # -- datasets with labels
@@ -124,11 +204,14 @@ def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Pa
     assert (told["dataset"], told["questions"], told["pairs"]) == ("groups", 18, 36)
     assert sum(told["tied"]) == pytest.approx(1)
     (test,) = told["tests"]
-    assert set(test) == {"dataset", "free", "tied", "raw"}
+    assert set(test) == {"dataset", "free", "tied", "raw", "evidence"}
     assert test["tied"]["gain"] > 0
+    assert 0 < test["evidence"]["error"] < 0.5  # on the photographs that it was fitted on
+    assert list(test["evidence"]["curves"]) == ["1 list", "2 lists"]
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
     assert shown.exit_code == 0
     assert "nats per true match" in shown.stdout
+    assert "nats per match" in shown.stdout
     assert shown.stdout.splitlines()[0] == ("groups        18 questions, 36 pairs of photographs that show the same thing")
     assert "--save" not in shown.stderr
 
@@ -139,7 +222,6 @@ def test_the_folder_of_a_dataset_decides(views: Path, words: list[object], cache
     assert "nowhere" in refuse(
         "calibrate", "groups", views, "--test", "ukbench", tmp_path / "nowhere", "--cache", cache, *words
     )
-    assert "two vocabularies" in refuse("calibrate", "groups", views, "--cache", cache, *words[:2])
     assert "exclude each other" in refuse("calibrate", "groups", views, "--cache", cache, "--vocabularies", 2, *words)
 
 
@@ -151,7 +233,24 @@ def test_flags_of_the_other_form_are_refused(views: Path, index: Path, words: li
         assert f"{flag[0]} needs a dataset" in refuse("calibrate", "--index", index, *flag)
 
 
-# -- the line in the index
+def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file, plot = tmp_path / "evidence.json", tmp_path / "calibration.svg"
+    given = ["--table", file, "--plot", plot, "--cache", cache, *words]
+    told = answer("calibrate", "groups", views, "--test", "groups", views, *given)
+    table = evidence.load(file)
+    assert table.source == "groups (18 questions), words 300 + 300, 64 bits"
+    bench = Workbench(cache).bench(READERS["groups"](views), [Vocabulary.load(Path(str(folder))) for folder in words[1::2]])
+    assert table == likelihood.fit(likelihood.tally(bench), source=table.source)
+    assert told["tests"][0]["evidence"] == reliability.reliability(table, likelihood.tally_groups(bench)).as_dict()
+    drawn = plot.read_text(encoding="utf-8")
+    assert drawn.count("predicted, nats") == 2  # one way and the other
+    assert drawn.count("share of true matches") == 2
+    answer("calibrate", "groups", views, *given)
+    assert "mean Hamming distance" in plot.read_text(encoding="utf-8")
+
+
+# -- the line and the table in the index
 
 
 def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
@@ -200,6 +299,39 @@ def test_an_index_without_a_line_works(index: Path) -> None:
         with pytest.raises(DamagedError, match="'line' is missing"):
             opened.home.catalogue.fact("line")
     assert list(check(index)) == []
+
+
+def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
+    table = evidence.default_evidence(2, 64)
+    before = Index.open(index)
+    with IndexWriter.open(index) as writer:
+        writer.save_evidence(table)
+        writer.remove([views / "0"])
+        writer.update([views])
+    assert before.default_options.evidence is None  # a snapshot stays as it is
+    assert Index.open(index).default_options.evidence == table
+    other = replace(table, source="another")
+    with IndexWriter.open(index) as writer:
+        writer.save_evidence(other)
+    assert Index.open(index).home.read_evidence() == other
+    assert list(check(index)) == []
+    with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
+        writer.save_evidence(evidence.default_evidence(3, 64))
+    assert Index.open(index).default_options.evidence == other
+
+
+@pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
+def test_a_damaged_table_is_told(index: Path, change: dict[str, Any]) -> None:
+    values = {**evidence.as_dict(evidence.default_evidence(2, 64)), **change}
+    catalogue = Catalogue.open(index, writable=True)
+    with catalogue.transaction():
+        catalogue.put_facts({"evidence": values})
+    catalogue.close()
+    (line,) = check(index)
+    assert "the fact 'evidence' cannot be" in line
+    assert len(line) < 500
+    with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a table of evidence"):
+        Index.open(index)
 
 
 def test_a_damaged_line_is_told(index: Path) -> None:

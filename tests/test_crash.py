@@ -61,7 +61,7 @@ def work(path: str, length: str) -> None:
         for verb, name, seed in plan(int(length)):
             if verb == "add":
                 opened.add(name, features(seed, 6))
-            elif opened.catalogue.image_at(name) or name in opened._names:
+            elif opened.catalogue.image_at(name) or name in opened._intake.names:
                 opened.remove([name])
 
 

@@ -409,5 +409,7 @@ def test_senseless_samples_are_refused() -> None:
 
 def test_scenes_that_touch_are_one_group() -> None:
     a, b, c, d, e = ((0, n) for n in range(5))
-    groups = truematches._groups({a: [b], c: [d], d: [e], b: [a]})
-    assert groups[a] == groups[b] != groups[c] == groups[d]
+    related: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {a: (b,), c: (d,), d: (e,), b: (a,)}
+    groups = truematches.Pairs(Sampling(), (a, b, c, d, e), related, {}).groups
+    assert groups == {a: groups[a], b: groups[a], c: groups[c], d: groups[c], e: groups[c]}
+    assert groups[a] != groups[c]

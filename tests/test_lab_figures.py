@@ -23,7 +23,8 @@ def series(draw: st.DrawFn) -> Series:
     y = draw(st.lists(GAPS, min_size=len(x), max_size=len(x)))
     ends = draw(st.sampled_from([(), tuple(y)]))
     style = draw(st.sampled_from(["line", "points", "bars", "steps", "paper"]))
-    return Series(draw(st.text(max_size=5)), x, y, ends, ends, style, draw(st.none() | st.integers(0, 9)))
+    labels = draw(st.sampled_from([(), ("here",) * len(x)]))
+    return Series(draw(st.text(max_size=5)), x, y, ends, ends, style, draw(st.none() | st.integers(0, 9)), labels)
 
 
 @st.composite
@@ -58,6 +59,7 @@ def test_arrays_become_numbers_of_json() -> None:
     [
         (lambda: Series("s", [1], [1, 2]), "series 's' has 1 x, 2 y, 0 low, 0 high: give one y per x"),
         (lambda: Series("s", [1], [1], low=[0]), "1 low, 0 high"),
+        (lambda: Series("s", [1], [1], labels=["a", "b"]), "'s' has 2 labels for 1 points: give all or none"),
         (lambda: Series("s", [float("nan")], [1]), "'s' has an x that is no number"),
         (lambda: Series("s", [1], [1], style="pie"), "style of series 's' is 'pie': choose one of line, points"),  # type: ignore[arg-type]
         (lambda: Panel("", "", [], xscale="cubic"), "xscale is 'cubic'"),  # type: ignore[arg-type]

@@ -134,6 +134,17 @@ def test_an_interval_is_a_band_along_a_line_and_a_thin_bar_elsewhere(style: str,
     assert shown not in plots.svg(Figure("A plot", [Panel("K", "mAP", [bare])]))
 
 
+def test_points_have_their_labels_beside_them() -> None:
+    drawn = Series("s", [1, 2, 3], [4, None, 5], style="points", labels=["first", "a gap", "third"])
+    written = texts(plots.svg(Figure("", [Panel("", "", [drawn])])))
+    assert {"first", "third"} <= set(written) and "a gap" not in written
+
+
+@pytest.mark.parametrize(("panels", "columns"), [(1, 1), (3, 3), (4, 2), (5, 3), (7, 3)])
+def test_rows_of_panels_are_filled_evenly(panels: int, columns: int) -> None:
+    assert plots._columns(Figure("", [Panel("x", "y", [])] * panels)) == columns
+
+
 def test_bars_of_several_series_stand_beside_each_other() -> None:
     bars = [Series(name, [0, 1], [4, 5], style="bars") for name in "ab"]
     pens = plots._pens(Figure("", [Panel("", "", bars)]).coloured().panels[0])
@@ -180,7 +191,7 @@ def test_a_file_of_its_own_is_white_with_title_and_note() -> None:
     assert "word " * 9 + "word" in svg
     assert "var(" not in svg
     assert "currentColor" not in svg
-    assert float(root.attrib["width"]) == 3 * plots.PANEL[0]  # three beside each other, the fourth below
+    assert float(root.attrib["width"]) == 2 * plots.PANEL[0]  # two beside each other, two below
     assert float(root.attrib["height"]) > 2 * plots.PANEL[1]
 
 

@@ -27,7 +27,8 @@ def batch_of(world: World, signed: bool = True, first_id: int = 0) -> Batch:
     batch = Batch.of_words(world.images, len(world.sizes), world.image_signatures if signed else None, first_id)
     rng = np.random.default_rng(first_id)
     n = len(batch.words)
-    return replace(batch, xy=rng.random((n, 2), np.float32), shape=rng.random((n, 2)).astype(np.float16))
+    vectors = rng.random((len(batch.ids), 3)).astype(np.float16) if first_id % 2 == 0 else None
+    return replace(batch, xy=rng.random((n, 2), np.float32), shape=rng.random((n, 2)).astype(np.float16), embeddings=vectors)
 
 
 def assert_same_batch(a: Batch, b: Batch) -> None:
@@ -37,6 +38,10 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
         assert a.signatures is b.signatures or not len(a.words)
     else:
         assert np.array_equal(a.signatures, b.signatures)
+    if a.embeddings is None or b.embeddings is None:
+        assert a.embeddings is b.embeddings
+    else:
+        assert a.embeddings.dtype == b.embeddings.dtype == np.float16 and np.array_equal(a.embeddings, b.embeddings)
 
 
 def part_of(batch: Batch, positions: list[int]) -> Batch:
@@ -50,6 +55,7 @@ def part_of(batch: Batch, positions: list[int]) -> Batch:
         signatures=None if batch.signatures is None else batch.signatures[chosen],
         xy=batch.xy[chosen],
         shape=batch.shape[chosen],
+        embeddings=None if batch.embeddings is None else batch.embeddings[positions],
     )
 
 
@@ -84,7 +90,7 @@ def test_saved_is_loaded(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_was_put_in_comes_out(tmp_path: Path, seed: int) -> None:
     world = random_world(seed)
-    batch = batch_of(world, signed=seed % 3 != 0, first_id=7)
+    batch = batch_of(world, signed=seed % 3 != 0, first_id=7 + seed % 2)
     built = Segment.build(batch, world.sizes)
     built.save(tmp_path / "segment")
     for segment in (built, Segment.open(tmp_path / "segment")):
@@ -140,6 +146,19 @@ def test_merging_equals_building_at_once(seed: int) -> None:
         assert np.array_equal(merged.arrays[name], array), name
 
 
+def test_joined_batches_have_vectors_where_any_has() -> None:
+    world = random_world(3, k=2)
+    bare, seen = batch_of(world, first_id=1), batch_of(world, first_id=2)
+    assert Batch.concatenate([bare, bare]).embeddings is None
+    joined = Batch.concatenate([bare, seen, bare]).embeddings
+    assert joined is not None and seen.embeddings is not None and joined.dtype == np.float16
+    silent = np.zeros_like(seen.embeddings)
+    assert np.array_equal(joined, np.concatenate([silent, seen.embeddings, silent]))
+    longer = replace(seen, embeddings=np.ones((len(seen.ids), 4), np.float16))
+    with pytest.raises(OptionError, match=r"vectors of \[3, 4\] numbers"):
+        Batch.concatenate([seen, longer])
+
+
 def test_lists_hold_every_feature_once() -> None:
     world = random_world(5, k=3)
     segment = Segment.build(batch_of(world), world.sizes)
@@ -171,6 +190,9 @@ def test_what_does_not_fit_is_refused() -> None:
     for word in (-1, 5):
         with pytest.raises(OptionError, match="vocabulary 1 has 5 words"):
             Segment.build(Batch.of_words([np.array([[0, word]])], 2), sizes)
+    for wrong in (np.zeros((2, 3), np.float16), np.zeros(1, np.float16), np.zeros((1, 3), np.float32)):
+        with pytest.raises(OptionError, match=r"should be float16 \[1, dimension\]"):
+            Segment.build(replace(Batch.of_words([np.zeros((1, 2), int)], 2), embeddings=wrong), sizes)
     with pytest.raises(OptionError, match="signatures"):
         Batch.of_words([np.zeros((2, 2), int)], 2, [np.zeros((1, 2), np.uint64)])
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from polyvoc import features as features_module
-from polyvoc import storage, writer
+from polyvoc import intake, storage, writer
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue
 from polyvoc.checking import check
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, PolyvocError, WriteError
@@ -300,7 +300,7 @@ def test_a_commit_never_holds_more_images_than_a_segment(tmp_path: Path, monkeyp
 
 
 def test_commits_come_by_time_and_by_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "QUANTISE_FEATURES", 8)
+    monkeypatch.setattr(intake, "QUANTISE_FEATURES", 8)
     monkeypatch.setattr(writer, "COMMIT_FEATURES", 30)
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
         for seed in range(7):
@@ -433,7 +433,7 @@ def test_an_interrupt_commits_what_waits(
 ) -> None:
     class Interrupted(IndexWriter):
         def _add(self, *values: object) -> int:
-            if len(self._names) == 2:
+            if len(self._intake.names) == 2:
                 raise KeyboardInterrupt
             return super()._add(*values)  # type: ignore[arg-type]
 

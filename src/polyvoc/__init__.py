@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from polyvoc.embedding import Embedder
     from polyvoc.errors import PolyvocError
     from polyvoc.features import extract, extract_many, root_sift
     from polyvoc.index import Index
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. Modules are imported when a name is first used: `polyvoc --help` needs none of them.
 _HOMES = {
+    "polyvoc.embedding": ("Embedder",),
     "polyvoc.errors": ("PolyvocError",),
     "polyvoc.features": ("extract", "extract_many", "root_sift"),
     "polyvoc.index": ("Index",),
@@ -48,7 +50,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022 - in the order of use
     "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Hit", "Explanation",
     "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many", "root_sift",
-    "PolyvocError",
+    "Embedder", "PolyvocError",
 ]  # fmt: skip
 
 

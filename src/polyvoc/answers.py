@@ -12,6 +12,7 @@ from typing import Any
 
 from polyvoc import features, images, page
 from polyvoc.errors import ImageError
+from polyvoc.evidence import plain_options
 from polyvoc.index import Index
 from polyvoc.records import Hit, SearchOptions
 
@@ -31,7 +32,7 @@ class Answer:
         """Give plain values for JSON."""
         hits = [asdict(hit) for hit in self.hits]
         seconds = {stage: round(value, 6) for stage, value in self.seconds.items()}
-        return {"query": self.query, "options": asdict(self.options), "hits": hits, "seconds": seconds}
+        return {"query": self.query, "options": plain_options(self.options), "hits": hits, "seconds": seconds}
 
 
 def open_index(path: Path) -> tuple[Index, float]:

@@ -7,6 +7,7 @@ once, in chunks; apart from these a check takes up to 10 bytes of memory per fea
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import storage
+from polyvoc import evidence, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
@@ -27,6 +28,8 @@ from polyvoc.vocabulary import Vocabulary
 Array = npt.NDArray[Any]
 CHUNK = 1 << 20  # features looked at together
 NOWHERE = np.uint32(0xFFFFFFFF)
+UNIT = 0.01  # by which halves may miss the length of a unit vector
+OPTIONAL = ("line", "evidence", "embedding")  # facts of calibrated indexes, and of those with vectors
 
 
 def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[str]:
@@ -75,16 +78,18 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "commit": lambda commit: commit >= 0,
         "last_segment": lambda segment: segment >= last,
         "line": lambda line: line is None or SearchOptions(line=(line["a"], line["b"])) is not None,
+        "evidence": lambda table: table is None or evidence.from_dict(table, "").n_vocabularies == len(catalogue.fact("sizes")),
+        "embedding": lambda model: model is None or (witness.Record(**model).dimension >= 1 and len(model["fingerprint"]) > 0),
         "norms": lambda norms: norms is None or (0 < norms["commit"] <= catalogue.fact("commit") and "checksum" in norms),
     }
     for name, holds in plausible.items():
-        value = catalogue.fact(name, required=name != "line")  # only calibrated indexes have one
+        value = catalogue.fact(name, required=name not in OPTIONAL)
         try:
             believed = holds(value)
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, DamagedError):
             believed = False
         if not believed:
-            yield f"{catalogue.path}: the fact {name!r} cannot be {value!r}"
+            yield f"{catalogue.path}: the fact {name!r} cannot be {reprlib.repr(value)}"
 
 
 def _vocabularies(home: Home) -> Iterator[str]:
@@ -128,7 +133,7 @@ def _segment(home: Home, number: int) -> Iterator[str]:
     catalogue = home.catalogue
     with catalogue.snapshot():
         row, images, deleted = catalogue.segment(number), catalogue.images_in(number), catalogue.deleted(number)
-        sizes = tuple(catalogue.fact("sizes"))
+        sizes, model = tuple(catalogue.fact("sizes")), witness.Record.of(catalogue)
     if row is None:
         return
     folder = home.segment_folder(number)
@@ -137,7 +142,7 @@ def _segment(home: Home, number: int) -> Iterator[str]:
         segment = Segment.open(folder)
         lines = [f"{folder}: {line}" for line in _shape_damage(segment, sizes)]
         if not lines:
-            lines = [f"{folder}: {line}" for line in _array_damage(segment)]
+            lines = [f"{folder}: {line}" for line in (*_array_damage(segment), *_embedding_damage(segment, model, images))]
             found = (segment.n_images, segment.n_features)
             if found != (row.n_images, row.n_features):
                 claimed = f"{row.n_images} images, {row.n_features} features"
@@ -182,6 +187,22 @@ def _expected(segment: Segment) -> dict[str, tuple[type, tuple[int, ...]]]:
         "documents": (np.uint32, (n_words,)),
         "repeats": (np.uint32, (lengths.get("repeats", 0), 3)),
     }
+
+
+def _embedding_damage(segment: Segment, model: witness.Record | None, images: list[ImageRow]) -> Iterator[str]:
+    """Look whether there is a vector for every image: of the model's dimension and of length 1, or of zeros."""
+    vectors = segment.embeddings
+    if vectors is None:
+        if model is not None and images:
+            yield "meta.json does not describe embeddings.npy"
+        return
+    shape = (segment.n_images, 0 if model is None else model.dimension)
+    if vectors.dtype != np.float16 or vectors.shape != shape:
+        yield f"embeddings.npy is {vectors.dtype}{list(vectors.shape)} instead of float16{list(shape)}"
+        return
+    lengths = [np.linalg.norm(part.astype(np.float32), axis=1) for part in _chunks(vectors, max(shape[1], 1))]
+    if not all(((part == 0) | (np.abs(part - 1) < UNIT)).all() for part in lengths):
+        yield "embeddings.npy holds a vector whose length is neither 1 nor 0"
 
 
 def _image_damage(segment: Segment, images: list[ImageRow], deleted: list[int]) -> Iterator[str]:
@@ -245,9 +266,10 @@ def _rises(values: Array, known: Iterable[tuple[int, int]]) -> bool:
     return bool((values[1:] >= values[:-1]).all()) and all(int(values[at]) == value for at, value in known)
 
 
-def _chunks(values: Array) -> Iterator[Array]:
-    for first in range(0, len(values), CHUNK):
-        yield values[first : first + CHUNK]
+def _chunks(values: Array, width: int = 1) -> Iterator[Array]:
+    size = max(CHUNK // width, 1)
+    for first in range(0, len(values), size):
+        yield values[first : first + size]
 
 
 def _run_damage(segment: Segment, k: int) -> Iterator[str]:

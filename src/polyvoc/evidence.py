@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from polyvoc import storage
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.records import Evidence
+from polyvoc.records import Evidence, SearchOptions
 
 FORMAT = "polyvoc evidence"
 MOST = 4  # vocabularies that a shipped table tells apart; with more, five agreeing lists count as four
@@ -20,6 +22,15 @@ def by_order(n_vocabularies: int, most: int = MOST) -> tuple[int, ...]:
     return tuple(max(min(mask.bit_count(), most), 1) - 1 for mask in range(1 << n_vocabularies))
 
 
+def group_names(evidence: Evidence) -> list[str]:
+    """Say which sets of lists belong to each group of a table."""
+    names = []
+    for group in range(max(evidence.groups) + 1):
+        orders = sorted({mask.bit_count() for mask in range(1, len(evidence.groups)) if evidence.groups[mask] == group})
+        names.append(" or ".join(map(str, orders)) + (" list" if orders == [1] else " lists"))
+    return names if len(set(names)) == len(names) else [f"group {number}" for number in range(1, len(names) + 1)]
+
+
 def default_evidence(n_vocabularies: int, bits: int) -> Evidence:
     """Give the shipped table for a number of vocabularies and the length of their signatures."""
     count = min(n_vocabularies, MOST)
@@ -27,7 +38,7 @@ def default_evidence(n_vocabularies: int, bits: int) -> Evidence:
     if found is None:
         known = " or ".join(str(length) for length in sorted({length for _, length in _shipped()}))
         raise OptionError(f"no table of evidence for signatures of {bits} bits comes with polyvoc, only for {known}; "
-                          "fit one: polyvoc calibrate INDEX --save")  # fmt: skip
+                          "fit one: polyvoc calibrate --index INDEX --save")  # fmt: skip
     return found if count == n_vocabularies else Evidence(by_order(n_vocabularies), found.edges, found.rows, found.source)
 
 
@@ -59,7 +70,13 @@ def from_dict(values: Any, where: str) -> Evidence:
         groups, edges = tuple(map(int, values["groups"])), tuple(map(float, values["edges"]))
         return Evidence(groups, edges, rows, str(values["source"]))
     except (KeyError, TypeError, ValueError, OptionError):
-        raise DamagedError(f"{where}: not a table of evidence; fit one: polyvoc calibrate INDEX --save") from None
+        raise DamagedError(f"{where}: not a table of evidence; fit one: polyvoc calibrate --index INDEX --save") from None
+
+
+def plain_options(options: SearchOptions) -> dict[str, Any]:
+    """Give search options as plain values for JSON; a table by what it was fitted on, None for the one that is shipped."""
+    held = options.evidence
+    return {**asdict(replace(options, evidence=None)), "evidence": None if held is None else held.source}
 
 
 def load(path: Path) -> Evidence:
@@ -69,7 +86,7 @@ def load(path: Path) -> Evidence:
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror or error}); give the file of a table of evidence") from None
     except ValueError:
-        raise DamagedError(f"{path}: not a table of evidence; fit one: polyvoc calibrate INDEX --save") from None
+        raise DamagedError(f"{path}: not a table of evidence; fit one: polyvoc calibrate --index INDEX --save") from None
 
 
 def save(evidence: Evidence, path: Path) -> None:
@@ -77,4 +94,5 @@ def save(evidence: Evidence, path: Path) -> None:
     values = as_dict(evidence)
     rows = ",\n  ".join(json.dumps(row) for row in values.pop("rows"))
     head = json.dumps(values, indent=1)[:-2]
-    path.write_text(f'{head},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
+    with storage.writing(path):
+        path.write_text(f'{head},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")

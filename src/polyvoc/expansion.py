@@ -19,7 +19,7 @@ from polyvoc.segment import Segment, with_planes
 
 Array = npt.NDArray[Any]
 Verified = tuple[Segment, int, Array]  # segment, position, and the transform from the query to that image
-MARGIN = 0.1  # of the query's extent, by which features of a hit may lie outside of it
+MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
 
 
 def expand(query: Sketch, hits: Sequence[Verified], kind: Expansion, table: Array) -> tuple[Array, Array | None]:
@@ -58,7 +58,7 @@ def _inside(query: Sketch, image: Sketch, transform: Array) -> npt.NDArray[np.bo
 
 
 def _ballots(query: Sketch) -> npt.NDArray[np.float32]:
-    """Start a vote on each bit of each signature with the query's own: one voice and a half, so that it breaks ties [Q, K, bits]."""
+    """Start a vote on each bit of each signature with the query's own voice, one and a half to break ties [Q, K, bits]."""
     own = np.unpackbits(with_planes(query.signatures, 2).view(np.uint8), axis=-1, bitorder="little")
     return np.where(own == 1, 1.5, -1.5).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Why did this photograph answer? The matching features of one image, with their sets, ratios and weights.
+"""Why did this photograph answer? The matching features of one image: their sets, ratios, weights, and their arrangement.
 
 The same formulas as in the kernels, written out for one image, where clarity counts more than speed.
 """
@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import merging, scoring
+from polyvoc import geometry, merging, scoring, searching
 from polyvoc.engine import Engine, threads_over
-from polyvoc.records import Explanation, Features, Hit, SearchOptions
+from polyvoc.records import Explanation, Hit, SearchOptions
 from polyvoc.scoring import Query, Weights
+from polyvoc.searching import Asked, Found, Place
 from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
 
 
-def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[int, int], hit: Hit,
-            query_features: Features) -> Explanation:  # fmt: skip
+def explain(engine: Engine, asked: Asked, options: SearchOptions, place: Place, hit: Hit) -> Explanation:
     """Match a query's features with those of the image at (segment, position), heaviest match first."""
     options = engine.settled(options)
+    query = engine.query(asked.words, asked.signatures, options)
     segment = engine.segments[place[0]]
     image = segment.features_of(place[1])
     n_vocabularies = len(query.sizes)
@@ -36,6 +37,7 @@ def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[i
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
     norm = engine.norms(options)[place[0]][place[1]]
     weight = _weights(weights, q, set_mask, idf, distances) / (norm if norm > 0 else 1)
+    arranged, inlier = _arranged(engine, asked, options, place, pairs)
     order = np.lexsort((f, q, -weight))
     return Explanation(
         hit=hit,
@@ -45,9 +47,23 @@ def explain(engine: Engine, query: Query, options: SearchOptions, place: tuple[i
         weight=weight[order].astype(np.float32),
         ratio=merging.ratios(counts)[q, set_mask][order].astype(np.float32),
         distance=distances[order].astype(np.int32),
-        query_xy=query_features.xy[q[order]],
+        query_xy=asked.sketch.frames.xy[q[order]].astype(np.float32),
         feature_xy=np.asarray(image["xy"])[f[order]],
+        inlier=inlier[order],
+        transform=arranged.transform,
     )
+
+
+def _arranged(engine: Engine, asked: Asked, options: SearchOptions, place: Place, pairs: Array) -> tuple[Found, Array]:
+    """Verify one image as a search would; and tell which of the pairs (query feature, feature) are its inliers [m].
+
+    The rule b0 votes with one vocabulary but is verified with all: inliers that it alone does not match have no pair.
+    """
+    found = searching.verify(engine, asked.sketch, [place], options)[place]
+    table = searching.match_table(engine, options)
+    inliers = geometry.inlier_pairs(asked.sketch, engine.segments[place[0]], place[1], table)
+    agreeing = set(map(tuple, inliers.tolist()))
+    return found, np.array([tuple(pair) in agreeing for pair in pairs.tolist()], bool)
 
 
 def _weights(weights: Weights, q: Array, mask: Array, idf: Array, distances: Array) -> Array:

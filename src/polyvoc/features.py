@@ -5,13 +5,9 @@ Second stage of the flow: file -> pixels -> features -> words.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -20,6 +16,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.images import GreyImage, Source, describe, read_grey
+from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import FeatureOptions, Features, Floats
 
 MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
@@ -52,27 +49,14 @@ def extract_many(
     `root=False` leaves descriptors as SIFT: whole numbers from 0 to 255. Work runs only a few photographs ahead, so memory
     does not grow with the collection. Closing the generator early waits for those in work and begins no other.
     """
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
-    return _extract_many(iter(sources), options, threads or os.cpu_count() or 1, root)
+    return _extract_many(sources, options, count_threads(threads), root)
 
 
 def _extract_many(
-    paths: Iterator[Path], options: FeatureOptions, threads: int, root: bool
+    sources: Iterable[Path], options: FeatureOptions, threads: int, root: bool
 ) -> Generator[tuple[Path, Features | ImageError], None, None]:
-    ahead: deque[tuple[Path, Future[Features | ImageError]]] = deque()
-    with _one_cv2_thread(), ThreadPoolExecutor(threads, "polyvoc-extract") as pool:
-        try:
-            while True:
-                for path in islice(paths, 2 * threads - len(ahead)):
-                    ahead.append((path, pool.submit(_attempt, path, options, root)))
-                if not ahead:
-                    return
-                path, result = ahead.popleft()
-                yield path, result.result()
-        finally:
-            for _, waiting in ahead:
-                waiting.cancel()
+    with _one_cv2_thread():
+        yield from in_order(lambda path: _attempt(path, options, root), sources, threads, "polyvoc-extract")
 
 
 def detect(image: GreyImage, max_features: int, root: bool = True) -> Features:

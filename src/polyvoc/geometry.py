@@ -328,8 +328,23 @@ def default_table(n_vocabularies: int, bits: int) -> Array:
     return (np.arange(n_vocabularies + 1)[:, None] * near).astype(np.float32)
 
 
-def verify_images(query: Sketch, segment: Segment, positions: Array, table: Array, tolerance: float = TOLERANCE) -> Verifications:
+def verify_images(query: Sketch, segment: Segment, positions: Array, table: Array,
+                  tolerance: float = TOLERANCE) -> Verifications:  # fmt: skip
     """Verify the images at some positions of a segment; table [K + 1, bits + 1]: weight of a match, 0 or less for none."""
+    return _verify_images(query, segment, positions, table, tolerance, np.empty((0, 2), np.int64))
+
+
+def inlier_pairs(query: Sketch, segment: Segment, position: int, table: Array,
+                 tolerance: float = TOLERANCE) -> npt.NDArray[np.int64]:  # fmt: skip
+    """Give the inliers that `verify_images` counts for one image, heaviest first: query feature and feature [n, 2]."""
+    pairs = np.empty((len(query.words), 2), np.int64)
+    found = _verify_images(query, segment, np.array([position]), table, tolerance, pairs)
+    return pairs[: found.counts[0]]
+
+
+def _verify_images(query: Sketch, segment: Segment, positions: Array, table: Array, tolerance: float,
+                   pairs: npt.NDArray[np.int64]) -> Verifications:  # fmt: skip
+    """Verify images, and write the inliers of the last of them to `pairs` as far as there is room."""
     n = len(positions)
     found = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
     words = np.ascontiguousarray(query.words, np.int64)
@@ -345,7 +360,7 @@ def verify_images(query: Sketch, segment: Segment, positions: Array, table: Arra
     a = segment.arrays
     kernels.verify_images(np.asarray(positions), a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"],
                           a["shape"].view(np.uint16), frames, signed, sizes, bases, *lists, ranks, values.astype(np.float64),
-                          tolerance, found.counts, found.weights, found.transforms)  # fmt: skip
+                          tolerance, found.counts, found.weights, found.transforms, pairs)  # fmt: skip
     return found
 
 

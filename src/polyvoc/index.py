@@ -25,7 +25,7 @@ from polyvoc.geometry import Frames
 from polyvoc.presets import Preset
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, Explanation, FeatureOptions, Features, Floats, Hit, SearchOptions
-from polyvoc.searching import Asked
+from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES, Segment
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.witness import Embedding
@@ -99,19 +99,17 @@ class Index:
 
         To verify hits it takes the features, too: they say where the words lie.
         """
-        frames = None if features is None else Frames(features.xy, features.scale, features.angle)
+        frames = None if features is None else frames_of(features)
         hits = []
         for found in searching.search(self.engine, Asked(words, signatures, frames), options, threads):
             image = self.engine.image_at(found.place)
             row = None if self._home is None else self._home.catalogue.image(image)
             if row is not None or self._home is None:
-                framed = features is not None and found.transform is not None
-                outline = geometry.outline(features.width, features.height, found.transform) if framed else None
-                hits.append(Hit(image, "" if row is None else row.path, found.score, found.inliers, outline))
+                hits.append(Hit(image, "" if row is None else row.path, found.score, found.inliers, _outline(found, features)))
         return hits
 
     def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None) -> Explanation:
-        """Say why a photograph of the collection answers: matches, the set of each, weights."""
+        """Say why a photograph of the collection answers: matches, the set of each, weights, and their arrangement."""
         options = self._options(options, None)
         query_features = self.features(photograph)
         words, signatures = self.quantise(query_features, options)
@@ -121,8 +119,8 @@ class Index:
                 raise OptionError(f"image {hit} is not in the index")
             hit = Hit(row.image, row.path, 0.0)
         segment, position = self._find(hit.image)
-        query = self.engine.query(words, signatures, options)
-        return explaining.explain(self.engine, query, options, (segment, position), hit, query_features)
+        asked = Asked(words, signatures, frames_of(query_features))
+        return explaining.explain(self.engine, asked, options, (segment, position), hit)
 
     def features(self, photograph: Photograph) -> Features:
         """Extract features as the photographs of this index were; features made elsewhere are checked."""
@@ -193,6 +191,18 @@ class Index:
                 if not len(segment.alive) or segment.alive[position]:
                     return number, int(position)
         raise OptionError(f"image {image} is not in the index")
+
+
+def frames_of(features: Features) -> Frames:
+    """Give where features lie, as geometry wants it."""
+    return Frames(*(values.astype(np.float64) for values in (features.xy, features.scale, features.angle)))
+
+
+def _outline(found: Found, features: Features | None) -> tuple[tuple[float, float], ...] | None:
+    """Give where the query's frame lies in an image, if that is known."""
+    if features is None or found.transform is None:
+        return None
+    return geometry.outline(features.width, features.height, found.transform)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyvoc import catalogue
+from polyvoc.evidence import plain_options
 from polyvoc.index import SEGMENTS, Home, Index
 from polyvoc.vocabulary import Vocabulary
 
@@ -30,7 +31,8 @@ def take(index: Index) -> dict[str, Any]:
         "bytes_per_feature": round(_of_segments(stored) / n_features, 2) if n_features else None,
         "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in home.vocabularies()],
         "feature_options": asdict(home.feature_options),
-        "default_options": asdict(index.default_options),
+        "embedding": home.catalogue.fact("embedding", required=False),
+        "default_options": plain_options(index.default_options),
         "problems": [{"path": p.path, "reason": p.reason} for _, p in home.catalogue.problems().values()],
     }
 

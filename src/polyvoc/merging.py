@@ -94,7 +94,7 @@ RULES: dict[Merge, Rule] = {
 def needs_counts(options: SearchOptions, n_vocabularies: int) -> bool:
     """Tell whether a rule asks how many features its sets have; with one vocabulary there are no sets."""
     by_ratio = options.merge == "likelihood" and options.evidence is not None and len(options.evidence.edges) > 0
-    return (by_ratio or options.merge in ("bayes", "posterior")) and n_vocabularies > 1
+    return by_ratio or (options.merge in ("bayes", "posterior") and n_vocabularies > 1)
 
 
 def factors(counts: Counts, options: SearchOptions, n_images: int) -> npt.NDArray[np.float32]:

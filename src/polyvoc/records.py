@@ -89,6 +89,9 @@ class Evidence:
         """Refuse a table whose parts do not fit."""
         size, bins = len(self.groups), len(self.edges) + 1
         _require(size >= 2 and size & (size - 1) == 0, "evidence groups", size, "2^K")
+        _require(min(self.groups) >= 0, "evidence groups", min(self.groups), "0 or more")
+        rising = all(math.isfinite(edge) for edge in self.edges) and list(self.edges) == sorted(set(self.edges))
+        _require(rising, "evidence edges", self.edges, "rising")
         fits = bool(self.rows) and len({len(row) for row in self.rows}) == 1 and len(self.rows) == (max(self.groups) + 1) * bins
         _require(fits, "evidence rows", len(self.rows), f"{max(self.groups) + 1} groups of {bins} bins, all of one length")
         _require(all(math.isfinite(x) for row in self.rows for x in row), "evidence rows", "nan or inf", "finite")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyvoc import evidence
 from polyvoc.console import linked, mark, talk, write, write_fact
 from polyvoc.records import IndexReport, Problem
 
@@ -89,24 +90,58 @@ def show_evaluation(bench: Bench, rows: Sequence[Row], line: tuple[float, float]
 
 
 def show_calibration(told: dict[str, Any]) -> None:
-    """Show the lines of term 2, what they were fitted to, how they do elsewhere, and how to use them."""
-    asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
-    found = f"{told['true_matches']:,} true matches of {told['features']:,} features, {told['share']:.0%} in the intersection"
-    write_fact(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), asked, found)
-    spread = told["intervals"]
-    write_fact("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
-    write_fact("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
-    write_fact("raw points", _line(told["raw"]))
+    """Show the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
+    write_fact(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
+    if "tied" in told:
+        spread = told["intervals"]
+        write_fact("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
+        write_fact("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
+        write_fact("raw points", _line(told["raw"]))
+    write_fact("evidence", *_nats(told["evidence"]))
     for test in told.get("tests", []):
-        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")))
+        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
         judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
-        write_fact(f"on {test['dataset']}", *judged, f"constant   error {test['tied']['constant_error']:.3f}")
+        constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
+        write_fact(
+            f"on {test['dataset']}", *judged, *constant, f"evidence   error {test['evidence']['error']:.2f} nats per match"
+        )
     if told.get("saved"):
-        write_fact("saved", f"searches of {told['index']} use {_line(told['tied'])}")
+        line = f"{_line(told['tied'])} and " if "tied" in told else ""
+        write_fact("saved", f"searches of {told['index']} use {line}this table")
     else:
-        a, b = told["tied"]
-        kept = f", or polyvoc calibrate --index {shlex.quote(told['index'])} --save" if "index" in told else ""
-        talk(f"Use it: polyvoc search PHOTO --line {a:.3f} {b:.3f}{kept}")
+        _talk_of_use(told)
+
+
+def _learnt_from(told: dict[str, Any]) -> list[str]:
+    if "tied" not in told:
+        return [told["evidence"]["source"]]
+    asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
+    return [
+        asked,
+        f"{told['true_matches']:,} true matches of {told['features']:,} features, {told['share']:.0%} in the intersection",
+    ]
+
+
+def _nats(values: dict[str, Any]) -> list[str]:
+    """Show some values of each row of a table."""
+    table = evidence.from_dict(values, "")
+    steps = range(0, table.bits // 2, table.bits // 8)
+    return [
+        f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in steps)} bits"
+        for name, row in zip(evidence.group_names(table), table.rows, strict=True)
+    ]
+
+
+def _talk_of_use(told: dict[str, Any]) -> None:
+    """Say how to search with what was found."""
+    ways = []
+    if "tied" in told:
+        ways.append(f"polyvoc search PHOTO --merge posterior --line {told['tied'][0]:.3f} {told['tied'][1]:.3f}")
+    if told["table"] is not None:
+        ways.append(f"polyvoc search PHOTO --evidence {shlex.quote(told['table'])}")
+    if "index" in told:
+        ways.append(f"polyvoc calibrate --index {shlex.quote(told['index'])} --save")
+    talk(f"Use it: {', or '.join(ways)}")
 
 
 def _line(line: Sequence[float]) -> str:
@@ -145,8 +180,14 @@ def show_info(facts: dict[str, Any]) -> None:
     write_fact("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
     write_fact("vocabularies", *map(describe_words, facts["vocabularies"]))
     write_fact("features by", _listed(facts["feature_options"]))
+    model = facts["embedding"]
+    write_fact("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
     write_fact("search by", _listed(facts["default_options"]))
     write_fact("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
+
+
+def _model(facts: dict[str, Any]) -> str:
+    return f"{facts['file'] or 'a function'} ({facts['fingerprint']})"
 
 
 def describe_words(facts: dict[str, Any]) -> str:

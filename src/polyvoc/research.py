@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from polyvoc import __version__, console, flags, reports, storage
+from polyvoc import __version__, console, evidence, flags, reports, storage
 from polyvoc.errors import OptionError
 from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped
-from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.records import Evidence, FeatureOptions, Progress, SearchOptions, TrainOptions
 
 # As in cli.py, what loads OpenCV or numba is imported inside the commands.
 if TYPE_CHECKING:
     from polyvoc.lab.calibration import Fit
     from polyvoc.lab.datasets import Dataset
     from polyvoc.lab.evaluation import Outcome, Row
+    from polyvoc.lab.figures import Panel
+    from polyvoc.lab.likelihood import Tally
+    from polyvoc.lab.reliability import Reliability
     from polyvoc.lab.workbench import Bench, Workbench
     from polyvoc.vocabulary import Vocabulary
 
@@ -40,7 +44,7 @@ VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried 
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
-@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top"))
+@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top", "fuse"))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,
@@ -189,7 +193,7 @@ def _told(row: Row, outcome: Outcome) -> dict[str, Any]:
 @app.command(
     "calibrate",
     epilog="Example: polyvoc calibrate --index photos.polyvoc --save\n\n"
-    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --plot term2.svg",
+    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table evidence.json --plot calibration.svg",
 )
 def calibrate_command(  # noqa: PLR0913, PLR0917
     dataset: Annotated[
@@ -197,7 +201,7 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where the dataset lies.")] = None,
     test: Annotated[
-        tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Test the line on this other dataset.")
+        tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Test line and table on this other dataset.")
     ] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
@@ -206,27 +210,37 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     queries: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Photographs of the index that ask. Default: 200.")
     ] = None,
-    save: Annotated[bool, typer.Option("--save", help="Keep the line in the index: its searches use it from then on.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the shares and the lines.")] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep line and table in the index: its searches use them from then on.")
+    ] = False,
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the table, for 'polyvoc search --evidence'.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the line, and the table or its test.")] = None,
     json: Json = False,
 ) -> None:
-    """Fit the line of term 2, p(in the intersection | true match) = a r + b: to a dataset, or to an index without ground truth.
+    """Fit what the rules believe: the line of term 2, p(in the intersection | true match) = a r + b, and the table of evidence.
 
-    An index learns from its own photographs: hits that show the same thing in the same arrangement are right answers.
+    To a dataset, or to an index without ground truth: it learns from its own photographs. Hits that show the same thing in the
+    same arrangement are right answers.
     """
     if dataset is None:
         _refuse("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
                 vocabulary=vocabulary, cache=cache)  # fmt: skip
-        fits, told = _calibrate_index(index, queries, save)
+        found = _calibrate_index(index, queries, save)
     else:
         _refuse("is for an index; leave out the dataset", queries=queries, save=save or None)
         if folder is None:
             raise OptionError(f"the folder of {dataset} is missing; see 'polyvoc calibrate --help'")
-        fits, told = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
+        found = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
+    if table is not None:
+        evidence.save(found.table, table)
     if plot is not None:
-        from polyvoc.lab import calibration, plots
+        from polyvoc.lab import plots
+        from polyvoc.lab.figures import Figure
 
-        plots.save_svg(calibration.figure(fits), plot)
+        plots.save_svg(Figure("Calibration", found.panels, "With 95 % bootstrap intervals."), plot)
+    told = {**found.told, "table": None if table is None else str(table)}
     if json:
         console.write_json(told)
     else:
@@ -239,48 +253,96 @@ def _refuse(reason: str, **given: object) -> None:
             raise OptionError(f"{flags.flag_name(name)} {reason}")
 
 
-def _calibrate_index(path: Path, queries: int | None, save: bool) -> tuple[dict[str, Fit], dict[str, Any]]:
-    """Fit the line to an index and, if wanted, keep it there."""
+class Calibrated(NamedTuple):
+    """What a calibration found: for JSON, as a table, and to look at."""
+
+    told: dict[str, Any]
+    table: Evidence
+    panels: Sequence[Panel]
+
+
+def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
+    """Fit line and table to an index and, if wanted, keep them there."""
     from polyvoc.index import Index
-    from polyvoc.lab import calibration
+    from polyvoc.lab import calibration, likelihood, truematches
     from polyvoc.writer import IndexWriter
 
-    sampling = calibration.Sampling() if queries is None else calibration.Sampling(queries=queries)
+    sampling = truematches.Sampling() if queries is None else truematches.Sampling(queries=queries)
     with console.progress() as progress, Index.open(path) as opened:
-        fitted = calibration.fit_verified(opened, sampling, progress)
-    told = fitted.as_dict()
-    if save and not 0 < fitted.tied[1] < 1:
-        raise OptionError(f"the fitted b = {fitted.tied[1]:.3f} is no probability: index more photographs of the same things")
+        pairs = truematches.find_pairs(opened, sampling, progress)
+        line = calibration.fit_pairs(opened, pairs) if len(opened.engine.sizes) > 1 else None
+        table = likelihood.fit_pairs(opened, pairs, progress)
+    told = {} if line is None else line.as_dict()
+    if save and line is not None and not 0 < line.tied[1] < 1:
+        raise OptionError(f"the fitted b = {line.tied[1]:.3f} is no probability: index more photographs of the same things")
     if save:
-        known = ("questions", "pairs", "true_matches", "intervals")
         with IndexWriter.open(path) as writer:
-            writer.save_line(fitted.tied, {"polyvoc": __version__, **{name: told[name] for name in known}})
-    return {path.name: fitted}, {"index": str(path), **told, "saved": save}
+            if line is not None:
+                known = {name: told[name] for name in ("questions", "pairs", "true_matches", "intervals")}
+                writer.save_line(line.tied, {"polyvoc": __version__, **known})
+            writer.save_evidence(table)
+    panels = [] if line is None else calibration.figure({path.name: line}).panels
+    told = {"index": str(path), **told, "evidence": evidence.as_dict(table), "saved": save}
+    return Calibrated(told, table, [*panels, *likelihood.figure({path.name: table}).panels])
+
+
+class Learnt(NamedTuple):
+    """What a dataset teaches: the line of its first two vocabularies, if it has two, and the table of all."""
+
+    name: str
+    line: Fit | None
+    tallies: Sequence[Tally]
+    table: Evidence
+
+    def tested(self, on: Learnt) -> Reliability:
+        """Test the table on another dataset."""
+        from polyvoc.lab import reliability
+
+        return reliability.reliability(self.table, on.tallies)
+
+
+def _learn(name: str, bench: Bench, progress: Progress) -> Learnt:
+    from polyvoc.lab import calibration, likelihood
+
+    line = calibration.fit(calibration.observe(bench.first(2), progress=progress)) if len(bench.sizes) > 1 else None
+    tallies = likelihood.tally_groups(bench, progress=progress)
+    words = " + ".join(f"{size:,}" for size in bench.sizes)
+    origin = f"{name} ({len(bench.dataset.questions):,} questions), words {words}, {bench.bits} bits"
+    return Learnt(name, line, tallies, likelihood.fit(likelihood.together(tallies), source=origin))
 
 
 def _calibrate_dataset(
     source: tuple[str, Path], other: tuple[str, Path] | None, given: tuple[int | None, list[Path]], cache: Path | None
-) -> tuple[dict[str, Fit], dict[str, Any]]:
-    """Fit the line to a dataset with its first two vocabularies, and test it on another."""
-    from polyvoc.lab import calibration
+) -> Calibrated:
+    """Fit line and table to a dataset, and test them on another."""
+    from polyvoc.lab import calibration, likelihood, reliability
     from polyvoc.lab.cache import default_cache
     from polyvoc.lab.workbench import Workbench
 
-    fits: dict[str, Fit] = {}
+    learnt: dict[str, Learnt] = {}
     with console.progress() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         asked = [read_dataset(*one) for one in (source, other) if one is not None]  # all, before the work begins
-        words = _words(workbench, source[0], asked[0], None, (*given, TrainOptions.size))[:2]
+        words = _words(workbench, source[0], asked[0], None, (*given, TrainOptions.size))
         for dataset in asked:
-            name = dataset.name if dataset.name not in fits else f"{dataset.name} ({dataset.folder})"
-            fits[name] = calibration.fit(calibration.observe(workbench.bench(dataset, words), progress=progress))
-    (name, fitted), *others = fits.items()
-    tests = [
-        {"dataset": on, **{kind: calibration.test(line, fit.observations).as_dict() for kind, line in fitted.lines.items()}}
-        for on, fit in others
-    ]
-    facts = {"dataset": name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
-    return fits, {**facts, **fitted.as_dict(), "tests": tests}
+            name = dataset.name if dataset.name not in learnt else f"{dataset.name} ({dataset.folder})"
+            learnt[name] = _learn(name, workbench.bench(dataset, words), progress)
+    first, *others = learnt.values()
+    tests = []
+    shown = likelihood.figure({first.name: first.table})
+    for on in others:
+        judged = {}
+        if first.line is not None and on.line is not None:
+            seen = on.line.observations
+            judged = {kind: calibration.test(line, seen).as_dict() for kind, line in first.line.lines.items()}
+        there, back = first.tested(on), on.tested(first)
+        tests.append({"dataset": on.name, **judged, "evidence": there.as_dict()})
+        shown = reliability.figure({f"{first.name}, seen on {on.name}": there, f"{on.name}, seen on {first.name}": back})
+    fits = {name: one.line for name, one in learnt.items() if one.line is not None}
+    facts = {"dataset": first.name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
+    line = {} if first.line is None else first.line.as_dict()
+    told = {**facts, **line, "evidence": evidence.as_dict(first.table), "tests": tests}
+    return Calibrated(told, first.table, [*(calibration.figure(fits).panels if fits else ()), *shown.panels])
 
 
 # -- reproduce

@@ -17,13 +17,14 @@ from polyvoc.engine import Engine, Scores, threads_over
 from polyvoc.errors import OptionError
 from polyvoc.geometry import Sketch
 from polyvoc.records import SearchOptions
+from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # segment, position
 
 CHANCE = 3  # inliers that any two images may have
 GAIN = 0.5  # a verified score is multiplied by 1 + GAIN ln(1 + inliers beyond chance); docs/findings.md compares
-TRUSTED = 6  # inliers from which a hit may speak for the query: of 39,000 wrong candidates 20 have as many
+TRUSTED = 8  # inliers from which a hit may speak for the query; chosen on Holidays
 COPY = 0.8  # of the query's features: a hit with as many inliers is a copy, and has nothing to add
 CHUNK = 16  # candidates that one thread verifies at a time
 
@@ -41,6 +42,8 @@ class Asked:
         """Give what geometry compares: the nearest words."""
         if self.frames is None:
             raise OptionError("verify needs the places of the query's features; give a photograph or a Features record")
+        if len(self.frames) != len(self.words):
+            raise OptionError(f"words of {len(self.words)} features but places of {len(self.frames)}; give both of the same ones")
         axes = self.words.ndim
         words = self.words if axes == 2 else self.words[:, :, 0]
         if self.signatures is None:
@@ -89,7 +92,8 @@ class _Search:
         trusted.sort(key=lambda found: (-found.inliers, self.engine.image_at(found.place)))
         if not trusted:
             return None
-        chosen = [(self.engine.segments[f.place[0]], f.place[1], f.transform) for f in trusted[: self.options.expand]]
+        hits = [(f.place, f.transform) for f in trusted[: self.options.expand]]
+        chosen = [(self.engine.segments[place[0]], place[1], moved) for place, moved in hits if moved is not None]
         return self.scores(*expansion.expand(self.asked.sketch, chosen, self.options.expansion, self.table))
 
     @property
@@ -119,6 +123,9 @@ def score(engine: Engine, asked: Asked, options: SearchOptions,
 def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: SearchOptions,
            threads: int | None = None) -> dict[Place, Found]:  # fmt: skip
     """Verify images: how many matches agree on one transform, and on which."""
+    bits = 64 * with_planes(query.signatures, 2).shape[2] if query.signatures.shape[1] else 0
+    if engine.bits and bits != engine.bits:
+        raise OptionError(f"verify needs the query's signatures of {engine.bits} bits, not {bits}; quantise as the index does")
     table = match_table(engine, options)
     by_segment: dict[int, list[int]] = {}
     for segment, position in places:

@@ -18,6 +18,7 @@ By image, for what only the best hits need (explanation, geometry) and for mergi
     xy          float32 [F, 2]      shape  float16 [F, 2]  scale and angle
     documents   uint32 [W]          images that hold each word
     repeats     uint32 [r, 3]       (image, word, tf) of words that an image holds more than once: for the norms
+    embeddings  float16 [n, d]      optional: the unit vector of each image, of zeros where it has none
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Batch:
     signatures: npt.NDArray[np.uint64] | None  # [F, K], or [F, K, 2] beyond 64 bits
     xy: npt.NDArray[np.float32]  # [F, 2]
     shape: npt.NDArray[np.float16]  # [F, 2] scale, angle
+    embeddings: npt.NDArray[np.float16] | None = None  # [n, d] unit vectors; of zeros for an image that has none
 
     @classmethod
     def of_words(cls, images: Sequence[Array], n_vocabularies: int, signatures: Sequence[Array] | None = None,
@@ -83,6 +85,7 @@ class Batch:
             signatures=np.concatenate(signed) if signed else None,
             xy=np.concatenate([batch.xy for batch in batches]),
             shape=np.concatenate([batch.shape for batch in batches]),
+            embeddings=_join_embeddings(batches),
         )
 
 
@@ -121,6 +124,11 @@ class Segment:
     def planes(self) -> int:
         """Count the groups of 64 bits of a signature."""
         return len(self.arrays["signatures"])
+
+    @property
+    def embeddings(self) -> npt.NDArray[np.float16] | None:
+        """Give the unit vectors of the images [n, d], of zeros where one has none; None if nobody has."""
+        return self.arrays.get("embeddings")
 
     def live_positions(self) -> npt.NDArray[np.int64]:
         """Give the positions of the images that are not deleted."""
@@ -185,6 +193,7 @@ class Segment:
             signatures=self._signatures_at(self.arrays["places"][keep]),
             xy=self.arrays["xy"][keep],
             shape=self.arrays["shape"][keep],
+            embeddings=None if self.embeddings is None else self.embeddings[live],
         )
 
     # -- building
@@ -224,6 +233,8 @@ class Segment:
             "documents": documents,
             "repeats": repeats,
         }
+        if batch.embeddings is not None:
+            arrays["embeddings"] = batch.embeddings
         return cls(tuple(sizes), _frozen(batch.ids), {name: _frozen(array) for name, array in arrays.items()})
 
     # -- storing
@@ -294,10 +305,23 @@ def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
         raise OptionError(f"{len(batch.words)} features do not fit into one segment; use fewer images per segment")
     if batch.words.shape[1] != len(sizes):
         raise OptionError(f"words of {batch.words.shape[1]} vocabularies where {len(sizes)} are expected")
+    vectors = batch.embeddings
+    if vectors is not None and (vectors.dtype != np.float16 or vectors.ndim != 2 or len(vectors) != len(batch.ids)):
+        raise OptionError(f"embeddings {vectors.dtype}{list(vectors.shape)} should be float16 [{len(batch.ids)}, dimension]")
     for k, size in enumerate(sizes):
         column = batch.words[:, k]
         if len(column) and (column.min() < 0 or column.max() >= size):
             raise OptionError(f"vocabulary {k} has {size} words; found word {column.min()} or {column.max()}")
+
+
+def _join_embeddings(batches: Sequence[Batch]) -> npt.NDArray[np.float16] | None:
+    """Join the vectors of batches [n, d]; those without any get zeros, unless all are so."""
+    held = [batch.embeddings for batch in batches]
+    lengths = {part.shape[1] for part in held if part is not None}
+    if len(lengths) > 1:
+        raise OptionError(f"vectors of {sorted(lengths)} numbers do not go together; use one model for all images")
+    parts = [np.zeros((len(b.ids), *lengths), np.float16) if p is None else p for b, p in zip(batches, held, strict=True)]
+    return np.concatenate(parts) if lengths else None
 
 
 def _frozen(array: Array) -> Array:

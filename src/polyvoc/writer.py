@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,39 +19,37 @@ from typing import Any, Self
 import filelock
 import numpy as np
 
-from polyvoc import collection, features, storage
+from polyvoc import collection, evidence, features, intake, storage, witness
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.collection import Changes
+from polyvoc.embedding import Embedder
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, UnreachableError, WriteError
 from polyvoc.index import NORMS, SEGMENTS, VOCABULARIES, Home
 from polyvoc.merges import next_merge
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Features, IndexReport, Problem, Progress, SearchOptions
+from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexReport, Problem, Progress, SearchOptions
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.vocabulary import Vocabulary, default_vocabularies
+from polyvoc.witness import Embedding
 
 LOCK = "lock"
 COMMIT_SECONDS = 30.0  # a killed process loses at most this much work
 COMMIT_FEATURES = 1_000_000  # 50 MB waiting to be written
 COMMIT_IMAGES = MAX_IMAGES  # a commit is one segment
-LARGEST_SCALE = float(np.finfo(np.float16).max)  # as it is stored
-QUANTISE_FEATURES = 20_000  # quantised together: the matrix products of a batch are much cheaper than one by one
 
 
 class IndexWriter:
     """An index opened for writing: one at a time per index, any number of readers meanwhile. Use it in a `with` statement."""
 
-    def __init__(self, home: Home, catalogue: Catalogue, lock: filelock.BaseFileLock) -> None:
+    def __init__(self, home: Home, catalogue: Catalogue, lock: filelock.BaseFileLock, model: Embedder | None) -> None:
         """Use `open`."""
         self.home = home
         self.catalogue = catalogue
         self._lock = lock
-        self._pending: list[tuple[ImageRow, Features]] = []
-        self._quantised: list[Batch] = []
-        self._rows: list[ImageRow] = []
-        self._replaced: list[int] = []
-        self._names: set[str] = set()  # of all that wait for a commit
+        self._model = model  # of the global embedding, if it was given
+        self._record = witness.Record.of(catalogue)
+        self._intake = intake.Intake(lambda: self.home.quantiser, self._record.dimension if self._record else 0)
         self._next_image = catalogue.next_image()
         self._last_commit = time.monotonic()
 
@@ -58,13 +57,15 @@ class IndexWriter:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], vocabularies: Sequence[Vocabulary] | None = None,
-             feature_options: FeatureOptions | None = None) -> Self:  # fmt: skip
+             feature_options: FeatureOptions | None = None, embedding: Embedding | None = None) -> Self:  # fmt: skip
         """Open an index for writing, or make it.
 
         A new index takes these vocabularies (those that come with polyvoc) and feature options; for an existing one they may be
-        left out, and if given must be the same.
+        left out, and if given must be the same. So with a model for `embedding`, or the path of its ONNX file: it gives every
+        photograph a vector, and searches that `fuse` hear it.
         """
         home = Home(Path(path))
+        model = None if embedding is None else witness.load(embedding, threads=1)  # before anything is written
         with storage.writing(home.path):
             if home.path.exists() and not _is_ours(home.path):
                 raise NotAnIndexError(f"{home.path} exists and is not a polyvoc index; choose another place with --index")
@@ -76,7 +77,8 @@ class IndexWriter:
                 _check_same(home, catalogue, vocabularies, feature_options)
             else:
                 catalogue = _create(home, vocabularies or default_vocabularies(), feature_options or FeatureOptions())
-            writer = cls(home, catalogue, lock)
+            witness.settle(catalogue, model)
+            writer = cls(home, catalogue, lock, model)
             writer._sweep()
         except BaseException:
             lock.release()
@@ -110,25 +112,29 @@ class IndexWriter:
             raise OptionError(f"{', '.join(changes.emptied)} holds no photograph, but the index has some from there; is the "
                               "disk mounted? (to drop them: polyvoc remove FOLDER)")  # fmt: skip
         report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.still_broken)
+        self._touch_same(changes, report)
+        model = self._embedder if changes.new or changes.changed else None  # first of all: its file may be gone
         if changes.missing and not keep_missing:
             self._remove_rows(changes.missing)
             report.removed = len(changes.missing)
         if changes.mended:
             with self.catalogue.transaction():
                 self.catalogue.drop_problems(changes.mended)
-        self._touch_same(changes, report)
-        self._extract(changes, report, progress or (lambda stage, done, total: None))
+        self._extract(changes, model, report, progress or (lambda stage, done, total: None))
         return report
 
     def add(self, name: str, image_features: Features) -> int:
-        """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit."""
+        """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit.
+
+        It has no pixels, hence no vector: of such an image a global embedding is silent.
+        """
         features.check_features(image_features, self.home.dimension)
         if not _is_storable(name):
             raise OptionError(f"{name!r} cannot be the name of an image: it is neither text nor a path")
-        if name in self._names:
+        if name in self._intake.names:
             self.commit()  # what is to be replaced
         replaced = self.catalogue.image_at(name)
-        return self._add(name, image_features, FileState(None, None), None, replaced)
+        return self._add(name, image_features, None, FileState(None, None), None, replaced)
 
     def remove(self, paths: Iterable[str | os.PathLike[str]]) -> int:
         """Remove images by path or name; a folder removes all below it. Gives how many; unknown paths are an error."""
@@ -145,33 +151,41 @@ class IndexWriter:
 
     def commit(self) -> None:
         """Make everything added so far a part of the index."""
-        self._quantise()
+        waiting = self._intake
+        waiting.quantise()
         self._last_commit = time.monotonic()
-        if self._rows and self.catalogue.image(self._rows[-1].image) is not None:
-            self._forget()  # an interrupt fell between the transaction and what follows it
-        if not self._rows:
+        if waiting.rows and self.catalogue.image(waiting.rows[-1].image) is not None:
+            waiting.forget()  # an interrupt fell between the transaction and what follows it
+        if not waiting.rows:
             return
-        number, entry = self._save(Batch.concatenate(self._quantised))
+        number, entry = self._save(waiting.batch())
         with self.catalogue.transaction():
-            self.catalogue.delete_images(self._replaced)
+            self.catalogue.delete_images(waiting.replaced)
             self.catalogue.add_segment(number, entry)
-            rows = [replace(row, segment=number, position=position) for position, row in enumerate(self._rows)]
+            rows = [replace(row, segment=number, position=position) for position, row in enumerate(waiting.rows)]
             self.catalogue.add_images(rows)
             self.catalogue.drop_problems(row.path for row in rows)
             self.catalogue.count_commit()
-        self._forget()
+        waiting.forget()
         self._merge()
 
     def save_line(self, line: tuple[float, float], source: dict[str, Any]) -> None:
         """Make a line (a, b) of term 2, and plain values that tell where it comes from, a part of the index."""
         a, b = SearchOptions(line=line).line  # refuses what is no line
+        self._save_facts({"line": {"a": a, "b": b, "source": source}})
+
+    def save_evidence(self, table: Evidence) -> None:
+        """Make a table of evidence a part of the index: its searches use it from then on."""
+        if table.n_vocabularies != len(self._sizes):
+            raise OptionError(f"a table of evidence for {table.n_vocabularies} vocabularies does not fit an index with "
+                              f"{len(self._sizes)}; fit one: polyvoc calibrate --index {self.home.path} --save")  # fmt: skip
+        self._save_facts({"evidence": evidence.as_dict(table)})
+
+    def _save_facts(self, facts: dict[str, Any]) -> None:
         self.commit()
         with self.catalogue.transaction():
-            self.catalogue.put_facts({"line": {"a": a, "b": b, "source": source}})
+            self.catalogue.put_facts(facts)
             self.catalogue.count_commit()
-
-    def _forget(self) -> None:
-        self._rows, self._quantised, self._replaced, self._names = [], [], [], set()
 
     # -- the work
 
@@ -179,9 +193,10 @@ class IndexWriter:
     def _sizes(self) -> tuple[int, ...]:
         return tuple(self.catalogue.fact("sizes"))
 
-    @property
-    def _quantiser(self) -> Quantiser:
-        return self.home.quantiser
+    @cached_property
+    def _embedder(self) -> Embedder | None:
+        """Load the model that the vectors of this index are made with, if it holds any."""
+        return None if self._record is None else witness.model_of(self.catalogue, self._model, threads=1)
 
     def _touch_same(self, changes: Changes, report: IndexReport) -> None:
         """Files with another time but the same content only get their time noted."""
@@ -194,19 +209,18 @@ class IndexWriter:
             touched = {row.image for row, _ in same}
             changes.changed = [(row, state) for row, state in changes.changed if row.image not in touched]
 
-    def _extract(self, changes: Changes, report: IndexReport, progress: Progress) -> None:
+    def _extract(self, changes: Changes, model: Embedder | None, report: IndexReport, progress: Progress) -> None:
         states = dict(changes.new) | {row.path: state for row, state in changes.changed}
         replaced = {row.path: row for row, _ in changes.changed}
-        results = features.extract_many([Path(path) for path in states], self.home.feature_options)
+        photographs = intake.read([Path(path) for path in states], self.home.feature_options, model)
         try:
-            for done, (source, result) in enumerate(results, start=1):
-                path = str(source)
+            for done, (path, result, vector) in enumerate(photographs, start=1):
                 if isinstance(result, UnreachableError):  # it may pass: nothing is remembered, nothing goes
                     report.problems.append(Problem(path, str(result)))
                 elif isinstance(result, ImageError):
                     self._note_problem(Problem(path, str(result)), states[path], replaced.get(path), report)
                 else:
-                    self._add(path, result, states[path], _digest(path, states[path]), replaced.get(path))
+                    self._add(path, result, vector, states[path], _digest(path, states[path]), replaced.get(path))
                     report.replaced += path in replaced
                     report.added += path not in replaced
                     report.features += len(result)
@@ -215,7 +229,7 @@ class IndexWriter:
             self.commit()
             raise
         finally:
-            results.close()
+            photographs.close()
         self.commit()
 
     def _note_problem(self, problem: Problem, state: FileState, old: ImageRow | None, report: IndexReport) -> None:
@@ -227,35 +241,15 @@ class IndexWriter:
                 self.catalogue.delete_images([old.image])
                 self.catalogue.count_commit()
 
-    def _add(self, path: str, found: Features, state: FileState, digest: str | None, replaced: ImageRow | None) -> int:
+    def _add(self, path: str, found: Features, vector: Floats | None, state: FileState, digest: str | None,
+             replaced: ImageRow | None) -> int:  # fmt: skip
         image, self._next_image = self._next_image, self._next_image + 1
-        if replaced is not None:
-            self._replaced.append(replaced.image)
         row = ImageRow(image, path, state, digest, found.width, found.height, len(found), 0, 0)
-        self._pending.append((row, found))
-        self._names.add(path)
-        if sum(len(waiting) for _, waiting in self._pending) >= QUANTISE_FEATURES:
-            self._quantise()
-        full = sum(len(batch.words) for batch in self._quantised) >= COMMIT_FEATURES or len(self._names) >= COMMIT_IMAGES
+        self._intake.add(row, found, vector, replaced)
+        full = self._intake.n_features >= COMMIT_FEATURES or len(self._intake.names) >= COMMIT_IMAGES
         if full or time.monotonic() - self._last_commit >= COMMIT_SECONDS:
             self.commit()
         return image
-
-    def _quantise(self) -> None:
-        if not self._pending:
-            return
-        rows, found = zip(*self._pending, strict=True)
-        words, signatures = self._quantiser.quantise(np.concatenate([f.descriptors for f in found]))
-        shape = [np.column_stack([np.minimum(f.scale, LARGEST_SCALE), f.angle]) for f in found]
-        batch = Batch(
-            ids=np.array([row.image for row in rows], np.int64),
-            feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
-            words=words,
-            signatures=signatures,
-            xy=np.concatenate([f.xy for f in found]),
-            shape=np.concatenate(shape).astype(np.float16),
-        )
-        self._quantised, self._rows, self._pending = [*self._quantised, batch], [*self._rows, *rows], []
 
     def _remove_rows(self, rows: Sequence[ImageRow]) -> int:
         with self.catalogue.transaction():

@@ -392,9 +392,13 @@ def find_transform(pairs, n, tolerance, votes, flags, transforms, scores, transf
 @kernel
 def verify_images(
     positions, feature_starts, words, places, signatures, xy, shape, query_frames, query_signatures, sizes, bases, slots,
-    starts, features, ranks, rank_weights, tolerance, counts, weights, transforms
+    starts, features, ranks, rank_weights, tolerance, counts, weights, transforms, agreeing
 ):  # fmt: skip
-    """Verify the images of a segment at some positions. out: counts, weights [n], transforms [n, 2, 3], NaN where none."""
+    """Verify the images of a segment at some positions.
+
+    out: counts, weights [n], transforms [n, 2, 3], NaN where none; agreeing [.., 2] query feature and feature of the inliers of
+    the last image, as many as there is room for.
+    """
     n_vocabularies = words.shape[1]
     most = 1
     for position in positions:
@@ -423,9 +427,13 @@ def verify_images(
         reach = tolerance * extent(xy[first:last])
         counts[i] = find_transform(pairs, n, reach, votes, flags, proposals, scores, transforms[i], inliers)
         weights[i] = 0.0
+        n_agreeing = 0
         for j in range(n):
             if counts[i] > 0 and inliers[j]:
                 weights[i] += pairs[WEIGHT, j]
+                if n_agreeing < len(agreeing):
+                    agreeing[n_agreeing, 0], agreeing[n_agreeing, 1] = matches[0, kept[j]], matches[1, kept[j]]
+                    n_agreeing += 1
 
 
 @kernel

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from polyvoc.evidence import plain_options
 from polyvoc.lab import measures
 from polyvoc.lab.cache import digest
 from polyvoc.lab.datasets import Dataset
@@ -71,7 +72,7 @@ def evaluate(workbench: Workbench, bench: Bench, named: Mapping[str, SearchOptio
     for number, (name, options) in enumerate(named.items()):
         workbench.progress(f"rules: {name}", number, len(named))
         told = workbench.remember(digest("rule", VERSION, bench.name, asdict(options)), partial(_timed, bench, options))
-        outcomes.append(Outcome(name, asdict(options), told["values"], told["seconds"]))
+        outcomes.append(Outcome(name, plain_options(options), told["values"], told["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))
     return outcomes
 

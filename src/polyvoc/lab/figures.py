@@ -46,9 +46,7 @@ class Series:
             raise OptionError(f"series {self.name!r} has {sizes}: give one y per x, and one low and high per y or none")
         object.__setattr__(self, "labels", tuple(self.labels))
         if len(self.labels) not in (0, len(self.x)):
-            raise OptionError(
-                f"series {self.name!r} has {len(self.labels)} labels for {len(self.x)} points: give one each or none"
-            )
+            raise OptionError(f"series {self.name!r} has {len(self.labels)} labels for {len(self.x)} points: give all or none")
         if None in self.x:
             raise OptionError(f"series {self.name!r} has an x that is no number: leave out the point")
         known(self.style, Style, f"style of series {self.name!r}")

@@ -6,7 +6,7 @@ their shares is what a match says, less what a match at chance distance says: re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from polyvoc import merging
 from polyvoc.errors import OptionError
-from polyvoc.evidence import by_order
+from polyvoc.evidence import by_order, group_names
 from polyvoc.geometry import Frames, Sketch
 from polyvoc.index import Index
 from polyvoc.lab import truematches
+from polyvoc.lab.figures import Figure, Panel, Series
 from polyvoc.lab.matchtable import Matcher, MatchTable
 from polyvoc.lab.truematches import Pairs, Place, Sampling
 from polyvoc.lab.workbench import Bench, silent
@@ -167,6 +168,21 @@ def falling(values: Floats, weights: Floats) -> Floats:
     return np.repeat([mean for mean, _, _ in pools], [length for _, _, length in pools])
 
 
+def figure(tables: Mapping[str, Evidence], title: str = "Evidence of a match") -> Figure:
+    """Draw what matches say by their distance and the lists that hold them, one panel per table."""
+    panels = []
+    for name, table in tables.items():
+        bins = len(table.edges) + 1
+        rows = np.array(table.rows).reshape(-1, bins, table.bits + 1)
+        series = [
+            Series(lists if bins == 1 else f"{lists}, ratio {place + 1}", np.arange(table.bits + 1), row)
+            for lists, group in zip(group_names(table), rows, strict=True)
+            for place, row in enumerate(group)
+        ]
+        panels.append(Panel("mean Hamming distance", "nats", series, name))
+    return Figure(title, panels)
+
+
 # -- without ground truth
 
 
@@ -191,8 +207,9 @@ def fit_pairs(index: Index, pairs: Pairs, progress: Progress = silent) -> Eviden
 def tally_pairs(index: Index, pairs: Pairs, progress: Progress = silent, edges: Sequence[float] = ()) -> Tally:
     """Count the matches of images with those found to be related, and with the crowd of those that nothing relates to them.
 
-    Pairs that geometry confirms have more matches than those that it misses. That is of little account: measured on Holidays
-    and Ukbench, tables with and without ground truth differ no more than those of two halves (docs/findings.md).
+    Geometry confirms the easier pairs, chosen by near matches: is the table too sure? Measured, in nats over matches of related
+    images: 0.05 to 0.24 from the table of the same photographs with ground truth, on average 0.00 to 0.08 too high; two halves
+    with ground truth are 0.35 apart, two datasets 0.6 to 0.8 (Holidays, Ukbench).
     """
     engine, shape = index.engine, _Shape(index.engine.bits, tuple(edges))
     cells = (2, 1 << len(engine.sizes), len(edges) + 1, engine.bits + 1)

@@ -1,0 +1,153 @@
+"""A search from the file to the ranking over many images, in a warm process: where does the time go?
+
+    python benchmarks/endtoend.py PHOTOGRAPHS QUERY... --work FOLDER [--images 100000] [--cache FOLDER]
+
+The images are made up from the features of the real PHOTOGRAPHS (words, signatures, places): each takes about 1,000 of one photograph, moved,
+scaled and turned, with one signature bit in sixteen turned over. The queries are real files, enlarged or reduced to a long side of 1024 pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics as st
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from machine import write_result
+from polyvoc import Index, default_vocabularies, features, images, presets, searching
+from polyvoc.engine import Engine
+from polyvoc.geometry import Frames
+from polyvoc.lab.cache import default_cache
+from polyvoc.lab.lifelike import bytes_per_feature
+from polyvoc.lab.workbench import Workbench
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Features, SearchOptions
+from polyvoc.searching import Asked
+from polyvoc.segment import Batch, Segment
+from search import at_1024
+
+SEGMENT = 12_500  # images: several segments keep both cores busy
+FEATURES = 1_000  # of an image, at most
+
+
+class Photographs:
+    """The words, signatures and places of real photographs."""
+
+    def __init__(self, files: list[Path], cache: Path) -> None:
+        workbench = Workbench(cache)
+        self.vocabularies = default_vocabularies()
+        store = workbench.store(files)
+        parts = [workbench.words(store, vocabulary) for vocabulary in self.vocabularies]
+        self.words = np.stack([words for words, _ in parts], axis=1)
+        self.signatures = np.stack([bits for _, bits in parts if bits is not None], axis=1)
+        self.places = np.concatenate([store.geometry(file) for file in range(len(store))])
+        self.starts = store.starts
+        self.usable = np.flatnonzero(np.diff(store.starts) >= 100)
+
+    def images(self, first: int, count: int) -> Batch:
+        """Make images up: a photograph each, its strongest features, as if taken from elsewhere."""
+        random = np.random.default_rng(first)
+        chosen = random.choice(self.usable, count)
+        lengths = np.minimum(self.starts[chosen + 1] - self.starts[chosen], FEATURES)
+        rows = np.concatenate([np.arange(s, s + n) for s, n in zip(self.starts[chosen], lengths, strict=True)])
+        noise = ~np.uint64(0)
+        for _ in range(4):
+            noise = noise & random.integers(0, 1 << 64, size=self.signatures[rows].shape, dtype=np.uint64)
+        turn, octave = random.uniform(-30, 30, count).repeat(lengths), random.uniform(-1, 1, count).repeat(lengths)
+        c, s = 2**octave * np.cos(np.radians(turn)), 2**octave * np.sin(np.radians(turn))
+        x, y, scale, angle = self.places[rows].T
+        xy = np.column_stack([c * x - s * y, s * x + c * y]).astype(np.float32)
+        shape = np.column_stack([scale * 2**octave, (angle + turn) % 360]).astype(np.float16)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return Batch(np.arange(first, first + count), starts, self.words[rows], self.signatures[rows] ^ noise, xy, shape)
+
+
+def build(photographs: Photographs, count: int, folder: Path) -> Engine:
+    """Build the collection on the disk, unless it is there, and map it."""
+    sizes = tuple(vocabulary.size for vocabulary in photographs.vocabularies)
+    folders = []
+    for first in range(0, count, SEGMENT):
+        folders.append(folder / f"{first:07d}-{min(SEGMENT, count - first)}")
+        if not folders[-1].exists():
+            Segment.build(photographs.images(first, min(SEGMENT, count - first)), sizes).save(folders[-1])
+            print(f"{first + SEGMENT} of {count} images", flush=True)
+    return Engine([Segment.open(path) for path in folders], sizes)
+
+
+def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptions) -> dict[str, float]:
+    """Seconds of each stage of one search."""
+    made_with = FeatureOptions()
+    marks = [time.perf_counter()]
+    grey = images.read_grey(query, made_with.long_side)
+    marks.append(time.perf_counter())
+    found = features.extract_pixels(grey, made_with, str(query))
+    marks.append(time.perf_counter())
+    words, signatures = quantiser.quantise(found.descriptors)
+    marks.append(time.perf_counter())
+    index.search_words(words, signatures, options, features=found)
+    marks.append(time.perf_counter())
+    names = ("decode", "sift", "quantise", "rank")
+    return {**dict(zip(names, np.diff(marks).tolist(), strict=True)), "all": marks[-1] - marks[0]}
+
+
+def verification(engine: Engine, quantiser: Quantiser, found: Features, threads: int | None) -> dict[str, float]:
+    """Seconds to score all images, and to verify the best 200."""
+    asked = Asked(*quantiser.quantise(found.descriptors), Frames(found.xy, found.scale, found.angle))
+    options = engine.settled(presets.FAST)
+    begin = time.perf_counter()
+    scores = engine.scores(engine.query(asked.words, asked.signatures, options), options, threads)
+    scored = time.perf_counter()
+    places = [place for place, _ in engine.ranked(scores, 200)]
+    ranked = time.perf_counter()
+    searching.verify(engine, asked.sketch, places, options, threads)
+    return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}
+
+
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: st.median(row[name] for row in rows) for name in rows[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photographs", type=Path)
+    parser.add_argument("queries", type=Path, nargs="+")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    real = Photographs(sorted(arguments.photographs.rglob("*.jpg")), arguments.cache)
+    engine = build(real, arguments.images, arguments.work / "segments")
+    index, quantiser = Index(engine), Quantiser(real.vocabularies)
+    queries = [at_1024(query, arguments.work) for query in arguments.queries]
+    chosen = {"fast": presets.FAST, "default": presets.DEFAULT, "best": presets.BEST}
+    for options in chosen.values():
+        stages(index, quantiser, queries[0], options)  # compiles, and reads the files
+    measured: dict[str, Any] = {name: [] for name in chosen}
+    parts: dict[str, list[dict[str, float]]] = {"1 thread": [], "all threads": []}
+    for _ in range(arguments.repeats):
+        for query in queries:
+            for name, options in chosen.items():
+                measured[name].append(stages(index, quantiser, query, options))
+            found = features.extract(query, FeatureOptions())
+            for name, threads in (("1 thread", 1), ("all threads", None)):
+                parts[name].append(verification(engine, quantiser, found, threads))
+    result = {
+        "images": arguments.images,
+        "features": sum(segment.n_features for segment in engine.segments),
+        "bytes_per_feature": bytes_per_feature(engine),
+        "median_seconds": {name: medians(rows) for name, rows in measured.items()},
+        "verification_median_seconds": {name: medians(rows) for name, rows in parts.items()},
+        "searches": measured,
+        "verifications": parts,
+    }
+    print(json.dumps({key: result[key] for key in ("features", "median_seconds", "verification_median_seconds")}, indent=1))
+    print(write_result("endtoend", result))
+
+
+if __name__ == "__main__":
+    main()

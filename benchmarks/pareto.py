@@ -1,0 +1,137 @@
+"""Where does the next byte help most: a vocabulary, bits of signatures, or positions? And the next millisecond?
+
+    python benchmarks/pareto.py DATA --train PHOTOGRAPHS [--cache FOLDER]
+
+DATA holds the folders holidays* and ukbench*. Vocabularies are trained on every other of the photographs, as `polyvoc reproduce`
+does; tables of evidence are fitted on the other set. Bytes per feature are those of the arrays that scoring reads (postings,
+runs, columns, signatures) and that verification reads besides (words, places, positions, shapes).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from machine import write_result
+from polyvoc.lab.cache import default_cache
+from polyvoc.lab.datasets import first_questions
+from polyvoc.lab.figures import Figure, Panel, Series
+from polyvoc.lab.laboratory import FULL
+from polyvoc.lab.longcodes import lengthened
+from polyvoc.lab.plots import save_svg
+from polyvoc.lab.reproduction import set_up
+from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.records import SearchOptions
+from trial import Ground, Way
+
+POOL = ((20_000, 0), (20_000, 1), (20_000, 2), (20_000, 3), (10_000, 0), (50_000, 0))  # size, seed
+SETS = {
+    "1x20K": (0,), "2x20K": (0, 1), "3x20K": (0, 1, 2), "4x20K": (0, 1, 2, 3),
+    "10K+20K": (4, 0), "20K+50K": (0, 5), "10K+20K+50K": (4, 0, 5),
+}  # fmt: skip
+EXPANDED = ("1x20K", "2x20K", "3x20K")
+SCORING = ("postings", "run_words", "run_lengths", "columns", "signatures")
+VERIFYING = ("words", "places", "xy", "shape")
+FITTED = 60  # questions that each table of evidence is fitted on: there are many tables
+MEASURES = {"holidays": "Holidays, mAP", "ukbench": "Ukbench, N-S"}
+PLOT = Path(__file__).parent.parent / "docs" / "pareto.svg"
+
+
+def ways() -> list[Way]:
+    """Every set of vocabularies with 0, 64 and 128 bits: scores alone, verified, and some expanded."""
+    found = []
+    for name, members in SETS.items():
+        for bits in (0, 64, 128):
+            score = SearchOptions(merge="likelihood", burstiness="best") if bits else SearchOptions(merge="posterior")
+            verified = replace(score, verify=200)
+            stages = {"scores": score, "verified": verified, "expanded": replace(verified, expansion="average", expand=5)}
+            found += [
+                Way(f"{name}, {bits} bits, {stage}", options, members, bits)
+                for stage, options in stages.items()
+                if stage != "expanded" or (bits and name in EXPANDED)
+            ]
+    return found
+
+
+def bytes_of(bench: Bench, stage: str) -> float:
+    """Give the bytes per feature of the arrays that a search reads."""
+    names = SCORING if stage == "scores" else (*SCORING, *VERIFYING)
+    return sum(segment.arrays[name].nbytes for segment in bench.engine.segments for name in names) / bench.n_features
+
+
+def front(points: Sequence[dict[str, Any]], cost: str, name: str) -> list[str]:
+    """Name the points that no other beats at the same cost or less, cheapest first."""
+    best, kept = -1.0, []
+    for point in sorted(points, key=lambda point: (point["sets"][name][cost], -point["sets"][name]["value"]["mean"])):
+        if point["sets"][name]["value"]["mean"] > best:
+            best = point["sets"][name]["value"]["mean"]
+            kept.append(point["name"])
+    return kept
+
+
+def plot(result: dict[str, Any]) -> Figure:
+    """Both measures against bytes and against milliseconds; the front is named."""
+    panels = []
+    for name, measure in MEASURES.items():
+        for cost, unit in (("bytes", "bytes per feature"), ("ms", "milliseconds per query")):
+            at = {
+                point["name"]: (point["sets"][name][cost], point["sets"][name]["value"]["mean"]) for point in result["points"]
+            }
+            series = []
+            for bits in (0, 64, 128):
+                for stage, told in (("scores", "scores alone"), ("verified", "verified")):
+                    chosen = [
+                        p["name"]
+                        for p in result["points"]
+                        if p["bits"] == bits and (p["stage"] == "scores") == (stage == "scores")
+                    ]
+                    x, y = zip(*(at[one] for one in chosen), strict=True)
+                    series.append(Series(f"{bits} bits, {told}" if bits else f"no signatures, {told}", x, y, style="points"))
+            best = result["fronts"][name][cost]
+            x, y = zip(*(at[one] for one in best), strict=True)
+            labels = [one.replace(" bits, scores", "").replace(" bits,", "") for one in best]
+            series.append(Series("best for its cost", x, y, style="paper", labels=labels))
+            panels.append(Panel(unit, measure, series, xscale="log"))
+    note = "Named points: vocabularies and bits; verified: 200 candidates; expanded: with 5 verified hits."
+    return Figure("Where does the next byte, the next millisecond help most?", panels, note)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--questions", type=int, default=250, help="of each set, at most")
+    arguments = parser.parse_args()
+    lab = set_up(arguments.data, arguments.train, None, FULL, Workbench(arguments.cache))
+    vocabularies = [lengthened(lab, lab.vocabulary(size, seed)) for size, seed in POOL]
+    every = ways()
+    points = [
+        {
+            "name": way.name,
+            "vocabularies": way.name.split(",")[0],
+            "bits": way.bits,
+            "stage": way.name.split(", ")[-1],
+            "sets": {},
+        }
+        for way in every
+    ]
+    for name in MEASURES:
+        other = next(dataset for key, dataset in lab.datasets.items() if key in MEASURES and key != name)
+        ground = Ground(lab.workbench, first_questions(lab.datasets[name], arguments.questions), other, vocabularies, FITTED)
+        tried = ground.tried(every)
+        for way, point in zip(every, points, strict=True):
+            bench = ground.bench(way.members, way.bits)
+            point["sets"][name] = {**ground.entry(tried[way.name], None), "bytes": round(bytes_of(bench, point["stage"]), 2)}
+            print(name, way.name, point["sets"][name], flush=True)
+    fronts = {name: {cost: front(points, cost, name) for cost in ("bytes", "ms")} for name in MEASURES}
+    result = {"questions": arguments.questions, "points": points, "fronts": fronts}
+    print(write_result("pareto", result))
+    save_svg(plot(result), PLOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Are others better? polyvoc beside asmk, COLMAP's visual index, plain B0 and a perceptual hash, in one run.
+
+    pip install asmk pycolmap imagehash
+    python benchmarks/peers.py DATA TRAINING [--cache FOLDER] [--out FILE]
+
+DATA holds the folders holidays150 and ukbench500. All but the hash get the same rootSIFT descriptors, and words trained on the
+photographs of TRAINING, from which the shipped vocabularies come. The methods take turns at every query, in random order, so that
+what else the machine does hits all alike; a query's time is that of quantisation and search, with two threads, without features.
+
+- asmk: the words of the first shipped vocabulary, because the package's own k-means (exact, ten rounds) would take over an hour
+  for two million descriptors. "default" is what the package's examples configure; the others change its two switches.
+- pycolmap: its own vocabulary of as many words, one round of ten iterations on 800,000 descriptors (its defaults, three rounds of a
+  hundred, would take a day); descriptors as COLMAP stores them, bytes of 512 x. Its `VisualIndex.query` computes the answer and
+  loses it in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.
+- perceptual hash: 64 bits of a DCT (`imagehash.phash`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import random
+import statistics as st
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from machine import RESULTS, machine
+from peermethods import (
+    PRESETS,
+    THREADS,
+    WORDS,
+    Collection,
+    Method,
+    Training,
+    asmk_methods,
+    colmap_methods,
+    hash_methods,
+    polyvoc_methods,
+)
+from polyvoc.lab import datasets, evaluation
+from polyvoc.lab.cache import default_cache
+from polyvoc.lab.measures import MEASURES, Interval
+from polyvoc.lab.workbench import Workbench
+
+SETS = {"holidays": "holidays150", "ukbench": "ukbench500"}
+PACKAGES = ("asmk", "pycolmap", "imagehash")
+MAKERS = {"polyvoc": polyvoc_methods, "asmk": asmk_methods, "pycolmap": colmap_methods, "imagehash": hash_methods}
+
+
+def all_methods(collection: Collection, training: Training, work: Path) -> tuple[dict[str, Method], dict[str, str]]:
+    """All that can be measured here, and how to install what is missing."""
+    methods: dict[str, Method] = {}
+    missing = {}
+    for package, make in MAKERS.items():
+        try:
+            methods |= make(collection, training, work)
+        except ModuleNotFoundError as error:
+            missing[package] = f"missing ({error.name}): pip install {package}"
+            print(f"{package}: {missing[package]}")
+    return methods, missing
+
+
+def run(collection: Collection, methods: dict[str, Method]) -> dict[str, dict[str, list[float]]]:
+    """Value and seconds of every query by method, the methods taking turns in random order."""
+    truths = collection.dataset.truths[""]
+    judge = MEASURES[collection.dataset.measure]
+    measured: dict[str, dict[str, list[float]]] = {name: {"values": [], "seconds": []} for name in methods}
+    turns = random.Random(0)
+    for method in methods.values():
+        for query in collection.queries[:2]:  # compiles, and fills caches
+            method.search(query)
+    for number, query in enumerate(collection.queries):
+        for name in turns.sample(list(methods), len(methods)):
+            found = None
+            if number % methods[name].costs.every == 0:
+                begin = time.perf_counter()
+                found = methods[name].search(query)
+                measured[name]["seconds"].append(round(time.perf_counter() - begin, 6))
+            value = judge(methods[name].ranking(query, found), truths[number])
+            measured[name]["values"].append(float(value or 0.0))
+    return measured
+
+
+def entry(collection: Collection, method: Method, measured: dict[str, list[float]], best: list[float]) -> dict[str, Any]:
+    """What is said of one method: `difference` is the best preset's lead over it."""
+    dataset = collection.dataset
+    scale = MEASURES[dataset.measure].scale
+
+    def told(interval: Interval) -> dict[str, float]:
+        return {name: scale * value for name, value in asdict(interval).items()}
+
+    return {
+        "value": told(evaluation.mean(dataset, measured["values"])),
+        "difference": told(evaluation.gain(dataset, best, measured["values"])),
+        "median_milliseconds": 1000 * st.median(measured["seconds"]),
+        "bytes_per_feature": method.costs.bytes_per_feature,
+        "training_seconds": method.costs.training_seconds,
+        "queries": measured["values"],
+        "seconds": measured["seconds"],
+    }
+
+
+def show(name: str, collection: Collection, entries: dict[str, Any]) -> None:
+    digits = 1 if collection.dataset.measure == "mAP" else 3
+    print(f"\n{name}: {collection.dataset.measure}; lead of {list(PRESETS)[-1]}; ms per query; bytes per feature; training s")
+    for method, told in entries.items():
+        value, lead = (
+            "{mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]".format(**told[key], d=digits) for key in ("value", "difference")
+        )
+        costs = f"{told['median_milliseconds']:9.1f} {told['bytes_per_feature']:8.2f} {told['training_seconds']:8.0f}"
+        print(f"{method:24} {value:24} {lead:24} {costs}", flush=True)
+
+
+def versions() -> dict[str, str]:
+    installed = {
+        distribution.metadata["Name"].lower(): distribution.version for distribution in importlib.metadata.distributions()
+    }
+    return {name: installed.get(name, "not installed") for name in PACKAGES}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("training", type=Path)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
+    parser.add_argument("--questions", type=int, help="ask only so many, for a trial")
+    arguments = parser.parse_args()
+    training = Training(Workbench(arguments.cache), arguments.training)
+    result: dict[str, Any] = {"packages": versions(), "threads": THREADS, "words": WORDS, "sets": {}}
+    for name, folder in SETS.items():
+        dataset = datasets.READERS[name](arguments.data / folder)
+        dataset = datasets.first_questions(dataset, arguments.questions or len(dataset.questions))
+        collection = Collection(dataset, training.workbench.store(dataset.images))
+        with tempfile.TemporaryDirectory() as work:
+            methods, missing = all_methods(collection, training, Path(work))
+            measured = run(collection, methods)
+        best = measured[list(PRESETS)[-1]]["values"]
+        entries = {method: entry(collection, methods[method], measured[method], best) for method in methods}
+        show(name, collection, entries)
+        result["sets"][name] = {"images": len(dataset.images), "queries": len(dataset.questions), "measure": dataset.measure,
+                                "features": collection.store.n_features, "methods": entries, "missing": missing}  # fmt: skip
+        arguments.out.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n", encoding="utf-8")
+    print(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

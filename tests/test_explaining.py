@@ -1,0 +1,102 @@
+"""Which matches of an explanation agree on one arrangement: those that the search counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyvoc import explaining, geometry, presets, searching
+from polyvoc.engine import Engine
+from polyvoc.index import Index
+from polyvoc.records import Explanation, Hit, SearchOptions
+from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
+
+
+def explained(engine: Engine, query: Picture, options: SearchOptions, place: tuple[int, int]) -> Explanation:
+    return explaining.explain(engine, query.asked, options, place, Hit(engine.image_at(place), "", 0.0))
+
+
+@pytest.fixture(params=[0, 64, 128], ids="{} bits".format)
+def world(request: pytest.FixtureRequest) -> tuple[int, Picture, Engine]:
+    """A query, and images: seen again with clutter, its words at random places, something else, nothing at all."""
+    bits = request.param
+    rng = np.random.default_rng(21)
+    query = picture(rng, 40, bits)
+    images = [
+        joined(picture(rng, 15, bits), seen_again(rng, query, stray=0.2)),
+        joined(scrambled(rng, query), seen_again(rng, query.chosen(slice(0, 9)))),
+        scrambled(rng, query),
+        picture(rng, 30, bits),
+        picture(rng, 0, bits),
+    ]
+    return bits, query, engine_of(images, 2)
+
+
+def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, Engine]) -> None:
+    bits, query, engine = world
+    for name in ("default", "best"):
+        options = presets.preset(name, bits > 0)
+        for found in searching.search(engine, query.asked, options):
+            explanation = explained(engine, query, options, found.place)
+            assert np.count_nonzero(explanation.inlier) == found.inliers
+            assert explanation.inlier.dtype == bool and explanation.inlier.shape == explanation.weight.shape
+            if found.transform is None:
+                assert explanation.transform is None
+            else:
+                assert np.array_equal(explanation.transform, found.transform)
+
+
+def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, Engine]) -> None:
+    bits, query, engine = world
+    explanation = explained(engine, query, presets.preset("default", bits > 0), (0, 0))
+    q, f = explanation.query[explanation.inlier], explanation.feature[explanation.inlier]
+    assert explanation.transform is not None
+    assert explanation.transform.shape == (2, 3) and explanation.transform.dtype == np.float64
+    assert len(q) == len(set(q.tolist())) == len(set(f.tolist())) > 20
+    assert np.array_equal(f, q + 15)  # the clutter comes first
+    places = geometry.Sketch.of(engine.segments[0], 0).frames
+    moved = explanation.query_xy @ explanation.transform[:, :2].T + explanation.transform[:, 2]
+    off = np.linalg.norm(moved - explanation.feature_xy, axis=1)
+    assert (off[explanation.inlier] <= 1.01 * geometry.TOLERANCE * places.extent).all()
+
+
+def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
+    """The same image is arranged the same way whatever rule weighs its matches, and whether or not searches verify."""
+    bits, query, engine = world
+    expected = explained(engine, query, presets.preset("default", bits > 0), (0, 0))
+    pairs = set(zip(expected.query[expected.inlier].tolist(), expected.feature[expected.inlier].tolist(), strict=True))
+    for merge in ("posterior", "b1", "b0"):
+        other = explained(engine, query, SearchOptions(merge=merge), (0, 0))
+        marked = set(zip(other.query[other.inlier].tolist(), other.feature[other.inlier].tolist(), strict=True))
+        assert marked <= pairs if merge == "b0" else marked == pairs  # b0 has the matches of one vocabulary only
+        assert len(marked) > 15 and np.array_equal(other.transform, expected.transform)
+
+
+def test_nothing_to_arrange(world: tuple[int, Picture, Engine]) -> None:
+    bits, query, engine = world
+    options = presets.preset("default", bits > 0)
+    for asked, place in ((query, (2, 0)), (query.chosen(slice(0, 0)), (0, 0))):
+        explanation = explained(engine, asked, options, place)
+        assert explanation.inlier.shape == (0,) and explanation.inlier.dtype == bool
+        assert explanation.transform is None
+
+
+def test_photographs_are_explained_as_they_were_found(views: Path, views_index: Path) -> None:
+    with Index.open(views_index) as index:
+        for options in (index.default_options, replace(index.preset("best"), assignments=2)):
+            photograph = views / "2" / "0.jpg"
+            size = index.features(photograph)
+            confirmed = 0
+            for hit in index.search(photograph, top=8, options=options):
+                explanation = index.explain(photograph, hit, options)
+                assert np.count_nonzero(explanation.inlier) == hit.inliers
+                assert (explanation.transform is None) == (hit.outline is None)
+                if explanation.transform is not None:
+                    assert geometry.outline(size.width, size.height, explanation.transform) == hit.outline
+                    confirmed += hit.inliers > 20
+                by_number = index.explain(photograph, hit.image, options)
+                assert np.array_equal(by_number.inlier, explanation.inlier)
+            assert confirmed >= 2  # itself and at least one other view
