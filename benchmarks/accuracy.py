@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default_cache())
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
-    vocabularies = default_vocabularies()
+    vocabularies = [vocabulary.shortened(64) for vocabulary in default_vocabularies()]
     benches = {}
     for name in ("holidays", "ukbench"):
         benches[name] = workbench.bench(datasets.READERS[name](getattr(arguments, name)), vocabularies)

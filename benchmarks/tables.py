@@ -154,6 +154,43 @@ def pareto() -> str:
     return "\n\n".join([*parts, where(measured) + "."])
 
 
+def peers() -> str:
+    """polyvoc's presets beside others on the same descriptors, and how far the best preset is ahead."""
+    measured = result("peers")
+    rows = []
+    names = list(measured["sets"]["holidays"]["methods"])
+    for name in names:
+        row = [name]
+        for each, digits in (("holidays", 1), ("ukbench", 3)):
+            entry = measured["sets"][each]["methods"][name]
+            lead = entry["difference"]
+            ahead = "" if name == "polyvoc best" else f" ({lead['mean']:+.{digits}f})"
+            row += [f"{entry['value']['mean']:.{digits}f}{ahead}", f"{entry['median_milliseconds']:.0f}"]
+        rows.append([*row, f"{measured['sets']['holidays']['methods'][name]['bytes_per_feature']:.1f}"])
+    head = ["method", "Holidays mAP (lead of `--best`)", "ms", "Ukbench N-S (lead)", "ms", "bytes per feature"]
+    packages = ", ".join(f"{name} {version}" for name, version in measured["packages"].items())
+    return markdown(head, rows) + (
+        f"\n\nMilliseconds: median of a query with quantisation, without extraction, {measured['threads']} threads, the methods taking "
+        f"turns; {packages}; {where(measured)}."
+    )
+
+
+def endtoend() -> str:
+    """Where the time of a search over many images goes."""
+    measured = result("endtoend")
+    rows = []
+    for name, seconds in measured["median_seconds"].items():
+        stages = [f"{1000 * seconds[stage]:.0f} ms" for stage in ("decode", "sift", "quantise", "rank", "all")]
+        rows.append([name if name == "default" else f"`--{name}`", *stages])
+    parts = {threads: {k: 1000 * v for k, v in row.items()} for threads, row in measured["verification_median_seconds"].items()}
+    one, both = parts["1 thread"], parts["all threads"]
+    return markdown(["preset", "decode", "SIFT", "quantise", "score, verify, expand", "all"], rows) + (
+        f"\n\nA 1024-pixel photograph against {measured['images']:,} images ({measured['features'] / 1e6:.0f} million features, three "
+        f"vocabularies, 128 bits), warm, two cores. Scoring alone takes {both['score']:.0f} ms (one thread {one['score']:.0f}), verifying 200 "
+        f"candidates {both['verify 200']:.0f} ms ({one['verify 200']:.0f}); {where(measured)}."
+    )
+
+
 def engine() -> str:
     """Bytes, times and ratios of the engine at each size."""
     measured = result("engine")
@@ -219,7 +256,8 @@ def findings(name: str, number: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy, "alternatives": alternatives, "components": components, "engine": engine, "paper": paper,
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
+    "peers": peers,
     "pareto": pareto, "search": search,
 }  # fmt: skip
 

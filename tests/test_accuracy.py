@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from polyvoc.lab import evaluation
 from polyvoc.lab.datasets import READERS, Dataset
 from polyvoc.lab.synthetic import WorldOptions, read_world, training_images
 from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.presets import Preset
 from polyvoc.records import SearchOptions, TrainOptions
 from polyvoc.vocabulary import default_vocabularies
 
@@ -47,11 +49,49 @@ def first_groups(dataset: Dataset, count: int) -> Dataset:
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """A hard world, quantised by three vocabularies of its own."""
     folder = tmp_path_factory.mktemp("synthetic")
-    dataset = read_world(folder / "world", HARD)
+    hard = WorldOptions(groups=40, views=3, distractors=100, features=150, shown=0.3, noise=1.1)
+    dataset = read_world(folder / "world", hard)
     workbench = Workbench(folder / "cache")
     training = workbench.store(training_images(folder / "world"), "siftgeo")
     options = TrainOptions(size=500, rounds=5)
     return workbench.bench(dataset, [workbench.vocabulary(training, replace(options, seed=seed)) for seed in range(3)])
 
 
-HARD = WorldOptions(groups=40, views=3, distractors=100, training=60, features=150, noise=0.8, shown=0.3)
+def test_presets_keep_their_order_on_a_synthetic_world(synthetic: Bench) -> None:
+    """Measured: b1 0.230, fast 0.530, default 0.839, best 0.892."""
+    b1 = accuracy(synthetic, B1)
+    fast, default, best = (accuracy(synthetic, presets.preset(name)) for name in get_args(Preset))
+    assert best >= default >= fast >= b1
+    assert fast > 0.48
+    assert default > 0.79
+    assert best > 0.84
+
+
+@pytest.fixture(scope="module")
+def photographs() -> Path:
+    """The folder of the sets of photographs."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        pytest.skip(f"{VARIABLE} names no folder with holidays150 and ukbench500")
+    return Path(folder)
+
+
+@pytest.mark.parametrize(
+    "reader, name, floors",
+    [
+        # Measured: b1 0.665, fast 0.962, default 0.967, best 0.975 (mAP).
+        ("holidays", "holidays150", {"fast": 0.94, "default": 0.945, "best": 0.955}),
+        # Measured: b1 3.64, fast 3.91, default 3.91, best 3.97 (N-S).
+        ("ukbench", "ukbench500", {"fast": 3.86, "default": 3.86, "best": 3.92}),
+    ],
+)
+def test_presets_keep_their_accuracy_on_photographs(
+    reader: str, name: str, floors: dict[str, float], photographs: Path, tmp_path: Path
+) -> None:
+    if not (photographs / name).is_dir():
+        pytest.skip(f"{VARIABLE}={photographs} has no folder {name}")
+    dataset = first_groups(READERS[reader](photographs / name), GROUPS)
+    bench = Workbench(tmp_path).bench(dataset, default_vocabularies())
+    reached = {preset: accuracy(bench, presets.preset(preset)) for preset in floors}
+    assert all(reached[preset] > floor for preset, floor in floors.items()), reached
+    assert min(reached.values()) > accuracy(bench, B1)

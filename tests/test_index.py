@@ -417,9 +417,8 @@ def test_a_read_only_index_can_be_searched(changed: Path) -> None:
 
 def test_features_are_not_modified(at_once: Index) -> None:
     query = features(3, 11)
-    frozen = Features(
-        **{name: getattr(query, name).copy() for name in ("xy", "scale", "angle", "descriptors")}, width=1, height=1
-    )
-    for name in ("xy", "scale", "angle", "descriptors"):
+    arrays = {name: getattr(query, name).copy() for name in ("xy", "scale", "angle", "descriptors")}
+    frozen = Features(**arrays, width=query.width, height=query.height)
+    for name in arrays:
         getattr(frozen, name).flags.writeable = False
     assert at_once.search(frozen) == at_once.search(query)

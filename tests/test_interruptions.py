@@ -12,6 +12,7 @@ from polyvoc.checking import check
 from polyvoc.errors import UnreachableError
 from polyvoc.images import GreyImage, Source, read_grey
 from polyvoc.index import Index
+from polyvoc.intake import Intake
 from polyvoc.records import FeatureOptions, Features
 from polyvoc.writer import IndexWriter
 from samples import photograph, unflushed, vocabularies
@@ -46,11 +47,11 @@ def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(tmp_path: 
 
 
 def test_an_interrupt_right_after_a_commit_does_not_commit_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self: IndexWriter) -> None:
+    def interrupt(self: Intake) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(IndexWriter, "_forget", interrupt)
+    monkeypatch.setattr(Intake, "forget", interrupt)
     rng = np.random.default_rng(0)
     found = Features(rng.random((9, 2)), np.ones(9), np.zeros(9), rng.random((9, 16)), np.int64(100), 80.0)  # type: ignore[arg-type]
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import reference
-from polyvoc.records import Burstiness, Merge, SearchOptions, Sets
+from polyvoc.records import Burstiness, Evidence, Merge, SearchOptions, Sets
 from reference import score_words
 from worlds import random_world, with_assignments
 
@@ -139,6 +140,15 @@ def test_idf_and_norm() -> None:
         ("average", "tfidf"): [rare, 0, 0],  # the norm of image 1 is 0
         ("plain", "none"): [2 * common**2 + rare**2, common**2, 0],
         ("plain", "tfidf"): [(2 * common**2 + rare**2) / math.hypot(2 * common, rare), common, 0],
+        ("none", "features"): [3 / math.sqrt(3), 1, 0],
+        ("plain", "features"): [(2 * common**2 + rare**2) / math.sqrt(3), common**2, 0],
+        ("plain", "sqrt-tf"): [(2 * common**2 + rare**2) / math.sqrt(2 * common**2 + rare**2), common, 0],
+        # and the query's own: common^2 + rare^2
+        ("plain", "self"): [
+            math.sqrt(2 * common**2 + rare**2) / math.hypot(common, rare),
+            common / math.hypot(common, rare),
+            0,
+        ],
     }
     for (idf, norm), scores in expected.items():
         got = score_words(images, (4,), query, plain(idf=idf, norm=norm))
@@ -206,11 +216,57 @@ def test_several_words_each_with_its_own_signature() -> None:
     np.testing.assert_allclose(scores, [math.exp(-4 / 16) + math.exp(-9 / 16), math.exp(-4 / 16)], rtol=1e-12)
 
 
+def evidence_of(edges: tuple[float, ...] = ()) -> Evidence:
+    """Give a table that says 4 - h of one list, 10 - h of two; in the second bin of the ratio 1 less."""
+    values = [tuple(float(top - h - place) for h in range(65)) for top in (4, 10) for place in range(len(edges) + 1)]
+    return Evidence((0, 0, 0, 1), edges, tuple(values))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [8 + 3, 9 + 4, 0]),
+        ({"burstiness": "best"}, [8, 9, 0]),
+        ({"burstiness": "best", "burstiness_on": "difference"}, [8 + 3, 9 + 4, 0]),
+        ({"hamming": 1}, [3, 9 + 4, 0]),
+        ({"evidence": evidence_of(edges=(0.4,))}, [8 + 3, 9 + 4, 0]),  # r is not above 2/5
+        ({"evidence": evidence_of(edges=(0.3,))}, [7 + 2, 8 + 3, 0]),
+    ],
+)
+def test_likelihood(changes: dict[str, Any], expected: list[float]) -> None:
+    # Distances of 00: 1 and 2, on average 2 as half a bit is rounded up: 10 - 2; of 01: 1 in the first list: 4 - 1.
+    # 10: 5 in the second list, which speaks against it; 11: 0 and 1, rounded 1: 10 - 1; 12: 0 in the first: 4.
+    signatures = [
+        bits(2, 2, {(0, 0): 1, (0, 1): 2, (1, 0): 1, (1, 1): 64}),
+        bits(3, 2, {(0, 0): 64, (0, 1): 5, (1, 1): 1, (2, 1): 64}),
+        bits(1, 2, {}),
+    ]
+    options = plain(**{"merge": "likelihood", "evidence": evidence_of(), **changes})
+    for planes in (1, 2):  # the second 64 bits are all 0
+        longer = [np.stack([part, 0 * part], axis=-1) for part in signatures] if planes == 2 else signatures
+        mine = np.zeros((1, 2, 2) if planes == 2 else (1, 2), np.uint64)
+        scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], options, longer, mine)
+        np.testing.assert_allclose(scores, expected, rtol=1e-12)
+
+
+def test_likelihood_weighs_by_the_mean_idf() -> None:
+    # Three images; word 0 of the first vocabulary is in one, that of the second in two: idf^2 of ln 3 and ln 1.5.
+    images, query = words([[0, 0]], [[1, 0]], [[2, 1]]), words([[0, 0]])[0]
+    stored, mine = [bits(1, 2, {})] * 3, bits(1, 2, {})
+    options = plain(merge="likelihood", idf="plain", evidence=evidence_of())
+    rare, common = math.log(3) ** 2, math.log(1.5) ** 2
+    scores = score_words(images, (3, 3), query, options, stored, mine)
+    np.testing.assert_allclose(scores, [(rare + common) / 2 * 10, common * 4, 0], rtol=1e-12)
+    own = score_words(images, (3, 3), query, replace(options, norm="self"), stored, mine)
+    np.testing.assert_allclose(own, [1, common * 4 / ((rare + common) * 5), 0], rtol=1e-12)
+
+
 def test_burstiness_of_equal_scores() -> None:
     # One query feature; image 0 has four matches of score 1, image 1 one.
     images, query = words([[0]] * 4, [[0]], [[1]], k=1), words([[0]], k=1)[0]
     expected: dict[str, list[float]] = {
         "none": [4, 1, 0],
+        "best": [1, 1, 0],
         "intra": [math.sqrt(4), 1, 0],
         "inter": [4 / math.sqrt(5), 1 / math.sqrt(5), 0],  # t = 5
         "both": [4 * 0.5 * math.sqrt(0.5 / 3), math.sqrt(1 / 3), 0],  # after intra 4 * 1/2 and 1: t = 3
@@ -227,6 +283,8 @@ def test_burstiness_of_unequal_scores() -> None:
     scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], plain(merge="b1", burstiness="intra"))
     image_0 = 2 * math.sqrt(2 / 3) + math.sqrt(1 / 3)
     np.testing.assert_allclose(scores, [image_0, 1 + math.sqrt(2), 0], rtol=1e-12)
+    best = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], plain(merge="b1", burstiness="best"))
+    np.testing.assert_allclose(best, [2, 2, 0], rtol=1e-12)
 
 
 def test_burstiness_on_the_difference_set() -> None:
@@ -234,6 +292,8 @@ def test_burstiness_on_the_difference_set() -> None:
     both = 10 / 13
     expected = {
         ("intra", "auto"): [both + 1, both + math.sqrt(2), 0],
+        ("best", "auto"): [both + 1, both + 1, 0],
+        ("best", "all"): [1, 1, 0],
         ("inter", "auto"): [both + math.sqrt(1 / 3), both + 2 * math.sqrt(1 / 3), 0],
         # 1 in image 0, 2 * sqrt(1/2) in image 1: t = 1 + sqrt(2)
         ("both", "difference"): [

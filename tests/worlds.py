@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc.records import Evidence
+
 BITS = 64
 MOST_VOCABULARIES = 9
 LARGEST_VOCABULARY = 30
@@ -24,8 +26,8 @@ class World:
     images: tuple[Words, ...]  # N times [n_i, K]
     sizes: tuple[int, ...]  # K
     words: Words  # [q, K], or [q, K, A] with -1 for none
-    image_signatures: tuple[Signatures, ...]  # N times [n_i, K]
-    query_signatures: Signatures  # as words
+    image_signatures: tuple[Signatures, ...]  # N times [n_i, K], or [n_i, K, 2] of 128 bits
+    query_signatures: Signatures  # as words, or with one more axis
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         """Give every array of the world."""
@@ -64,6 +66,8 @@ def with_assignments(world: World, seed: int, assignments: int) -> World:
     of words and of -1 are shuffled.
     """
     rng = np.random.default_rng([1999, seed])
+    long = world.query_signatures.ndim > world.words.ndim
+    first = world.query_signatures[..., 0] if long else world.query_signatures
     shape = (*world.words.shape, assignments)
     words = np.full(shape, -1, dtype=np.int32)
     signatures = rng.integers(0, 2**BITS, shape, dtype=np.uint64)  # noise where there is no word
@@ -75,9 +79,38 @@ def with_assignments(world: World, seed: int, assignments: int) -> World:
         chosen = [nearest, *others[: int(rng.integers(0, assignments))]]
         places = rng.permutation(assignments)[: len(chosen)]
         words[x, k, places] = chosen
-        signature = int(world.query_signatures[x, k])
+        signature = int(first[x, k])
         signatures[x, k, places] = [signature, *(_flip(rng, signature, 20) for _ in chosen[1:])]
-    return replace(world, words=words, query_signatures=signatures)
+    return replace(world, words=words, query_signatures=_lengthened(rng, signatures) if long else signatures)
+
+
+def with_long_signatures(world: World, seed: int) -> World:
+    """Give the world with signatures of 128 bits: features that are near in the first 64 are near in the others."""
+    rng = np.random.default_rng([2008, seed])
+    return replace(
+        world,
+        image_signatures=tuple(_lengthened(rng, signatures) for signatures in world.image_signatures),
+        query_signatures=_lengthened(rng, world.query_signatures),
+    )
+
+
+def _lengthened(rng: np.random.Generator, signatures: Signatures) -> Signatures:
+    noise = np.bitwise_and.reduce(rng.integers(0, 2**BITS, (4, *signatures.shape), dtype=np.uint64))  # 4 bits on average
+    return np.stack([signatures, signatures ^ noise], axis=-1)
+
+
+def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> Evidence:
+    """Draw a table of evidence: sets grouped anyhow, bins of the ratio or none, rows that fall below 0 and are rough."""
+    rng = np.random.default_rng([2009, seed, k, bits])
+    n_groups = int(rng.integers(1, min(2**k - 1, 6) + 1))
+    groups = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, 2**k - 1 - n_groups)])
+    n_edges = int(rng.choice([0, 0, 1, 3])) if by_ratio else 0
+    edges = np.sort(rng.choice([1 / 8, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0], n_edges, replace=False))
+    reach = rng.uniform(0.1, 0.8, (n_groups * (len(edges) + 1), 1)) * bits
+    rows = rng.uniform(1, 9, reach.shape) * (1 - np.arange(bits + 1) / reach) + rng.normal(0, 0.5, (len(reach), bits + 1))
+    return Evidence(
+        (0, *rng.permutation(groups).tolist()), tuple(edges.tolist()), tuple(map(tuple, rows.tolist())), f"seed {seed}"
+    )
 
 
 class _Maker:

@@ -54,8 +54,12 @@ def ask(index: Index, photograph: Path, options: SearchOptions, threads: int | N
         found = features.extract_pixels(grey, made_with, images.describe(photograph))
     with _clock(seconds, "quantise"):
         words, signatures = index.quantise(found, options)
+    vector = None
+    if options.fuse:
+        with _clock(seconds, "embed"):
+            vector = index.embed(photograph)
     with _clock(seconds, "score"):
-        hits = index.search_words(words, signatures, options, threads, found)
+        hits = index.search_words(words, signatures, options, threads, found, vector)
     return Answer(str(photograph), options, hits, seconds)
 
 

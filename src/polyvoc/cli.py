@@ -183,7 +183,7 @@ def remove_command(
     epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json",
 )
 @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False)
-def search_command(
+def search_command(  # noqa: PLR0913, PLR0917
     photographs: Annotated[list[Path], typer.Argument(metavar="PHOTO", help="Photographs to search with.")],
     chosen: dict[str, Any],
     index: IndexPath = DEFAULT_INDEX,

@@ -73,7 +73,7 @@ class Engine:
     @property
     def bits(self) -> int:
         """Give the length of the signatures, 0 without any."""
-        return 64 * max((segment.planes for segment in self.segments), default=0)
+        return 64 * max((segment.planes for segment in self.segments if segment.n_features), default=0)
 
     def settled(self, options: SearchOptions) -> SearchOptions:
         """Give the options with the table that `likelihood` uses here, checked."""
@@ -82,11 +82,13 @@ class Engine:
         held = options.evidence or default_evidence(len(self.sizes), self.bits)
         if (held.n_vocabularies, held.bits) != (len(self.sizes), self.bits):
             raise OptionError(f"a table of evidence for {held.n_vocabularies} vocabularies with {held.bits} bits does not fit "
-                              f"{len(self.sizes)} with {self.bits}; fit one: polyvoc calibrate INDEX --save")  # fmt: skip
+                              f"{len(self.sizes)} with {self.bits}; fit one: polyvoc calibrate --save")  # fmt: skip
         return replace(options, evidence=held)
 
     def scores(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[Scores]:
         """Score every image: one array per segment, 0 for deleted images."""
+        if options.merge == "likelihood" and not self.bits:  # no image has a feature
+            return [np.zeros(segment.n_images, np.float32) for segment in self.segments]
         options = self.settled(options)
         norms = self.norms(options, threads)
         scale = self._self_similarity(query, options) if options.norm == "self" else 1.0
@@ -138,7 +140,7 @@ class Engine:
         squares = weighting.idf_squared(self.statistics, options.idf)
         first = query.numbers[:, :, 0]
         total = float(np.where(first >= 0, squares[first], 0.0).sum())
-        if options.evidence is not None:
+        if options.merge == "likelihood" and options.evidence is not None:
             bins = len(options.evidence.edges) + 1
             total *= (options.evidence.rows[options.evidence.groups[-1] * bins][0] / len(query.sizes)) ** 2
         return float(np.sqrt(total))

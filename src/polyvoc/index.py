@@ -90,18 +90,19 @@ class Index:
                threads: int | None = None) -> list[Hit]:  # fmt: skip
         """Find the photographs that show the same thing, best first."""
         options = self._options(options, top)
+        vector = self.embed(photograph) if options.fuse else None
         found = self.features(photograph)
-        return self.search_words(*self.quantise(found, options), options, threads, found)
+        return self.search_words(*self.quantise(found, options), options, threads, found, vector)
 
     def search_words(self, words: Array, signatures: Array | None, options: SearchOptions, threads: int | None = None,
-                     features: Features | None = None) -> list[Hit]:  # fmt: skip
+                     features: Features | None = None, vector: Floats | None = None) -> list[Hit]:  # fmt: skip
         """Find images by a query's words, best first. Images that were removed since this index was opened are left out.
 
-        To verify hits it takes the features, too: they say where the words lie.
+        To verify hits it takes the features, too: they say where the words lie; to `fuse`, the query's vector.
         """
         frames = None if features is None else frames_of(features)
         hits = []
-        for found in searching.search(self.engine, Asked(words, signatures, frames), options, threads):
+        for found in searching.search(self.engine, Asked(words, signatures, frames, vector), options, threads):
             image = self.engine.image_at(found.place)
             row = None if self._home is None else self._home.catalogue.image(image)
             if row is not None or self._home is None:

@@ -92,7 +92,7 @@ RULES: dict[Merge, Rule] = {
 
 
 def needs_counts(options: SearchOptions, n_vocabularies: int) -> bool:
-    """Tell whether a rule asks how many features its sets have; with one vocabulary there are no sets."""
+    """Tell whether a rule asks how many features its sets have; for factors of one vocabulary nobody does."""
     by_ratio = options.merge == "likelihood" and options.evidence is not None and len(options.evidence.edges) > 0
     return by_ratio or (options.merge in ("bayes", "posterior") and n_vocabularies > 1)
 

@@ -69,14 +69,14 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     fit: Annotated[
         tuple[str, Path] | None,
-        typer.Option(metavar="DATASET FOLDER", help="Fit the line of term 2 on this other dataset first."),
+        typer.Option(metavar="DATASET FOLDER", help="Fit the line of term 2 and the table of evidence on this other dataset first."),
     ] = None,
     questions: Annotated[int | None, typer.Option(metavar="NUMBER", help="Ask only so many questions, evenly spread.")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
     """Rank a dataset by every rule, with and without Hamming Embedding and burstiness, and say how good the rankings are."""
-    from polyvoc.lab import datasets, evaluation
+    from polyvoc.lab import datasets, evaluation, likelihood
     from polyvoc.lab.cache import default_cache
     from polyvoc.lab.workbench import Workbench
 
@@ -94,12 +94,17 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         if questions is not None:
             asked = datasets.first_questions(asked, questions)
         words = _words(workbench, dataset, asked, train, (vocabularies, vocabulary or [], size))
-        if fit is not None:
-            chosen["line"] = _fitted(workbench, read_dataset(*fit), words)
         bench = workbench.bench(asked, words)
+        if fit is not None:
+            other = workbench.bench(read_dataset(*fit), words)
+            chosen["line"] = _fitted(other)
+            chosen["evidence"] = None if other.signatures is None else likelihood.fit(likelihood.tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
-        outcomes = evaluation.evaluate(workbench, bench, evaluation.rules(**varied, **chosen))
+        named = evaluation.rules(**varied, bits=bench.bits or 64, **chosen)
+        if not varied:
+            named |= evaluation.recommended(chosen.get("evidence"), bench.signatures is not None)
+        outcomes = evaluation.evaluate(workbench, bench, named)
     rows = evaluation.table(asked, outcomes)
     if json:
         console.write_json({**_facts(bench), "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
@@ -108,7 +113,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         reports.show_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
 
 
-def _varied(given: dict[str, list[str] | None]) -> dict[str, list[Any]]:
+def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
     """Give the values that were typed for what is varied, as `evaluation.rules` wants them."""
     values = {name: [flags.typed(SearchOptions, name, one) for one in typed] for name, typed in given.items() if typed}
     return {"merges" if name == "merge" else name: typed for name, typed in values.items()}
@@ -146,11 +151,11 @@ def _words(
     return tuple(workbench.vocabulary(store, each, source) for each in options)
 
 
-def _fitted(workbench: Workbench, dataset: Dataset, words: tuple[Vocabulary, ...]) -> tuple[float, float]:
+def _fitted(bench: Bench) -> tuple[float, float]:
     """Give the line of term 2 that a dataset shows, with the first two vocabularies."""
     from polyvoc.lab import calibration, truematches
 
-    return calibration.fit(truematches.observe(workbench.bench(dataset, words).first(2))).tied
+    return calibration.fit(truematches.observe(bench.first(2))).tied
 
 
 def _facts(bench: Bench) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import expansion, geometry
+from polyvoc import expansion, geometry, witness
 from polyvoc.engine import Engine, Scores, threads_over
 from polyvoc.errors import OptionError
 from polyvoc.geometry import Sketch
-from polyvoc.records import SearchOptions
+from polyvoc.records import Floats, SearchOptions
 from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
@@ -36,6 +36,7 @@ class Asked:
     words: Array  # [Q, K] or [Q, K, A]
     signatures: Array | None
     frames: geometry.Frames | None = None
+    vector: Floats | None = None  # [d] of a global embedding, to `fuse`
 
     @property
     def sketch(self) -> Sketch:
@@ -43,7 +44,7 @@ class Asked:
         if self.frames is None:
             raise OptionError("verify needs the places of the query's features; give a photograph or a Features record")
         if len(self.frames) != len(self.words):
-            raise OptionError(f"words of {len(self.words)} features but places of {len(self.frames)}; give both of the same ones")
+            raise OptionError(f"words of {len(self.words)} features but places of {len(self.frames)}; give those of the same")
         axes = self.words.ndim
         words = self.words if axes == 2 else self.words[:, :, 0]
         if self.signatures is None:
@@ -117,6 +118,8 @@ def score(engine: Engine, asked: Asked, options: SearchOptions,
         first = at_work.verified(scores)
         again = at_work.expanded() if options.expansion != "none" else None
         scores = first if again is None else at_work.verified(again)
+    if options.fuse:
+        scores = witness.fused(engine, scores, asked.vector, threads)
     return scores, at_work.seen
 
 

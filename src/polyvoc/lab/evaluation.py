@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy.typing as npt
 
@@ -17,7 +17,8 @@ from polyvoc.lab.cache import digest
 from polyvoc.lab.datasets import Dataset
 from polyvoc.lab.measures import Interval
 from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import Burstiness, Merge, SearchOptions
+from polyvoc.presets import Preset, preset
+from polyvoc.records import Burstiness, Evidence, Merge, SearchOptions
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
 Scores = npt.NDArray[Any]
@@ -25,6 +26,7 @@ VERSION = 1  # of what is judged: raise it when a measure or a score changes its
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 BASE: Merge = "b1"  # what the others are compared with
 HAMMING = 24
+USUAL = {64: (HAMMING, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,26 @@ class Outcome:
 
 def rules(
     merges: Sequence[Merge] = MERGES,
-    hamming: Sequence[int | None] = (None, HAMMING),
+    hamming: Sequence[int | None] | None = None,
     burstiness: Sequence[Burstiness] = ("none", "intra"),
+    bits: int = 64,
     **fixed: Any,
 ) -> dict[str, SearchOptions]:
-    """Give the options of every combination, by name: the merge rule, "HE", "burstiness"."""
+    """Give the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
     named = {}
+    usual, sigma = USUAL[bits]
+    fixed = {"sigma": sigma, **fixed}
+    hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
         options = SearchOptions(merge=merge, hamming=threshold, burstiness=burst, **fixed)
         named[rule_name(options, several)] = options
     return named
+
+
+def recommended(evidence: Evidence | None, signed: bool) -> dict[str, SearchOptions]:
+    """Give the presets, by name. `evidence`: a table fitted on other photographs than those that are judged."""
+    return {f"preset {name}": replace(preset(name, signed), evidence=evidence) for name in get_args(Preset)}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:

@@ -246,16 +246,15 @@ def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place]
     query = read_sketch(index, place)
     options = replace(index.default_options, top=sampling.candidates + 1)
     hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)
+    table = geometry.default_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
     confirmed: list[Place] = []
     doubtful: list[Place] = []
     for hit in [(segment, position) for segment, position, _ in hits if (segment, position) != place][: sampling.candidates]:
-        image = read_sketch(index, hit)
-        matches = geometry.tentative(query, image)
-        found = geometry.verify(query.frames, image.frames, matches)
-        if found.count >= min(sampling.inliers, DOUBTFUL):
-            bits = _nearest(query, image, matches.query[found.inliers], matches.feature[found.inliers])
+        inliers = geometry.inlier_pairs(query, engine.segments[hit[0]], hit[1], table)
+        if len(inliers) >= min(sampling.inliers, DOUBTFUL):
+            bits = _nearest(query, read_sketch(index, hit), *inliers.T)
             anew = bits.mean() * 64 / engine.bits >= sampling.copy_bits
-            (confirmed if anew and found.count >= sampling.inliers else doubtful).append(hit)
+            (confirmed if anew and len(inliers) >= sampling.inliers else doubtful).append(hit)
     return confirmed, doubtful
 
 
