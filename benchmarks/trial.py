@@ -50,7 +50,7 @@ class Tried:
     """What one way of ranking reached on a dataset."""
 
     values: Values  # one per question
-    seconds: list[float]  # one per question, without what comes before the words; none if nobody looked at the clock
+    seconds: list[float]  # of processor time, one per question, without what comes before the words; none if nobody looked
 
 
 class Ground:
@@ -134,12 +134,12 @@ def cut(bench: Bench, members: tuple[int, ...], bits: int) -> Bench:
 
 
 def timed(bench: Bench, question: int, way: Way, options: SearchOptions) -> tuple[Scores, float]:
-    """Give the scores of all images and the seconds that they took, from words on."""
+    """Give the scores of all images and the seconds of processor time that they took, from words on: others may use the machine."""
     asked = bench.asked(question, options.assignments)
     with constants(way.constants):
-        started = time.perf_counter()
+        started = time.process_time()
         parts, _ = searching.score(bench.engine, asked, options)
-        return np.concatenate(parts), time.perf_counter() - started
+        return np.concatenate(parts), time.process_time() - started
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.lab.measures import Truth
 from polyvoc.lab.vectorfiles import Described, SiftGeo, write_siftgeo
 from polyvoc.lab.workbench import Bench
+from samples import vocabularies
 from worlds import World
 
 
@@ -26,9 +27,22 @@ def world_bench(world: World) -> Bench:
     question = Question("query", files[-1], None)
     truths = {"": (Truth(frozenset({0})),)}
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
-    vocabularies: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
+    sizes: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
     signatures = np.concatenate([*world.image_signatures, world.query_signatures])
-    return Bench(dataset, store, np.concatenate([*world.images, world.words]), signatures, vocabularies, "world")
+    return Bench(dataset, store, np.concatenate([*world.images, world.words]), signatures, sizes, "world")
+
+
+def bench_of(
+    images: list[Any], signatures: list[Any] | None, questions: list[Question], truths: dict[str, tuple[Truth, ...]]
+) -> Bench:
+    """Give a bench of bare words; images beyond those that questions name in the database come last."""
+    outside = sum(question.image is None for question in questions)
+    files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
+    starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
+    dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
+    store = FeatureStore(files, "", (), starts, ())
+    bits = None if signatures is None else np.concatenate(signatures)
+    return Bench(dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test")
 
 
 def described(n: int, seed: int = 0, dimension: int = 128) -> Described:

@@ -112,11 +112,14 @@ def test_flags_not_given_are_as_the_index_says(index_path: Path, photographs: Pa
 def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> None:
     given = {
         "top": 3, "merge": "b1", "idf": "plain", "norm": "tf", "line": [0.5, 0.3], "c": 12.5, "hamming": None, "sigma": 9.0,
-        "burstiness": "intra", "burstiness_on": "all", "sets": "image", "assignments": 2,
+        "burstiness": "intra", "burstiness_on": "all", "sets": "image", "assignments": 2, "evidence": None, "verify": 7,
+        "expansion": "average", "expand": 2, "fuse": False,
     }  # fmt: skip
     assert sorted(given) == sorted(field.name for field in fields(SearchOptions))
     typed: list[object] = []
     for name, value in given.items():
+        if name == "fuse":  # a switch: not given
+            continue
         values = value if isinstance(value, list) else ["none" if value is None else value]
         typed += [flags.flag_name(name), *values]
     told = answer("search", photographs / "wall-b.jpg", "--index", index_path, *typed)
@@ -232,11 +235,11 @@ def test_names_that_are_no_text(photographs: Path, words: list[object], tmp_path
 def test_search_answers_as_the_library(index_path: Path, photographs: Path) -> None:
     query = photographs / "market-c.jpg"
     index = polyvoc.Index.open(index_path)
-    for options in (index.default_options, SearchOptions(merge="posterior", hamming=None, assignments=2)):
-        typed: list[object] = ["--merge", options.merge, "--assignments", options.assignments]
-        told = answer("search", query, "--index", index_path, "--hamming", options.hamming or "none", *typed)
-        expected = index.search(query, options=replace(options, top=10))
-        assert told["hits"] == [asdict(hit) for hit in expected]
+    for changed in ({}, {"merge": "posterior", "assignments": 2, "verify": 0}):
+        typed = [part for name, value in changed.items() for part in (flags.flag_name(name), value)]
+        told = answer("search", query, "--index", index_path, *typed)
+        expected = index.search(query, options=replace(index.default_options, **changed))  # type: ignore[arg-type]
+        assert told["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
     assert list(told["seconds"]) == ["open", "decode", "sift", "quantise", "score"]
     assert told["query"] == str(query)
 
@@ -278,7 +281,7 @@ def test_search_writes_a_page(index_path: Path, photographs: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (["--merge", "bayse"], "merge='bayse' should be one of posterior, bayes"),
+        (["--merge", "bayse"], "merge='bayse' should be one of likelihood, posterior, bayes"),
         (["--idf", "x"], "idf='x' should be one of average, plain, none"),
         (["--hamming", "near"], "hamming='near' should be a number or none"),
         (["--hamming", "-1"], "hamming=-1 should be 0 or more"),
@@ -382,7 +385,7 @@ def test_train(photographs: Path, tmp_path: Path) -> None:
     assert told["provenance"]["seed"] == 7
     assert told["problems"][0]["path"] == str(tmp_path / "broken.jpg")
     assert "give more photographs" in refuse("train", photographs / "wall-a.jpg", "--out", tmp_path / "more", "--size", 100_000)
-    assert "bits=65" in refuse("train", photographs, "--out", tmp_path / "more", "--bits", 65)
+    assert "bits=129" in refuse("train", photographs, "--out", tmp_path / "more", "--bits", 129)
 
 
 # -- interruptions

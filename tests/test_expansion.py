@@ -19,7 +19,7 @@ BRIDGE, TARGET = 1, 2  # of a collection: shares something with the query; share
 
 
 def options_for(bits: int, expansion: Expansion, **changes: Any) -> SearchOptions:
-    return replace(presets.preset("best", bits > 0), expansion=expansion, top=50, **changes)
+    return replace(presets.preset("best", bits), expansion=expansion, top=50, **changes)
 
 
 def answers(pictures: list[Picture], query: Picture, options: SearchOptions) -> list[int]:

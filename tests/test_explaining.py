@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from polyvoc import explaining, geometry, presets, searching
 from polyvoc.engine import Engine
 from polyvoc.index import Index
-from polyvoc.records import Explanation, Hit, SearchOptions
+from polyvoc.records import Explanation, Hit, Norm, SearchOptions
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 
@@ -38,7 +39,7 @@ def world(request: pytest.FixtureRequest) -> tuple[int, Picture, Engine]:
 def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     for name in ("default", "best"):
-        options = presets.preset(name, bits > 0)
+        options = presets.preset(name, bits)
         for found in searching.search(engine, query.asked, options):
             explanation = explained(engine, query, options, found.place)
             assert np.count_nonzero(explanation.inlier) == found.inliers
@@ -51,7 +52,7 @@ def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, En
 
 def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
-    explanation = explained(engine, query, presets.preset("default", bits > 0), (0, 0))
+    explanation = explained(engine, query, presets.preset("default", bits), (0, 0))
     q, f = explanation.query[explanation.inlier], explanation.feature[explanation.inlier]
     assert explanation.transform is not None
     assert explanation.transform.shape == (2, 3) and explanation.transform.dtype == np.float64
@@ -66,7 +67,7 @@ def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, En
 def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
     """The same image is arranged the same way whatever rule weighs its matches, and whether or not searches verify."""
     bits, query, engine = world
-    expected = explained(engine, query, presets.preset("default", bits > 0), (0, 0))
+    expected = explained(engine, query, presets.preset("default", bits), (0, 0))
     pairs = set(zip(expected.query[expected.inlier].tolist(), expected.feature[expected.inlier].tolist(), strict=True))
     for merge in ("posterior", "b1", "b0"):
         other = explained(engine, query, SearchOptions(merge=merge), (0, 0))
@@ -75,9 +76,20 @@ def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Eng
         assert len(marked) > 15 and np.array_equal(other.transform, expected.transform)
 
 
+@pytest.mark.parametrize("norm", get_args(Norm))
+def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[int, Picture, Engine]) -> None:
+    bits, query, engine = world
+    for merge in ("likelihood", "posterior", "bayes", "b0") if bits else ("posterior", "bayes", "b0"):
+        options = SearchOptions(merge=merge, norm=norm)  # type: ignore[arg-type]
+        scores, _ = searching.score(engine, query.asked, options)
+        for place in ((0, 0), (0, 1), (1, 0)):
+            explanation = explained(engine, query, options, place)
+            assert explanation.weight.sum() == pytest.approx(scores[place[0]][place[1]], rel=1e-4)
+
+
 def test_nothing_to_arrange(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
-    options = presets.preset("default", bits > 0)
+    options = presets.preset("default", bits)
     for asked, place in ((query, (2, 0)), (query.chosen(slice(0, 0)), (0, 0))):
         explanation = explained(engine, asked, options, place)
         assert explanation.inlier.shape == (0,) and explanation.inlier.dtype == bool

@@ -12,37 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benches import bench_of
 from polyvoc.errors import OptionError
 from polyvoc.index import Index
 from polyvoc.lab import calibration, truematches
 from polyvoc.lab.calibration import Observations, fit
-from polyvoc.lab.datasets import READERS, Dataset, Question
-from polyvoc.lab.featurestore import FeatureStore
+from polyvoc.lab.datasets import READERS, Question
 from polyvoc.lab.measures import Truth
 from polyvoc.lab.truematches import Criterion, Sampling, near, observe, observe_verified
-from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.lab.workbench import Workbench
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.writer import IndexWriter
-from samples import unflushed, vocabularies
+from samples import unflushed
 from views import SCENES, VIEWS
 from worlds import World, random_world
 
 __all__ = ["unflushed"]
 
 CRITERIA: tuple[Criterion, ...] = ("either", "both", "mean", "first")
-
-
-def bench_of(
-    images: list[Any], signatures: list[Any] | None, questions: list[Question], truths: dict[str, tuple[Truth, ...]]
-) -> Bench:
-    """Give a bench of bare words; images beyond those that questions name in the database come last."""
-    outside = sum(question.image is None for question in questions)
-    files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
-    starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
-    dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
-    store = FeatureStore(files, "", (), starts, ())
-    bits = None if signatures is None else np.concatenate(signatures)
-    return Bench(dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test")
 
 
 def sorted_rows(seen: Observations) -> list[tuple[float, int, int]]:

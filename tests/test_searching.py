@@ -35,7 +35,7 @@ def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Pi
 
 
 def options_for(bits: int, **changes: object) -> SearchOptions:
-    return replace(presets.preset("default", bits > 0), **{"top": 100, **changes})  # type: ignore[arg-type]
+    return replace(presets.preset("default", bits), **{"top": 100, **changes})  # type: ignore[arg-type]
 
 
 def told(engine: Engine, found: list[Found]) -> list[tuple[int, float, int, object]]:
@@ -142,7 +142,7 @@ def test_a_loaded_segment_gives_what_the_saved_one_did(bits: int, tmp_path: Path
         segment.save(tmp_path / str(number))
     loaded = Engine([Segment.open(tmp_path / str(number)) for number in range(len(made.segments))], SIZES)
     for name in ("fast", "default", "best"):
-        options = presets.preset(name, bits > 0)
+        options = presets.preset(name, bits)
         assert told(loaded, searching.search(loaded, query.asked, options)) == told(
             made, searching.search(made, query.asked, options)
         )
@@ -191,7 +191,7 @@ def test_inputs_stay_as_they_are() -> None:
 def test_queries_that_nothing_answers(bits: int, name: str) -> None:
     query, images = world(0, bits)
     engine = engine_of(images, 10)
-    options = presets.preset(name, bits > 0)
+    options = presets.preset(name, bits)
     assert searching.search(engine, query.chosen(slice(0, 0)).asked, options) == []
     used = [set(np.concatenate([image.words[:, k] for image in images]).tolist()) for k in range(3)]
     unused = [next(word for word in range(size) if word not in words) for size, words in zip(SIZES, used, strict=True)]

@@ -91,7 +91,7 @@ class Engine:
             return [np.zeros(segment.n_images, np.float32) for segment in self.segments]
         options = self.settled(options)
         norms = self.norms(options, threads)
-        scale = self._self_similarity(query, options) if options.norm == "self" else 1.0
+        scale = self.scale(query, options)
         with threads_over(self.segments, threads) as over:
             votes = scoring.votes(self.segments, query, self.statistics, options, over)
             return [_divide(*part, scale) for part in zip(self.segments, votes, norms, strict=True)]
@@ -132,18 +132,20 @@ class Engine:
         with threads_over(self.segments, threads) as over:
             return list(over(lambda part: weighting.norms(part, squares, key.n_vocabularies, root), self.segments))
 
-    def _self_similarity(self, query: Query, options: SearchOptions) -> float:
-        """Give what makes an image score 1 against itself, apart from its norm: exact where only the best match counts.
+    def scale(self, query: Query, options: SearchOptions) -> float:
+        """Give what scores are divided by besides the norms of images: for "self" what makes an image score 1 against itself.
 
-        A feature matches itself in all K lists at distance 0.
+        Exact where only the best match counts: a feature matches itself in all K lists at distance 0.
         """
+        if options.norm != "self":
+            return 1.0
         squares = weighting.idf_squared(self.statistics, options.idf)
         first = query.numbers[:, :, 0]
         total = float(np.where(first >= 0, squares[first], 0.0).sum())
         if options.merge == "likelihood" and options.evidence is not None:
             bins = len(options.evidence.edges) + 1
             total *= (options.evidence.rows[options.evidence.groups[-1] * bins][0] / len(query.sizes)) ** 2
-        return float(np.sqrt(total))
+        return float(np.sqrt(total)) or 1.0
 
 
 class NormKey(NamedTuple):
@@ -176,7 +178,7 @@ def threads_over(segments: Sequence[Any], threads: int | None) -> Iterator[Calla
 
 def _divide(segment: Segment, votes: Scores, norms: Scores, scale: float) -> Scores:
     scores = np.divide(votes, norms, out=np.zeros_like(votes), where=norms > 0)
-    if scale not in (0.0, 1.0):
+    if scale != 1.0:
         scores /= np.float32(scale)
     if len(segment.alive):
         scores[segment.alive == 0] = 0

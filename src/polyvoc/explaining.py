@@ -35,7 +35,7 @@ def explain(engine: Engine, asked: Asked, options: SearchOptions, place: Place, 
     weights = scoring.weigh(query, counts, engine.statistics, options)
     set_mask = _image_masks(q, mask, len(query.words)) if options.sets == "image" else mask
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
-    norm = engine.norms(options)[place[0]][place[1]]
+    norm = engine.norms(options)[place[0]][place[1]] * engine.scale(query, options)
     weight = _weights(weights, q, set_mask, idf, distances) / (norm if norm > 0 else 1)
     arranged, inlier = _arranged(engine, asked, options, place, pairs)
     order = np.lexsort((f, q, -weight))

@@ -27,7 +27,7 @@ from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, Explanation, FeatureOptions, Features, Floats, Hit, SearchOptions
 from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES, Segment
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.vocabulary import Vocabulary, bits_of
 from polyvoc.witness import Embedding
 
 Array = npt.NDArray[Any]
@@ -151,7 +151,8 @@ class Index:
 
         With the line of term 2 and the table of evidence that `polyvoc calibrate --save` found.
         """
-        options = presets.preset(name, self.engine.signed)
+        bits = self.engine.bits if self._home is None or self._evidence is not None else self._home.bits
+        options = presets.preset(name, bits)
         return replace(options, line=self._line or options.line, evidence=self._evidence)
 
     def images(self) -> Iterator[ImageRow]:
@@ -277,6 +278,11 @@ class Home:
     def feature_options(self) -> FeatureOptions:
         """Give the options that the photographs were read with."""
         return FeatureOptions(**self.catalogue.fact("features"))
+
+    @cached_property
+    def bits(self) -> int:
+        """Give the length of the signatures that the vocabularies make, 0 if they make none."""
+        return bits_of(self.vocabulary_folder(0))
 
     @cached_property
     def dimension(self) -> int:

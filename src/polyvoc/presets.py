@@ -15,9 +15,17 @@ DEFAULT = replace(FAST, verify=100)
 BEST = replace(FAST, verify=200, expansion="average")
 
 
-def preset(name: str, signed: bool = True) -> SearchOptions:
-    """Give the options of a preset; without signatures there is no likelihood, and the complete Bayes rule stands in."""
+def preset(name: str, bits: int = 128) -> SearchOptions:
+    """Give the options of a preset for signatures of a length.
+
+    There are tables of evidence for 64 and 128 bits. Signatures of other lengths are weighed as Hamming Embedding does, and
+    without any the complete Bayes rule stands in.
+    """
     if name not in get_args(Preset):
         raise OptionError(f"preset={name!r} should be one of {', '.join(get_args(Preset))}")
     chosen = {"fast": FAST, "default": DEFAULT, "best": BEST}[name]
-    return chosen if signed else replace(chosen, merge="posterior", burstiness="none")
+    if bits in (64, 128):
+        return chosen
+    if bits == 0:
+        return replace(chosen, merge="posterior", burstiness="none")
+    return replace(chosen, merge="b1", hamming=3 * bits // 8, sigma=bits / 4)

@@ -103,7 +103,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
             varied.setdefault("hamming", [None])
         named = evaluation.rules(**varied, bits=bench.bits or 64, **chosen)
         if not varied:
-            named |= evaluation.recommended(chosen.get("evidence"), bench.signatures is not None)
+            named |= evaluation.recommended(chosen.get("evidence"), bench.vocabularies[0].bits)
         outcomes = evaluation.evaluate(workbench, bench, named)
     rows = evaluation.table(asked, outcomes)
     if json:

@@ -206,6 +206,11 @@ def default_vocabularies(count: int = DEFAULT_COUNT) -> tuple[Vocabulary, ...]:
         return tuple(Vocabulary.load(folder / str(number)) for number in range(count))
 
 
+def bits_of(folder: Path) -> int:
+    """Give the length of the signatures of a stored vocabulary, without loading it."""
+    return int(_read_meta(folder).get("bits", 0))
+
+
 def load_vocabularies(count: int | None, folders: Sequence[Path]) -> tuple[Vocabulary, ...] | None:
     """Load a number of the shipped vocabularies, or those in folders; None if neither is given."""
     if count is not None and folders:

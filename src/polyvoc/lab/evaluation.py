@@ -62,9 +62,9 @@ def rules(
     return named
 
 
-def recommended(evidence: Evidence | None, signed: bool) -> dict[str, SearchOptions]:
+def recommended(evidence: Evidence | None, bits: int) -> dict[str, SearchOptions]:
     """Give the presets, by name. `evidence`: a table fitted on other photographs than those that are judged."""
-    return {f"preset {name}": replace(preset(name, signed), evidence=evidence) for name in get_args(Preset)}
+    return {f"preset {name}": replace(preset(name, bits), evidence=evidence) for name in get_args(Preset)}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:

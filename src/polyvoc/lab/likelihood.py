@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 REACH = 0.43  # of the bits: beyond this distance a match is as good as chance (of 128 fair coins 55 or fewer fall heads in 6 %)
 HALF = 0.5  # of a match is added to every count, so that no ratio is infinite
-LEAST = 1000  # matches of related images that a table needs
+LEAST = 1000  # matches of either kind that a table needs
 CROWD = 400  # images that stand for all that are unrelated to a query, where there is no ground truth
 UNRELATED, RELATED, NOT_COUNTED = range(3)  # kinds of images
 
@@ -44,6 +44,8 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Count two sets together."""
+        if (self.counts.shape, self.edges) != (other.counts.shape, other.edges):
+            raise OptionError("tallies of other vocabularies, bits or bins of the ratio cannot be added; count all alike")
         return Tally(self.counts + other.counts, self.pairs + other.pairs, self.edges)
 
     @property
@@ -127,10 +129,11 @@ def mean_distance(shared: npt.NDArray[np.bool_], distance: npt.NDArray[np.intege
 def fit(counted: Tally, groups: Sequence[int] | None = None, source: str = "") -> Evidence:
     """Turn counts into a table. `groups`: which sets are counted together; unless given, those of equally many lists."""
     groups = by_order(counted.n_vocabularies) if groups is None else tuple(groups)
-    found = int(counted.counts[1].sum())
-    if found < LEAST:
-        raise OptionError(f"{found} matches of related images are too few for a table of evidence; {LEAST} are needed: "
-                          "give more photographs of the same things")  # fmt: skip
+    for kind, more in (("related", "of the same things"), ("unrelated", "of other things")):
+        found = int(counted.counts[RELATED if kind == "related" else UNRELATED].sum())
+        if found < LEAST:
+            raise OptionError(f"{found} matches of {kind} images are too few for a table of evidence; {LEAST} are needed: "
+                              f"give more photographs {more}")  # fmt: skip
     rows = []
     for group in range(max(groups) + 1):
         members = [mask for mask in range(1, len(groups)) if groups[mask] == group]
@@ -241,8 +244,9 @@ class _Crowd:
     def of(cls, index: Index, places: Sequence[Place]) -> _Crowd:
         """Read images."""
         read = [truematches.read_sketch(index, place) for place in places]
-        columns = {name: np.concatenate([getattr(one, name) for one in read]) for name in ("words", "signatures")}
-        frames = {name: np.concatenate([getattr(one.frames, name) for one in read]) for name in ("xy", "scale", "angle")}
+        held = [one for one in read if len(one.words)] or read[:1]
+        columns = {name: np.concatenate([getattr(one, name) for one in held]) for name in ("words", "signatures")}
+        frames = {name: np.concatenate([getattr(one.frames, name) for one in held]) for name in ("xy", "scale", "angle")}
         return cls(places, Sketch(**columns, frames=Frames(**frames)), np.array([len(one.words) for one in read], np.float64))
 
     def table(self, query: Sketch) -> MatchTable:
