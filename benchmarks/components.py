@@ -75,7 +75,8 @@ def geometry() -> list[Way]:
     """Verification of more or fewer candidates. The first is the base."""
     ways = [Way("not verified", SCORE)]
     ways += [Way(f"verify {count}", replace(SCORE, verify=count)) for count in (20, 100, 200)]
-    return [*ways, Way("verify 200, 64 bits", CHECKED, bits=64)]
+    ways.append(Way("verify 200, 64 bits", CHECKED, bits=64))
+    return [*ways, Way("verify 200, 3 words per query feature", replace(CHECKED, assignments=3))]
 
 
 def expansion() -> list[Way]:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from polyvoc.lab.datasets import Dataset, Question
 from polyvoc.lab.featurestore import FeatureStore
@@ -18,12 +19,19 @@ from samples import vocabularies
 from worlds import World
 
 
+class BareStore(FeatureStore):
+    """A store of files that have features, of which nobody knows the places."""
+
+    def geometry(self, file: int) -> npt.NDArray[np.float32]:
+        return np.zeros((int(self.starts[file + 1] - self.starts[file]), 4), np.float32)
+
+
 def world_bench(world: World) -> Bench:
     """Give the bench of a world: its images are the database, its query asks from outside."""
     n_images = len(world.images)
     counts = [len(words) for words in (*world.images, world.words)]
     files = tuple(Path(str(number)) for number in range(n_images + 1))
-    store = FeatureStore(files, "world", (), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
+    store = BareStore(files, "world", (), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
     question = Question("query", files[-1], None)
     truths = {"": (Truth(frozenset({0})),)}
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
@@ -40,7 +48,7 @@ def bench_of(
     files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
     starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
     dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
-    store = FeatureStore(files, "", (), starts, ())
+    store = BareStore(files, "", (), starts, ())
     bits = None if signatures is None else np.concatenate(signatures)
     return Bench(dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test")
 

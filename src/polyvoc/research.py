@@ -69,7 +69,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     fit: Annotated[
         tuple[str, Path] | None,
-        typer.Option(metavar="DATASET FOLDER", help="Fit the line of term 2 and the table of evidence on this other dataset first."),
+        typer.Option(metavar="DATASET FOLDER", help="Fit term 2 and the table of evidence on this other dataset first."),
     ] = None,
     questions: Annotated[int | None, typer.Option(metavar="NUMBER", help="Ask only so many questions, evenly spread.")] = None,
     cache: Cache = None,
