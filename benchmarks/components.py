@@ -84,7 +84,7 @@ def expansion() -> list[Way]:
     ways = [Way("not expanded (verify 200)", CHECKED)]
     for kind in ("average", "hamming"):
         ways += [Way(f"{kind}, {count} hits", replace(CHECKED, expansion=kind, expand=count)) for count in (1, 3, 5, 10)]
-    ways += [Way(f"average, 5 hits of {least} inliers", BEST, constants={"TRUSTED": least}) for least in (4, 8, 12)]
+    ways += [Way(f"average, 5 hits of {least} nats", BEST, constants={"TRUSTED": least}) for least in (10, 15, 30)]
     ways.append(Way("average, 5 hits, verify 100", replace(BEST, verify=100)))
     return ways
 
@@ -104,7 +104,7 @@ def compared(ground: Ground, name: str) -> dict[str, Any]:
 
 
 def weighed(ground: Ground) -> dict[str, Any]:
-    """How much should inliers weigh? From one verification of the best 200: ln(1 + inliers beyond chance) times each gain."""
+    """How much should inliers weigh? From one verification of the best 200: ln(1 + nats of inliers / PROOF) times each gain."""
     way = Way("", CHECKED)
     bench, options = ground.bench(way.members, way.bits), ground.settled(way)
     tried = {gain: Tried([], []) for gain in GAINS}
@@ -112,11 +112,11 @@ def weighed(ground: Ground) -> dict[str, Any]:
         asked = bench.asked(question)
         (scores,), _ = searching.score(bench.engine, asked, replace(options, verify=0))
         places = [place for place, _ in bench.engine.ranked([scores], options.verify)]
-        inliers = np.zeros(len(scores))
+        nats = np.zeros(len(scores))
         for (_, position), found in searching.verify(bench.engine, asked.sketch, places, options).items():
-            inliers[position] = found.inliers
+            nats[position] = found.weight
         for gain, one in tried.items():
-            raised = scores * (1 + gain * np.log1p(np.maximum(inliers - searching.CHANCE, 0)))
+            raised = scores * (1 + gain * np.log1p(nats / searching.PROOF))
             one.values.append(ground.judged(question, raised))
     return {f"gain {gain:g}": ground.entry(one, None if gain == GAINS[0] else tried[GAINS[0]]) for gain, one in tried.items()}
 

@@ -47,7 +47,7 @@ def ways(inliers: npt.NDArray[np.int64], scores: npt.NDArray[Any], asker: int) -
     """Give the scores [N] of one question, smoothed and diffused with all settings, by name."""
     found = {}
     for least in LEAST:
-        weights = np.where(inliers >= least, np.log1p(np.maximum(inliers - searching.CHANCE, 0)), 0.0)
+        weights = np.where(inliers >= least, np.log1p(inliers), 0.0)
         weights[asker], weights[:, asker] = 0.0, 0.0
         np.fill_diagonal(weights, 0.0)
         for share in SHARES:

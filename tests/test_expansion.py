@@ -84,7 +84,7 @@ def test_a_copy_of_the_query_adds_nothing(kind: Expansion) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hit_with_few_inliers_does_not_speak(kind: Expansion) -> None:
     rng = np.random.default_rng(4)
-    for shared, heard in ((searching.TRUSTED - 3, False), (searching.TRUSTED + 6, True)):
+    for shared, heard in ((3, False), (14, True)):
         query, pictures = bridge(64, 2)
         rest = apart(rng, 30, 64, 1)
         some = query.chosen(slice(0, shared))

@@ -316,22 +316,20 @@ def test_verified_pairs_count_what_labels_do(index: Index, labelled: Bench) -> N
     assert np.array_equal(without.counts[1], known.counts[1])
     assert without.pairs[1] == known.pairs[1]
     assert told[-1] == ("matches", SCENES * VIEWS, SCENES * VIEWS)
-    doubtful = sum(map(len, truematches.find_pairs(index).doubtful.values()))
-    if doubtful == 0:
-        assert np.array_equal(without.counts, known.counts)
-    assert without.pairs[0] >= 0.8 * known.pairs[0]
+    assert (without.counts[0] <= known.counts[0]).all()  # some of the others are in doubt
+    assert 0.9 * known.pairs[0] < without.pairs[0] < known.pairs[0]
     assert without.counts[0].sum() / without.pairs[0] == pytest.approx(known.counts[0].sum() / known.pairs[0], rel=0.05)
 
 
 def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled: Bench) -> None:
-    """Geometry confirms the easier pairs, and some photographs ask: the table is nearly that of the ground truth."""
-    pairs = truematches.find_pairs(index, Sampling(queries=14, inliers=25))
-    assert 20 <= pairs.count < 0.8 * SCENES * VIEWS * (VIEWS - 1)
+    """Geometry confirms the easier pairs: the table is nearly that of the ground truth all the same."""
+    pairs = truematches.find_pairs(index, Sampling(inliers=80))
+    assert 20 <= pairs.count < 0.9 * SCENES * VIEWS * (VIEWS - 1)
     table, known = likelihood.fit_pairs(index, pairs), fit(tally(labelled))
     error = reliability(table, tally_groups(labelled)).error
     assert error < 0.6
     assert np.abs(np.array(table.rows) - np.array(known.rows))[:, 8:].max() < 1.0
-    assert table.source == f"{pairs.count} verified pairs of 14 among 18 photographs, words 300 + 300, 64 bits"
+    assert table.source == f"{pairs.count} verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
 
 def test_doubtful_and_touching_images_are_not_unrelated(index: Index) -> None:

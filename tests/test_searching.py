@@ -82,10 +82,10 @@ def test_no_score_is_lowered_and_none_raised_without_inliers(seed: int, bits: in
     inliers = np.zeros(len(images), int)
     for place, found in seen.items():
         inliers[engine.image_at(place)] = found.inliers
-        assert (found.transform is None) == (found.inliers == 0)
-    chance = inliers <= searching.CHANCE
-    assert np.array_equal(after[chance], before[chance])
-    assert (after[~chance] > before[~chance]).all() and not chance.all()
+        assert (found.transform is None) == (found.inliers == 0) == (found.weight == 0)
+    nothing = inliers == 0
+    assert np.array_equal(after[nothing], before[nothing])
+    assert (after[~nothing] > before[~nothing]).all() and not nothing.all()
 
 
 def test_no_verification_is_the_score_of_the_engine() -> None:

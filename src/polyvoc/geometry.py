@@ -143,7 +143,7 @@ def _verify_images(query: Sketch, segment: Segment, positions: Array, table: Arr
     lists = matching.list_words(words, bases, CROWD)
     ranks, weights = _ranks(table)
     frames = np.column_stack([query.frames.xy, query.frames.scale, query.frames.angle])
-    signed = np.ascontiguousarray(with_planes(query.signatures, 2))
+    signed = np.ascontiguousarray(with_planes(query.signatures, 2)[:, :, : segment.planes])
     a = segment.arrays
     kernels.verify_images(np.asarray(positions), a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"],
                           a["shape"].view(np.uint16), frames, signed, bases, *lists, ranks, weights, tolerance, found.counts,
@@ -166,7 +166,7 @@ def _check(query: Sketch, segment: Segment, table: Array, tolerance: float) -> N
     if len(query.words) != len(query.frames) or len(query.signatures) != len(query.words):
         raise OptionError(f"geometry: {len(query.words)} words, {len(query.signatures)} signatures, {len(query.frames)} places")
     planes = with_planes(query.signatures, 2).shape[2] if query.signatures.shape[1] else 0
-    if len(query.words) and planes != segment.planes:
+    if len(query.words) and segment.planes not in (0, planes):
         raise OptionError(f"geometry: the query has signatures of {64 * planes} bits, the images of {64 * segment.planes}")
     shape = (segment.n_vocabularies + 1, 64 * segment.planes + 1)
     if table.shape != shape or not np.isfinite(table).all():

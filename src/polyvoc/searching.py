@@ -22,9 +22,8 @@ from polyvoc.segment import with_planes
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # segment, position
 
-CHANCE = 3  # inliers that any two images may have
-GAIN = 0.5  # a verified score is multiplied by 1 + GAIN ln(1 + inliers beyond chance); docs/findings.md compares
-TRUSTED = 8  # inliers from which a hit may speak for the query; chosen on Holidays
+PROOF = 5.0  # nats of inliers that double a score or so: it is multiplied by 1 + ln(1 + nats / PROOF)
+TRUSTED, LEAST = 20.0, 6  # nats and inliers from which a hit may speak for the query: 1 of 6,000 wrong candidates has as many
 COPY = 0.8  # of the query's features: a hit with as many inliers is a copy, and has nothing to add
 CHUNK = 16  # candidates that one thread verifies at a time
 
@@ -59,6 +58,7 @@ class Found:
     place: Place
     score: float
     inliers: int = 0  # matches that agree on one transform
+    weight: float = 0.0  # what they say together, in nats
     transform: Array | None = None  # [2, 3] places of the query to places of the image
 
 
@@ -83,14 +83,14 @@ class _Search:
         self.seen.update(verify(self.engine, self.asked.sketch, fresh, self.options, self.threads))
         raised = [part.copy() for part in scores]
         for (segment, position), found in self.seen.items():
-            raised[segment][position] *= 1 + GAIN * np.log1p(max(found.inliers - CHANCE, 0))
+            raised[segment][position] *= 1 + np.log1p(found.weight / PROOF)
         return raised
 
     def expanded(self) -> list[Scores] | None:
         """Score again with what verified hits add to the query; None if there are none."""
         copy = COPY * len(self.asked.words)
-        trusted = [found for found in self.seen.values() if TRUSTED <= found.inliers <= copy]
-        trusted.sort(key=lambda found: (-found.inliers, self.engine.image_at(found.place)))
+        trusted = [found for found in self.seen.values() if found.weight >= TRUSTED and LEAST <= found.inliers <= copy]
+        trusted.sort(key=lambda found: (-found.weight, self.engine.image_at(found.place)))
         if not trusted:
             return None
         hits = [(f.place, f.transform) for f in trusted[: self.options.expand]]
@@ -139,8 +139,10 @@ def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: Sear
         number, positions = chunk
         found = geometry.verify_images(query, engine.segments[number], np.array(positions), table)
         return {
-            (number, position): Found((number, position), 0.0, int(count), transform if count else None)
-            for position, count, transform in zip(positions, found.counts, found.transforms, strict=True)
+            (number, position): Found((number, position), 0.0, int(count), float(weight), transform if count else None)
+            for position, count, weight, transform in zip(
+                positions, found.counts, found.weights, found.transforms, strict=True
+            )
         }
 
     with threads_over(chunks, threads) as over:
