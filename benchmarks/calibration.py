@@ -1,10 +1,10 @@
-"""Term 2 with and without labels, and how far geometry can be trusted to find the same thing.
+"""Term 2 and tables of evidence with and without labels, and how far geometry can be trusted to find the same thing.
 
     python benchmarks/calibration.py --holidays FOLDER --ukbench FOLDER --others FOLDER --work FOLDER
 
-Fits the line on each labelled set and tests it on the other; then fits it without labels on an index of each, and of all together; then
-verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS are photographs without right
-answers. WORK keeps the indexes.
+Fits line and table on each labelled set and tests them on the other; then fits them without labels on an index of each, and the line of
+all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS are photographs
+without right answers. WORK keeps the indexes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 
 from machine import write_result
 from polyvoc import Index, IndexWriter, default_vocabularies
-from polyvoc.geometry import Sketch, tentative, verify
-from polyvoc.lab import calibration, datasets
+from polyvoc.geometry import Sketch, default_table, inlier_pairs
+from polyvoc.lab import calibration, datasets, likelihood
 from polyvoc.lab.cache import default_cache
 from polyvoc.lab.datasets import Dataset
-from polyvoc.lab.truematches import Sampling, observe
-from polyvoc.lab.workbench import Workbench
+from polyvoc.lab.reliability import reliability
+from polyvoc.lab.truematches import Sampling, find_pairs, observe
+from polyvoc.lab.workbench import Bench, Workbench
 
 CANDIDATES = 20
 THRESHOLDS = (6, 8, 10, 12, 16, 20)
@@ -52,21 +53,37 @@ def pairs_by_inliers(index: Index, shown: dict[str, str]) -> dict[str, Any]:
     sketches = {image: Sketch.of(index.engine.segments[n], p) for image, (n, p) in places.items()}
     right: Counter[int] = Counter()
     wrong: Counter[int] = Counter()
-    options = replace(index.default_options, top=CANDIDATES + 1)
+    options = replace(index.preset("fast"), top=CANDIDATES + 1)
+    table = default_table(len(index.engine.sizes), index.engine.bits)
     seconds = 0.0
     for image, query in sketches.items():
         for hit in index.search_words(query.words, query.signatures, options):
             if hit.image == image:
                 continue
-            matches = tentative(query, sketches[hit.image])
+            number, position = places[hit.image]
             begin = time.perf_counter()
-            found = verify(query.frames, sketches[hit.image].frames, matches).count
+            found = len(inlier_pairs(query, index.engine.segments[number], position, table))
             seconds += time.perf_counter() - begin
             labels = {shown.get(paths[image], f"{image}"), shown.get(paths[hit.image], f"{hit.image}")}
             (right if len(labels) == 1 else wrong)[found] += 1
     total = right.total() + wrong.total()
     kept = {str(t): [sum(n for count, n in of.items() if count >= t) for of in (right, wrong)] for t in THRESHOLDS}
     return {"pairs": [right.total(), wrong.total()], "right_and_wrong_from": kept, "verify_seconds_mean": seconds / total}
+
+
+def evidence_of(benches: dict[str, Bench], indexes: dict[str, Index]) -> dict[str, Any]:
+    """Errors in nats of tables fitted with and without labels, on the labelled matches of their own set and of the other."""
+    counted = {name: likelihood.tally_groups(bench) for name, bench in benches.items()}
+    tables = {f"{name}, labelled": likelihood.fit(likelihood.together(tallies)) for name, tallies in counted.items()}
+    for name in benches:
+        tables[f"{name}, verified pairs"] = likelihood.fit_pairs(indexes[name], find_pairs(indexes[name]))
+    return {
+        how: {
+            "rows": table.rows,
+            **{f"error on {name}": reliability(table, tallies).error for name, tallies in counted.items()},
+        }
+        for how, table in tables.items()
+    }
 
 
 def main() -> None:
@@ -96,12 +113,14 @@ def main() -> None:
         for kind in ("free", "tied"):
             result["tested"][f"{kind} line of {name} on {other}"] = calibration.test(getattr(fit, kind), seen[other]).as_dict()
     folders = {name: [getattr(arguments, name)] for name in sets}
+    indexes = {}
     for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
-        index = index_of(of_index, arguments.work / f"{name}.polyvoc")
+        indexes[name] = index = index_of(of_index, arguments.work / f"{name}.polyvoc")
         begin = time.perf_counter()
         fit = calibration.fit_verified(index, Sampling())
         result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
         print(name, fit.free, fit.tied, flush=True)
+    result["evidence"] = evidence_of(benches, indexes)
     shown = {path: label for dataset in sets.values() for path, label in labels_of(dataset).items()}
     result["geometry"] = pairs_by_inliers(index, shown)
     print(result["geometry"], result["tested"], write_result("calibration", result))
