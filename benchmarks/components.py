@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ SCORE = replace(PLAIN, burstiness="best")
 CHECKED = replace(SCORE, verify=200)
 BEST = replace(CHECKED, expansion="average", expand=5)
 ONE, ALL = (0,), (0, 1, 2)
-GAINS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # of verified scores
+PROOFS = (math.inf, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)  # nats that double a score or so; the first: none do
 
 
 def cumulative() -> list[Way]:
@@ -104,10 +105,10 @@ def compared(ground: Ground, name: str) -> dict[str, Any]:
 
 
 def weighed(ground: Ground) -> dict[str, Any]:
-    """How much should inliers weigh? From one verification of the best 200: ln(1 + nats of inliers / PROOF) times each gain."""
+    """How much should inliers weigh? From one verification of the best 200: scores times 1 + ln(1 + nats of inliers / proof)."""
     way = Way("", CHECKED)
     bench, options = ground.bench(way.members, way.bits), ground.settled(way)
-    tried = {gain: Tried([], []) for gain in GAINS}
+    tried = {proof: Tried([], []) for proof in PROOFS}
     for question in range(len(ground.dataset.questions)):
         asked = bench.asked(question)
         (scores,), _ = searching.score(bench.engine, asked, replace(options, verify=0))
@@ -115,10 +116,11 @@ def weighed(ground: Ground) -> dict[str, Any]:
         nats = np.zeros(len(scores))
         for (_, position), found in searching.verify(bench.engine, asked.sketch, places, options).items():
             nats[position] = found.weight
-        for gain, one in tried.items():
-            raised = scores * (1 + gain * np.log1p(nats / searching.PROOF))
-            one.values.append(ground.judged(question, raised))
-    return {f"gain {gain:g}": ground.entry(one, None if gain == GAINS[0] else tried[GAINS[0]]) for gain, one in tried.items()}
+        for proof, one in tried.items():
+            one.values.append(ground.judged(question, scores * (1 + np.log1p(nats / proof))))
+    return {
+        f"{proof:g} nats": ground.entry(one, None if proof == PROOFS[0] else tried[PROOFS[0]]) for proof, one in tried.items()
+    }
 
 
 def shared(ground: Ground) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def fused(ground: Ground, vectors: npt.NDArray[Any]) -> dict[str, Any]:
     return {name: ground.entry(one, tried[better] if name == "both" else None) for name, one in tried.items()}
 
 
-OTHERS = {"gain": weighed, "neighbours": shared}
+OTHERS = {"proof": weighed, "neighbours": shared}
 EVERY = (*TABLES, *OTHERS, "fusion")
 
 

@@ -1,7 +1,7 @@
 """Scores shared along a graph of verified neighbours: two experiments that are not in the package.
 
 The graph is made without a query: every photograph of the collection searches for the others, and those that verification
-confirms become its neighbours, weighed by ln(1 + inliers beyond chance). The photograph that asks takes no part: its own score
+confirms become its neighbours, weighed by ln(1 + inliers). The photograph that asks takes no part: its own score
 is no evidence for its neighbours, and most queries are not in the collection.
 """
 

@@ -23,7 +23,7 @@ DIGITS = {"holidays": 1, "ukbench": 3}
 ALTERNATIVES = {
     "scoring": "Scores: one choice changed at a time",
     "geometry": "Verification",
-    "gain": "How much inliers weigh",
+    "proof": "How much inliers weigh: nats that double a score or so",
     "expansion": "Expansion",
 }
 SHOWN = ("`bayes` - `b1`", "`posterior` - `b1`", "`bayes + HE` - `b1 + HE`", "`posterior + HE` - `b1 + HE`")

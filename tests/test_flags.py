@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from polyvoc import flags
+from polyvoc import evidence, flags
 from polyvoc.cli import app
 from polyvoc.errors import OptionError
 from polyvoc.records import SearchOptions
@@ -43,3 +44,15 @@ def test_what_is_typed_becomes_what_the_field_wants() -> None:
     assert flags.typed(SearchOptions, "merge", "b1") == "b1"
     with pytest.raises(OptionError, match="hamming='far' should be a number or none"):
         flags.typed(SearchOptions, "hamming", "far")
+
+
+def test_a_table_is_typed_as_a_file(tmp_path: Path) -> None:
+    table = evidence.default_evidence(2, 64)
+    evidence.save(table, tmp_path / "table.json")
+    assert flags.typed(SearchOptions, "evidence", str(tmp_path / "table.json")) == table
+    assert flags.typed(SearchOptions, "evidence", "none") is None
+    with pytest.raises(OptionError, match=r"other.json: cannot be read"):
+        flags.typed(SearchOptions, "evidence", str(tmp_path / "other.json"))
+    for command in ("search", "evaluate"):
+        (option,) = (parameter for parameter in COMMANDS[command].params if parameter.name == "evidence")
+        assert (option.opts, option.metavar) == (["--evidence"], "FILE|none")

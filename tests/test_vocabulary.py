@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.quantiser import Quantiser
 from polyvoc.vocabulary import DEFAULT_COUNT, Bytes, Vocabulary, default_vocabularies, load_vocabularies
 
 
@@ -191,7 +192,27 @@ def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:
     assert load_vocabularies(None, []) is None  # nobody said which
     loaded = load_vocabularies(None, [tmp_path / "b", tmp_path / "a"])
     assert loaded is not None and [v.fingerprint for v in loaded] == [make(seed=1).fingerprint, make().fingerprint]
+    short = load_vocabularies(None, [], bits=64)
+    assert short is not None
+    assert [(v.bits, v.size) for v in short] == [(64, 20_000)] * DEFAULT_COUNT
     shipped = load_vocabularies(2, [])
     assert shipped is not None and [v.fingerprint for v in shipped] == [v.fingerprint for v in default_vocabularies(2)]
     with pytest.raises(OptionError, match="exclude each other"):
         load_vocabularies(1, [tmp_path / "a"])
+
+
+def test_shortened_signatures_are_the_first_bits() -> None:
+    whole = default_vocabularies(1)[0]
+    descriptors = np.random.default_rng(0).random((50, whole.dimension)).astype(np.float32)
+    descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
+    words, long = Quantiser([whole]).quantise(descriptors)
+    again, short = Quantiser([whole.shortened(64)]).quantise(descriptors)
+    assert long is not None
+    assert short is not None
+    assert np.array_equal(words, again)
+    assert long.shape == (50, 1, 2)
+    assert np.array_equal(long[:, :, 0], short)
+    assert whole.shortened(128) is whole
+    assert whole.shortened(0).bits == 0
+    with pytest.raises(OptionError, match="bits=129 should be 0 to 128"):
+        whole.shortened(129)

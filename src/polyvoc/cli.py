@@ -128,6 +128,10 @@ def index_command(  # noqa: PLR0913, PLR0917
     index: IndexPath = DEFAULT_INDEX,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Bits of a signature: 128 rank best, 64 take half the memory, 0 none."),
+    ] = None,
     embedding: Annotated[
         Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
     ] = None,
@@ -142,7 +146,7 @@ def index_command(  # noqa: PLR0913, PLR0917
         if not folder.exists():  # before a new index is made
             raise OptionError(f"{folder} does not exist; give a folder of photographs")
     started = time.perf_counter()
-    words = load_vocabularies(vocabularies, vocabulary or [])
+    words = load_vocabularies(vocabularies, vocabulary or [], bits)
     options = FeatureOptions(**chosen) if chosen else None
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
         report = writer.update(folders, keep_missing, progress)

@@ -211,13 +211,14 @@ def bits_of(folder: Path) -> int:
     return int(_read_meta(folder).get("bits", 0))
 
 
-def load_vocabularies(count: int | None, folders: Sequence[Path]) -> tuple[Vocabulary, ...] | None:
-    """Load a number of the shipped vocabularies, or those in folders; None if neither is given."""
+def load_vocabularies(count: int | None, folders: Sequence[Path], bits: int | None = None) -> tuple[Vocabulary, ...] | None:
+    """Load some of the shipped vocabularies, or those in folders, perhaps with shorter signatures; None if nothing is said."""
     if count is not None and folders:
         raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
-    if count is not None:
-        return default_vocabularies(count)
-    return tuple(map(Vocabulary.load, folders)) or None
+    if count is None and not folders and bits is None:
+        return None
+    loaded = tuple(map(Vocabulary.load, folders)) or default_vocabularies(DEFAULT_COUNT if count is None else count)
+    return loaded if bits is None else tuple(vocabulary.shortened(bits) for vocabulary in loaded)
 
 
 def _table(name: str, values: npt.ArrayLike) -> Floats:
