@@ -1,4 +1,4 @@
-"""Matches are those of a loop; planted transforms are found among outliers; what is degenerate, mirrored, damaged is refused."""
+"""Matches are those of a loop; planted transforms are found among outliers; what is degenerate, mirrored or damaged is not."""
 
 from __future__ import annotations
 
@@ -459,8 +459,9 @@ def test_a_table_that_holds_no_numbers_is_refused(value: float) -> None:
 
 def random_sketch(rng: np.random.Generator, count: int, k: int, planes: int, size: int = 6) -> Sketch:
     """Give an image of few words, whose signatures differ in some of their bits."""
-    flips = np.uint64(1) << rng.integers(0, 64, (count, k, planes, 14)).astype(np.uint64)
-    bits = np.bitwise_xor.reduce(flips, axis=3)
+    places = rng.integers(0, 64, (count, k, planes, 14)).astype(np.uint64)
+    ones = rng.integers(0, 2, places.shape).astype(np.uint64)  # an even or an odd number
+    bits = np.bitwise_xor.reduce(ones << places, axis=3)
     signatures = bits[:, :, 0] if planes == 1 else bits if planes else np.empty((count, 0), np.uint64)
     frames = Frames(rng.uniform(0, 9, (count, 2)), np.ones(count), np.zeros(count))
     return Sketch(rng.integers(0, size, (count, k)), signatures, frames)
@@ -593,3 +594,17 @@ def test_a_sketch_is_what_the_segment_holds(planes: int) -> None:
     np.testing.assert_array_equal(read.frames.xy, made[1].frames.xy.astype(np.float32))
     np.testing.assert_array_equal(read.frames.scale, made[1].frames.scale)
     np.testing.assert_array_equal(read.frames.angle, made[1].frames.angle)
+
+
+def test_another_number_of_vocabularies_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    segment = segment_of(random_sketch(rng, 10, 3, 0))
+    for count in (1, 2, 4):
+        assert "vocabularies" in refusal(random_sketch(rng, 10, count, 0), segment, default_table(3, 0))
+
+
+@pytest.mark.parametrize("position", [-1, 1])
+def test_images_that_are_not_there_are_refused(position: int) -> None:
+    sketch = random_sketch(np.random.default_rng(0), 10, 2, 0)
+    with pytest.raises(OptionError, match="the segment has 1 images"):
+        verify_images(sketch, segment_of(sketch), np.array([position]), default_table(2, 0))

@@ -161,7 +161,7 @@ def test_changed_meta_is_seen(tmp_path: Path, key: str, value: object, message: 
         (np.zeros((2, 3)), None, np.zeros((1, 3))),
         (np.zeros((2, 3)), np.zeros((3, 1)), np.zeros((1, 3))),
         (np.zeros((2, 3)), np.zeros((2, 1)), np.zeros((1, 2))),
-        (np.zeros((2, 65)), np.zeros((2, 65)), np.zeros((65, 65))),
+        (np.zeros((2, 129)), np.zeros((2, 129)), np.zeros((129, 129))),
     ],
 )
 def test_nonsense_is_refused(centroids: object, thresholds: object, rotation: object) -> None:
@@ -172,7 +172,7 @@ def test_nonsense_is_refused(centroids: object, thresholds: object, rotation: ob
 def test_default_vocabularies() -> None:
     vocabularies = default_vocabularies()
     assert [v.size for v in vocabularies] == [20_000] * DEFAULT_COUNT
-    assert {(v.dimension, v.bits) for v in vocabularies} == {(128, 64)}
+    assert {(v.dimension, v.bits) for v in vocabularies} == {(128, 128)}
     assert len({v.fingerprint for v in vocabularies}) == DEFAULT_COUNT
     assert default_vocabularies(1)[0].fingerprint == vocabularies[0].fingerprint
     for v in vocabularies:  # centroids of vectors of length 1

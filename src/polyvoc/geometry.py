@@ -135,6 +135,8 @@ def _verify_images(query: Sketch, segment: Segment, positions: Array, table: Arr
     """Verify images, and write the inliers of the last of them to `pairs` as far as there is room."""
     _check(query, segment, table, tolerance)
     n = len(positions)
+    if n and not 0 <= np.min(positions) <= np.max(positions) < segment.n_images:
+        raise OptionError(f"geometry: the segment has {segment.n_images} images; there is none at position {np.max(positions)}")
     found = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
     words = np.ascontiguousarray(query.words, np.int64)
     if not len(words) or not n:
@@ -165,6 +167,8 @@ def _check(query: Sketch, segment: Segment, table: Array, tolerance: float) -> N
         raise OptionError(f"tolerance={tolerance!r} should be between 0 and 1, a share of the image's long side")
     if len(query.words) != len(query.frames) or len(query.signatures) != len(query.words):
         raise OptionError(f"geometry: {len(query.words)} words, {len(query.signatures)} signatures, {len(query.frames)} places")
+    if len(query.words) and query.words.shape[1] != segment.n_vocabularies:
+        raise OptionError(f"geometry: words of {query.words.shape[1]} vocabularies where {segment.n_vocabularies} are expected")
     planes = with_planes(query.signatures, 2).shape[2] if query.signatures.shape[1] else 0
     if len(query.words) and segment.planes not in (0, planes):
         raise OptionError(f"geometry: the query has signatures of {64 * planes} bits, the images of {64 * segment.planes}")
