@@ -140,9 +140,7 @@ def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: Sear
         found = geometry.verify_images(query, engine.segments[number], np.array(positions), table)
         return {
             (number, position): Found((number, position), 0.0, int(count), float(weight), transform if count else None)
-            for position, count, weight, transform in zip(
-                positions, found.counts, found.weights, found.transforms, strict=True
-            )
+            for position, count, weight, transform in zip(positions, found.counts, found.weights, found.transforms, strict=True)
         }
 
     with threads_over(chunks, threads) as over:
