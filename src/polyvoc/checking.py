@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 CHUNK = 1 << 20  # features looked at together
 NOWHERE = np.uint32(0xFFFFFFFF)
 UNIT = 0.01  # by which halves may miss the length of a unit vector
-OPTIONAL = ("line", "evidence", "embedding")  # facts of calibrated indexes, and of those with vectors
+OPTIONAL = ("line", "evidence", "embedding", "neighbours")  # facts of indexes that were calibrated, have vectors, were linked
 
 
 def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[str]:
@@ -43,7 +43,7 @@ def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Ite
 
 
 def _damage(home: Home, numbers: list[int], progress: Progress) -> Iterator[str]:
-    parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home), _norms(home)]
+    parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home), _norms(home), _neighbours(home)]
     parts += [_segment(home, number) for number in numbers]
     seen = set()
     try:
@@ -80,6 +80,7 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "line": lambda line: line is None or SearchOptions(line=(line["a"], line["b"])) is not None,
         "evidence": lambda table: table is None or evidence.from_dict(table, "").n_vocabularies == len(catalogue.fact("sizes")),
         "embedding": lambda model: model is None or (witness.Record(**model).dimension >= 1 and len(model["fingerprint"]) > 0),
+        "neighbours": lambda graph: graph is None or 0 < graph["commit"] <= catalogue.fact("commit") and graph["pairs"] >= 0,
         "norms": lambda norms: norms is None or (0 < norms["commit"] <= catalogue.fact("commit") and "checksum" in norms),
     }
     for name, holds in plausible.items():
@@ -124,6 +125,21 @@ def _norms(home: Home) -> Iterator[str]:
         values = storage.map_array(path, np.float32, (n_images,))
         if not (np.isfinite(values) & (values >= 0)).all():
             yield f"{path} holds norms that are negative or not finite"
+
+
+def _neighbours(home: Home) -> Iterator[str]:
+    graph = home.read_graph()
+    if graph is None:
+        return
+    path = home.neighbours_file(graph.commit)
+    found = storage.file_damage(path, graph.checksum)
+    if found is not None:
+        if home.read_graph() == graph:  # else a writer has replaced it meanwhile
+            yield found
+        return
+    pairs = graph.read(path)
+    if not (np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])).all():
+        yield f"{path} holds pairs that are none"
 
 
 # -- one segment

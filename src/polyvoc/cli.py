@@ -179,6 +179,27 @@ def remove_command(
         console.write(f"{removed} removed")
 
 
+@app.command("link", epilog="Example: polyvoc link && polyvoc search query.jpg --smooth 1")
+def link_command(
+    index: IndexPath = DEFAULT_INDEX,
+    candidates: Annotated[int, typer.Option(metavar="NUMBER", help="Images that each photograph is compared with.")] = 20,
+    json: Json = False,
+) -> None:
+    """Find which photographs of an index show the same thing, for `search --smooth`; run it again after adding some."""
+    from polyvoc.index import Home
+    from polyvoc.writer import IndexWriter
+
+    Home(index).catalogue.close()  # an index that is not there should not be made
+    started = time.perf_counter()
+    with console.progress() as progress, IndexWriter.open(index) as writer:
+        pairs = writer.link(candidates, progress)
+    seconds = time.perf_counter() - started
+    if json:
+        console.write_json({"index": str(index), "pairs": pairs, "seconds": round(seconds, 3)})
+    else:
+        console.write(f"{pairs:,} pairs of photographs that show the same thing, {seconds:.1f} s")
+
+
 # -- search
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from polyvoc.scoring import Query
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.weighting import Statistics
 
+if TYPE_CHECKING:
+    from polyvoc.neighbourhood import Neighbourhood  # which searches with engines
+
 Array = npt.NDArray[Any]
 Scores = npt.NDArray[np.float32]
 MAX_VOCABULARIES = 9
@@ -29,9 +32,11 @@ MAX_VOCABULARIES = 9
 class Engine:
     """A snapshot of segments: read-only, shareable by threads. A search allocates a few bytes per image."""
 
-    def __init__(self, segments: list[Segment], sizes: Sequence[int], norms: list[Scores] | None = None) -> None:
-        """Hold the segments of one collection, and the norms of the default options if they are known."""
+    def __init__(self, segments: list[Segment], sizes: Sequence[int], norms: list[Scores] | None = None,
+                 neighbours: Neighbourhood | None = None) -> None:  # fmt: skip
+        """Hold the segments of one collection; the norms of the default options, and who is like whom, if they are known."""
         self.segments = segments
+        self.neighbours = neighbours
         self.sizes = tuple(int(size) for size in sizes)
         if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
             raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")

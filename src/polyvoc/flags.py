@@ -52,6 +52,7 @@ SEARCH_TEXTS = {
     "verify": "Candidates whose arrangement is verified, and which are then ranked anew.",
     "expansion": "Verified hits ask along: their features join the query, or change its signatures.",
     "expand": "Verified hits that ask along, at most.",
+    "smooth": "Weight of an image's verified neighbours in its score; needs 'polyvoc link'.",
     "fuse": "Hear the global embedding, too, of an index made with --embedding.",
 }
 FEATURE_TEXTS = {

@@ -1,7 +1,8 @@
 """The index: a photograph in, the photographs that show the same thing out. Read this file first.
 
 An index is a folder: `catalogue.sqlite` (what it holds; its transaction is the commit), `segments/` (the postings),
-`vocabularies/` (copies of those it was made with), `norms/` (image norms of the last commit).
+`vocabularies/` (copies of those it was made with), `norms/` (image norms of the last commit),
+`neighbours/` (pairs of images that show the same thing, if it was linked).
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import evidence, explaining, features, geometry, presets, searching, storage, witness
+from polyvoc import evidence, explaining, features, geometry, neighbourhood, presets, searching, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
 from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine, Scores
 from polyvoc.errors import DamagedError, LockedError, OptionError, VocabularyError
 from polyvoc.geometry import Frames
+from polyvoc.neighbourhood import Neighbourhood
 from polyvoc.presets import Preset
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, Explanation, FeatureOptions, Features, Floats, Hit, SearchOptions
@@ -32,7 +34,7 @@ from polyvoc.witness import Embedding
 
 Array = npt.NDArray[Any]
 Photograph = str | os.PathLike[str] | bytes | Features  # a path, the bytes of a file, or features made elsewhere
-SEGMENTS, VOCABULARIES, NORMS = "segments", "vocabularies", "norms"
+SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
 ATTEMPTS = 5  # to open while a writer commits
 
 
@@ -230,13 +232,19 @@ class Home:
             sizes = tuple(self.catalogue.fact("sizes"))
             numbers = self.catalogue.segments()
             deleted = {number: self.catalogue.deleted(number) for number in numbers}
-            norms = self.catalogue.fact("norms")
+            norms, graph = self.catalogue.fact(NORMS), self.read_graph()
             current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
         segments = [self.read_segment(number, sizes, deleted[number]) for number in numbers]
         try:
-            return Engine(segments, sizes, self._read_norms(norms, segments) if current else None)
+            known = self._read_norms(norms, segments) if current else None
+            pairs = None if graph is None else graph.read(self.neighbours_file(graph.commit))
+            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs, segments))
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
+
+    def read_graph(self) -> neighbourhood.Record | None:
+        """Give what is known of the graph of neighbours, if there is one."""
+        return neighbourhood.Record.of(self.catalogue.fact(NEIGHBOURS, required=False), self.catalogue.path)
 
     def read_line(self) -> tuple[float, float] | None:
         """Give the line of term 2 that was fitted to this index, if any was."""
@@ -269,6 +277,10 @@ class Home:
     def norms_file(self, commit: int) -> Path:
         """Give the file with the norms of a commit."""
         return self.path / NORMS / f"{commit:06d}.npy"
+
+    def neighbours_file(self, commit: int) -> Path:
+        """Give the file with the pairs of neighbours that a commit made."""
+        return self.path / NEIGHBOURS / f"{commit:06d}.npy"
 
     def vocabulary_folder(self, number: int) -> Path:
         """Give the folder of a vocabulary."""

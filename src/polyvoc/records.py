@@ -129,6 +129,7 @@ class SearchOptions:
     verify: int = 0  # candidates whose arrangement is verified, and which are then ranked anew
     expansion: Expansion = "none"  # verified hits ask along with the query: their features join it, or change its signatures
     expand: int = 5  # verified hits that do, at most
+    smooth: float = 0.0  # weight of an image's verified neighbours in its score: of an index that was linked
     fuse: bool = False  # hear the global embedding, too, of an index that was made with one
 
     def __post_init__(self) -> None:
@@ -144,6 +145,7 @@ class SearchOptions:
         _require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
         _require(self.verify >= 0, "verify", self.verify, "0 or more")
         _require(self.expand >= 1, "expand", self.expand, "at least 1")
+        _require(0 <= self.smooth < math.inf, "smooth", self.smooth, "0 or more")
         possible = self.expansion == "none" or self.verify > 0
         _require(possible, "expansion", self.expansion, "none unless hits are verified: give verify, such as 100")
         pair = len(self.line) == 2 and all(map(math.isfinite, self.line))

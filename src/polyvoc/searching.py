@@ -1,4 +1,4 @@
-"""A query against a collection, from its words to the ranking: score, verify, expand, rank.
+"""A query against a collection, from its words to the ranking: score, verify, expand, smooth, rank.
 
 Scores are arrays over all images, one per segment, from the first stage to the last; a later stage changes some of them.
 """
@@ -111,6 +111,8 @@ def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | 
 def score(engine: Engine, asked: Asked, options: SearchOptions,
           threads: int | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
     """Give the final scores of all images, one array per segment, and what was verified on the way."""
+    if options.smooth and engine.neighbours is None:
+        raise OptionError("smooth needs the neighbours of every image; find them: polyvoc link")
     options = engine.settled(options)
     at_work = _Search(engine, asked, options, threads)
     scores = at_work.scores(asked.words, asked.signatures)
@@ -118,6 +120,8 @@ def score(engine: Engine, asked: Asked, options: SearchOptions,
         first = at_work.verified(scores)
         again = at_work.expanded() if options.expansion != "none" else None
         scores = first if again is None else at_work.verified(again)
+    if options.smooth and engine.neighbours is not None:
+        scores = engine.neighbours.smoothed(scores, options.smooth)
     if options.fuse:
         scores = witness.fused(engine, scores, asked.vector, threads)
     return scores, at_work.seen

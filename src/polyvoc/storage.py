@@ -64,6 +64,15 @@ def write_array(path: Path, array: Array) -> None:
         _flush(file.fileno())
 
 
+def write_file(path: Path, array: Array) -> str:
+    """Write one array to a file that nothing refers to yet, make it survive, and give its checksum."""
+    with writing(path):
+        write_array(path, array)
+        for folder in (path.parent, path.parent.parent):  # which may be new
+            flush_path(folder)
+        return checksum(path)
+
+
 def read_meta(folder: Path) -> dict[str, Any]:
     """Read `meta.json` of a folder."""
     try:

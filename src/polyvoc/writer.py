@@ -19,13 +19,13 @@ from typing import Any, Self
 import filelock
 import numpy as np
 
-from polyvoc import collection, evidence, features, intake, storage, witness
+from polyvoc import collection, evidence, features, intake, neighbourhood, storage, witness
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.collection import Changes
 from polyvoc.embedding import Embedder
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, UnreachableError, WriteError
-from polyvoc.index import NORMS, SEGMENTS, VOCABULARIES, Home
+from polyvoc.index import NEIGHBOURS, NORMS, SEGMENTS, VOCABULARIES, Home, Index
 from polyvoc.merges import next_merge
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexReport, Problem, Progress, SearchOptions
@@ -181,6 +181,17 @@ class IndexWriter:
                               f"{len(self._sizes)}; fit one: polyvoc calibrate --index {self.home.path} --save")  # fmt: skip
         self._save_facts({"evidence": evidence.as_dict(table)})
 
+    def link(self, candidates: int = neighbourhood.CANDIDATES, progress: Progress | None = None) -> int:
+        """Find which images show the same thing, for searches that `smooth`; gives the number of pairs."""
+        self.commit()
+        with Index.open(self.home.path) as index:
+            pairs = neighbourhood.find(index.engine, index.preset("fast"), candidates, progress)
+        commit = self.catalogue.fact("commit") + 1
+        checksum = storage.write_file(self.home.neighbours_file(commit), pairs)
+        self._save_facts({NEIGHBOURS: asdict(neighbourhood.Record(commit, len(pairs), checksum))})
+        self._sweep()
+        return len(pairs)
+
     def _save_facts(self, facts: dict[str, Any]) -> None:
         self.commit()
         with self.catalogue.transaction():
@@ -294,24 +305,23 @@ class IndexWriter:
         if commit == 0 or (known is not None and known["commit"] == commit):
             return
         norms = self.home.read_engine().norms(SearchOptions())
-        path = self.home.norms_file(commit)
-        with storage.writing(path):
-            storage.write_array(path, np.concatenate([np.empty(0, np.float32), *norms]))
-            storage.flush_path(path.parent)
+        checksum = storage.write_file(self.home.norms_file(commit), np.concatenate([np.empty(0, np.float32), *norms]))
         with self.catalogue.transaction():
-            self.catalogue.put_facts({"norms": {"commit": commit, "checksum": storage.checksum(path)}})
+            self.catalogue.put_facts({"norms": {"commit": commit, "checksum": checksum}})
         self._sweep()
 
     def _sweep(self) -> None:
         """Delete what no commit refers to: remains of killed writers and of merges."""
         live = {self.home.segment_folder(number) for number in self.catalogue.segments()}
-        norms = self.catalogue.fact("norms")
+        norms, graph = self.catalogue.fact("norms"), self.home.read_graph()
         if norms is not None:
             live.add(self.home.norms_file(norms["commit"]))
+        if graph is not None:
+            live.add(self.home.neighbours_file(graph.commit))
         with storage.writing(self.home.path):
             for folder in set(_entries(self.home.path / SEGMENTS)) - live:
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in set(_entries(self.home.path / NORMS)) - live:
+            for file in {*_entries(self.home.path / NORMS), *_entries(self.home.path / NEIGHBOURS)} - live:
                 file.unlink(missing_ok=True)
 
 

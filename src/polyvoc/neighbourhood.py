@@ -1,0 +1,133 @@
+"""Who shows the same thing as whom? A graph of the images of an index, found without any query, for searches that `smooth`.
+
+Every image searches for the others; those that verification confirms are its neighbours, weighed by ln(1 + inliers). What an
+image's neighbours say for it is the mean of their scores. Images added after the graph was made are alone until the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import searching, storage
+from polyvoc.engine import Engine, Scores
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.geometry import Sketch
+from polyvoc.lookahead import count_threads, in_order
+from polyvoc.records import Progress, SearchOptions
+from polyvoc.searching import Asked, Place
+from polyvoc.segment import Segment
+
+CANDIDATES = 20  # images that each one verifies
+PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("weight", np.float32)])  # two ids, first < second; ln(1 + inliers)
+
+Pairs = npt.NDArray[np.void]  # [P] of PAIR, by their ids
+Floats = npt.NDArray[np.float64]
+
+
+# --- what neighbours say ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A graph, and the segments where its images stand now. Those that stand in none are ignored."""
+
+    pairs: Pairs
+    segments: Sequence[Segment]
+
+    def smoothed(self, scores: Sequence[Scores], share: float) -> list[Scores]:
+        """Give the mean of each score and those of its neighbours, these together with the weight `share`.
+
+        One array per segment, as `scores` are. An image without neighbours keeps its score.
+        """
+        if not scores:
+            return []
+        own = np.concatenate(scores).astype(np.float64)
+        images, neighbours, weights, totals = self._edges
+        theirs = np.bincount(images, weights * own[neighbours], len(own))
+        theirs = np.divide(theirs, totals, out=own.copy(), where=totals > 0)
+        mean = ((own + share * theirs) / (1 + share)).astype(np.float32)
+        return np.split(mean, np.cumsum([len(part) for part in scores])[:-1])
+
+    @cached_property
+    def _edges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]:
+        """Give image and neighbour of every pair, both ways [2 P], as places in all segments joined; weights; sums [N]."""
+        ids = np.concatenate([np.empty(0, np.int64), *(segment.ids for segment in self.segments)])
+        starts = np.cumsum([0, *(segment.n_images for segment in self.segments)])
+        live = [first + part.live_positions() for first, part in zip(starts, self.segments, strict=False)]
+        places = np.concatenate([np.empty(0, np.int64), *live])
+        places = places[np.argsort(ids[places])]
+        known = self.pairs[np.isin(self.pairs["first"], ids[places]) & np.isin(self.pairs["second"], ids[places])]
+        first, second = (places[np.searchsorted(ids[places], known[name])] for name in ("first", "second"))
+        images, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
+        return images, np.concatenate([second, first]), weights, np.bincount(images, weights, len(ids))
+
+
+# --- who they are -------------------------------------------------------------------------------------------------------------
+
+
+def find(engine: Engine, options: SearchOptions, candidates: int = CANDIDATES, progress: Progress | None = None) -> Pairs:
+    """Let every image search for the others, and give the pairs that verification confirms either way."""
+    if candidates < 1:
+        raise OptionError(f"candidates={candidates!r} should be at least 1")
+    options = replace(options, top=candidates + 1)  # and itself
+    places = [(number, int(at)) for number, segment in enumerate(engine.segments) for at in segment.live_positions()]
+    searches = in_order(lambda place: _confirmed(engine, place, options), places, count_threads(None), "polyvoc-link")
+    inliers: dict[tuple[int, int], int] = {}
+    try:
+        for done, (place, confirmed) in enumerate(searches, start=1):
+            image = engine.image_at(place)
+            for other, count in confirmed.items():
+                pair = min(image, other), max(image, other)
+                inliers[pair] = max(count, inliers.get(pair, 0))
+            if progress is not None:
+                progress("linking", done, len(places))
+    finally:
+        searches.close()
+    return np.array([(*pair, np.log1p(count)) for pair, count in sorted(inliers.items())], PAIR)
+
+
+def _confirmed(engine: Engine, place: Place, options: SearchOptions) -> dict[int, int]:
+    """Give the images that show what the one at a place shows, and the inliers of each."""
+    sketch = Sketch.of(engine.segments[place[0]], place[1])
+    signatures = sketch.signatures if sketch.signatures.shape[1] else None
+    hits = searching.search(engine, Asked(sketch.words, signatures), options, threads=1)
+    others = [hit.place for hit in hits if hit.place != place][: options.top - 1]
+    seen = searching.verify(engine, sketch, others, options, threads=1).values()
+    trusted = [one for one in seen if one.inliers >= searching.LEAST and one.weight >= searching.TRUSTED]
+    return {engine.image_at(one.place): one.inliers for one in trusted}
+
+
+# --- where they are kept ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the catalogue of an index holds of its graph: the fact "neighbours"."""
+
+    commit: int  # that made it; its file is named after it
+    pairs: int
+    checksum: str
+
+    @classmethod
+    def of(cls, fact: Any, source: Path) -> Self | None:
+        """Read it from a catalogue's fact; None if nobody made a graph."""
+        if fact is None:
+            return None
+        try:
+            found = cls(**fact)
+        except TypeError:
+            found = None
+        if found is None or not (isinstance(found.commit, int) and isinstance(found.pairs, int) and found.pairs >= 0):
+            raise DamagedError(f"{source}: the fact 'neighbours' cannot be {fact!r}; run 'polyvoc check'")
+        return found
+
+    def read(self, path: Path) -> Pairs:
+        """Map the pairs from their file."""
+        return storage.map_array(path, PAIR, (self.pairs,))

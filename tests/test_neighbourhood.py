@@ -1,0 +1,229 @@
+"""Images that show the same thing as others: who is a neighbour of whom, what it adds to a score, and what must not matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import answer, refuse, run
+from polyvoc import neighbourhood, presets, searching
+from polyvoc.checking import check
+from polyvoc.engine import Engine
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index import Index
+from polyvoc.neighbourhood import PAIR, Neighbourhood, Pairs
+from polyvoc.segment import Segment
+from polyvoc.writer import IndexWriter
+from samples import unflushed
+from scenes import SIZES, Picture, engine_of, joined, picture, seen_again
+
+__all__ = ["unflushed"]
+
+
+def things(seed: int = 0, bits: int = 64) -> list[Picture]:
+    """Give ten images: 0, 1 and 2 show one thing, 3 and 4 another, the rest nothing that others show."""
+    rng = np.random.default_rng([17, seed])
+    one, other = picture(rng, 60, bits), picture(rng, 60, bits)
+    again = [joined(seen_again(rng, thing), picture(rng, 10, bits)) for thing in (one, one, other)]
+    return [one, again[0], again[1], other, again[2], *(picture(rng, 60, bits) for _ in range(5))]
+
+
+def found(engine: Engine, bits: int = 64, candidates: int = 5) -> Pairs:
+    return neighbourhood.find(engine, presets.preset("fast", bits), candidates)
+
+
+def ends(pairs: Pairs) -> list[tuple[int, int]]:
+    return list(zip(pairs["first"].tolist(), pairs["second"].tolist(), strict=True))
+
+
+def linked(segments: list[Segment], pairs: Pairs) -> Engine:
+    return Engine(segments, SIZES, neighbours=Neighbourhood(pairs, segments))
+
+
+def pairs_of(*rows: tuple[int, int, float]) -> Pairs:
+    return np.array(list(rows), PAIR)
+
+
+def parts(*values: Sequence[float]) -> list[np.ndarray]:
+    return [np.array(part, np.float32) for part in values]
+
+
+# -- what it adds to a score
+
+
+def test_the_formula_by_hand() -> None:
+    segments = engine_of(things()[:4], 2).segments  # images 0, 1 | 2, 3
+    graph = Neighbourhood(pairs_of((0, 1, 1.0), (0, 2, 3.0)), segments)
+    first, second = graph.smoothed(parts([8.0, 4.0], [0.0, 5.0]), 0.5)
+    # image 0: neighbours 1 and 2 say (1 * 4 + 3 * 0) / (1 + 3) = 1; images 1 and 2: image 0 says 8; image 3 has nobody.
+    np.testing.assert_allclose(first, [(8 + 0.5 * 1) / 1.5, (4 + 0.5 * 8) / 1.5], rtol=1e-6)
+    np.testing.assert_allclose(second, [(0 + 0.5 * 8) / 1.5, 5.0], rtol=1e-6)
+    assert first.dtype == second.dtype == np.float32
+
+
+def test_images_without_neighbours_keep_their_scores_exactly() -> None:
+    segments = engine_of(things(), 3).segments
+    before = [np.random.default_rng(s).random(part.n_images).astype(np.float32) for s, part in enumerate(segments)]
+    for share in (0.1, 1.0, 7.3):
+        after = Neighbourhood(pairs_of(), segments).smoothed(before, share)
+        assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_a_search_is_smoothed_last() -> None:
+    images = things(1)
+    segments = engine_of(images).segments
+    engine = linked(segments, found(engine_of(images)))
+    options = replace(presets.preset("best", 64), top=10)
+    plain, _ = searching.score(engine, images[0].asked, options)
+    told, _ = searching.score(engine, images[0].asked, replace(options, smooth=1.0))
+    assert engine.neighbours is not None
+    assert np.array_equal(told[0], engine.neighbours.smoothed(plain, 1.0)[0])
+    assert not np.array_equal(told[0], plain[0])
+
+
+# -- who is a neighbour
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+@pytest.mark.parametrize("seed", range(3))
+def test_those_that_show_the_same_thing_are_neighbours(seed: int, bits: int) -> None:
+    engine = engine_of(things(seed, bits))
+    pairs = found(engine, bits)
+    assert ends(pairs) == [(0, 1), (0, 2), (1, 2), (3, 4)]
+    seen = searching.verify(engine, things(seed, bits)[3].asked.sketch, [(0, 4)], presets.preset("fast", bits))
+    assert pairs["weight"][3] >= np.float32(math.log1p(seen[0, 4].inliers))  # the better of both directions
+    assert pairs["weight"].min() >= math.log1p(searching.LEAST)
+
+
+def test_segments_do_not_matter() -> None:
+    images = things(2)
+    expected = found(engine_of(images))
+    scores = np.random.default_rng(3).random(len(images)).astype(np.float32)
+    whole = Neighbourhood(expected, engine_of(images).segments).smoothed([scores], 0.7)[0]
+    for segment_images in (1, 3, 7):
+        engine = engine_of(images, segment_images)
+        assert np.array_equal(found(engine), expected)
+        split = np.split(scores, np.cumsum([segment.n_images for segment in engine.segments])[:-1])
+        assert np.array_equal(np.concatenate(Neighbourhood(expected, engine.segments).smoothed(split, 0.7)), whole)
+
+
+def test_removed_images_are_neither_asked_nor_heard() -> None:
+    whole = engine_of(things())
+    pairs = found(whole)
+    segments = [whole.segments[0].without([1, 3])]
+    assert ends(found(Engine(segments, SIZES))) == [(0, 2)]
+    scores = parts([1, 0, 2, 0, 4, 5, 5, 5, 5, 5])
+    np.testing.assert_allclose(Neighbourhood(pairs, segments).smoothed(scores, 1.0)[0], [1.5, 0, 1.5, 0, 4, 5, 5, 5, 5, 5])
+
+
+def test_images_added_later_are_alone() -> None:
+    pairs = found(engine_of(things()[:2]))
+    scores = parts([2, 4, 6, 8, 1, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(
+        Neighbourhood(pairs, engine_of(things()).segments).smoothed(scores, 1.0)[0], [3, 3, 6, 8, 1, 1, 1, 1, 1, 1]
+    )
+
+
+def test_nothing_has_no_neighbours() -> None:
+    assert len(found(Engine([], SIZES), 0)) == 0
+    assert Neighbourhood(pairs_of(), []).smoothed([], 1.0) == []
+    assert len(found(engine_of([picture(np.random.default_rng(0), 0)]), 0)) == 0
+
+
+def test_what_cannot_be_is_one_line() -> None:
+    engine = engine_of(things())
+    with pytest.raises(OptionError, match="candidates=0 should be at least 1"):
+        found(engine, candidates=0)
+    with pytest.raises(OptionError, match=r"^smooth needs the neighbours of every image; find them: polyvoc link$"):
+        searching.score(engine, things()[0].asked, replace(presets.preset("fast", 64), smooth=1.0))
+    for odd in (-0.5, math.inf, math.nan):
+        with pytest.raises(OptionError, match="smooth="):
+            replace(presets.preset("fast", 64), smooth=odd)
+
+
+# -- on the disk
+
+
+def graph(path: Path) -> Pairs:
+    with Index.open(path) as index:
+        assert index.engine.neighbours is not None
+        return np.array(index.engine.neighbours.pairs)
+
+
+def test_link_finds_the_views_of_each_scene_and_search_hears_them(index_path: Path, photographs: Path) -> None:
+    asked = ("search", photographs / "wall-b.jpg", "--index", index_path, "--smooth", 1)
+    assert "polyvoc link" in refuse(*asked)
+    told = answer("link", "--index", index_path)
+    assert (told["index"], told["pairs"]) == (str(index_path), 12)  # of 4 scenes in 3 views
+    with Index.open(index_path) as index:
+        scene = {row.image: Path(row.path).name.split("-")[0] for row in index.images()}
+        expected = neighbourhood.find(index.engine, index.preset("fast"), neighbourhood.CANDIDATES)
+    saved = graph(index_path)
+    assert all(scene[first] == scene[second] for first, second in ends(saved))
+    assert np.array_equal(saved, expected)  # saved = loaded
+    smooth, plain = answer(*asked), answer(*asked[:4])
+    assert {hit["score"] for hit in smooth["hits"][:3]} != {hit["score"] for hit in plain["hits"][:3]}
+    assert {Path(hit["path"]).name[:4] for hit in smooth["hits"][:3]} == {"wall"}
+    assert list(check(index_path)) == []
+
+
+def test_link_twice_is_once(index_path: Path) -> None:
+    counts, graphs = [], []
+    for _ in range(2):
+        with IndexWriter.open(index_path) as writer:
+            counts.append(writer.link())
+        graphs.append(graph(index_path))
+        assert len(list((index_path / "neighbours").iterdir())) == 1
+    assert counts[0] == counts[1] == len(graphs[0])
+    assert np.array_equal(*graphs)
+
+
+def test_progress_is_told(index_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    with IndexWriter.open(index_path) as writer:
+        writer.link(3, lambda *step: told.append(step))
+    assert told == [("linking", done, 12) for done in range(1, 13)]
+
+
+def test_the_graph_stays_while_the_index_changes(index_path: Path, photographs: Path) -> None:
+    run("link", "--index", index_path)
+    before = graph(index_path)
+    assert answer("remove", photographs / "wall-a.jpg", "--index", index_path)["removed"] == 1
+    assert np.array_equal(graph(index_path), before)  # what is removed is not heard
+    hits = answer("search", photographs / "wall-b.jpg", "--index", index_path, "--smooth", 1)["hits"]
+    assert "wall-a.jpg" not in {Path(hit["path"]).name for hit in hits}
+    assert answer("link", "--index", index_path)["pairs"] == 10
+    assert list(check(index_path)) == []
+
+
+def test_what_is_damaged_is_one_line(index_path: Path) -> None:
+    run("link", "--index", index_path)
+    (file,) = (index_path / "neighbours").iterdir()
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    assert list(check(index_path)) == [f"{file} is damaged: its checksum differs from the one recorded"]
+    file.unlink()
+    assert list(check(index_path)) == [f"{file} is missing"]
+    with pytest.raises(DamagedError, match="neighbours"):
+        Index.open(index_path)
+
+
+@pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {"commit": 99, "pairs": 1, "checksum": ""}])
+def test_a_record_that_cannot_be_is_one_line(index_path: Path, odd: object) -> None:
+    with IndexWriter.open(index_path) as writer, writer.catalogue.transaction():
+        writer.catalogue.put_facts({"neighbours": odd})
+        writer.catalogue.count_commit()
+        writer._sweep = lambda: None  # type: ignore[method-assign]  # it would say so, too
+    assert any("the fact 'neighbours' cannot be" in line for line in check(index_path))
+    with pytest.raises(DamagedError, match="neighbours"):
+        Index.open(index_path)
+
+
+def test_the_command_refuses(tmp_path: Path) -> None:
+    assert "does not exist" in refuse("link", "--index", tmp_path / "none.polyvoc")
+    assert not (tmp_path / "none.polyvoc").exists()
