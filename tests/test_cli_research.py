@@ -66,14 +66,16 @@ def test_every_rule_and_every_question(
     assert (told["dataset"], told["questions"], told["sizes"], told["problems"]) == (name, asked, [300, 300], [])
     assert len(told["names"]) == asked and told["features"] > 1000
     assert [rule["rule"] for rule in told["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
-    assert len(told["rules"]) == 20
+    assert len(told["rules"]) == 23
+    assert [rule["rule"] for rule in told["rules"]][20:] == ["preset fast", "preset default", "preset best"]
     for rule in told["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
         assert rule["value"] == pytest.approx(sum(rule["queries"]) / asked)
         assert rule["measures"][measure] == rule["queries"] and "R@1" in rule["measures"]
         low, high = rule["interval"]
         assert low <= rule["value"] <= high
-        assert (rule["gain_over_b1"] is None) == (rule["options"]["merge"] == "b1")
+        alone = rule["options"]["merge"] == "b1" or rule["rule"].startswith("preset")  # presets have no like
+        assert (rule["gain_over_b1"] is None) == alone
     base, mine = told["rules"][1], told["rules"][4]
     assert mine["gain_over_b1"]["mean"] == pytest.approx(mine["value"] - base["value"])
 
@@ -167,7 +169,7 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(datasets: Path, words: 
     assert "no such folder; expected one with 100000.jpg" in refuse(
         "evaluate", "holidays", tmp_path / "away", "--cache", tmp_path
     )
-    assert "merge='b3' should be one of posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
+    assert "merge='b3' should be one of likelihood, posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
     assert "hamming='far' should be a number or none" in refuse(*holidays, "--hamming", "far")
     assert "burstiness='much' should be one of" in refuse(*holidays, "--burstiness", "much")
     assert "n=0 should be at least 1" in refuse(*holidays, "--questions", 0)

@@ -43,7 +43,8 @@ def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Ite
 
 
 def _damage(home: Home, numbers: list[int], progress: Progress) -> Iterator[str]:
-    parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home), _norms(home), _neighbours(home)]
+    parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home)]
+    parts += [_norms(home), _neighbours(home)]
     parts += [_segment(home, number) for number in numbers]
     seen = set()
     try:
@@ -80,7 +81,7 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "line": lambda line: line is None or SearchOptions(line=(line["a"], line["b"])) is not None,
         "evidence": lambda table: table is None or evidence.from_dict(table, "").n_vocabularies == len(catalogue.fact("sizes")),
         "embedding": lambda model: model is None or (witness.Record(**model).dimension >= 1 and len(model["fingerprint"]) > 0),
-        "neighbours": lambda graph: graph is None or 0 < graph["commit"] <= catalogue.fact("commit") and graph["pairs"] >= 0,
+        "neighbours": lambda graph: graph is None or (0 < graph["commit"] <= catalogue.fact("commit") and graph["pairs"] >= 0),
         "norms": lambda norms: norms is None or (0 < norms["commit"] <= catalogue.fact("commit") and "checksum" in norms),
     }
     for name, holds in plausible.items():

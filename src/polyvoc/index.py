@@ -226,13 +226,13 @@ class Home:
         if "catalogue" in vars(self):
             self.catalogue.close()
 
-    def read_engine(self) -> Engine:
-        """Map the segments of the last commit."""
+    def read_engine(self, linked: bool = True) -> Engine:
+        """Map the segments of the last commit, and their graph unless it does not matter."""
         with self.catalogue.snapshot():
             sizes = tuple(self.catalogue.fact("sizes"))
             numbers = self.catalogue.segments()
             deleted = {number: self.catalogue.deleted(number) for number in numbers}
-            norms, graph = self.catalogue.fact(NORMS), self.read_graph()
+            norms, graph = self.catalogue.fact(NORMS), self.read_graph() if linked else None
             current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
         segments = [self.read_segment(number, sizes, deleted[number]) for number in numbers]
         try:

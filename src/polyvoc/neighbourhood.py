@@ -66,7 +66,8 @@ class Neighbourhood:
         known = self.pairs[np.isin(self.pairs["first"], ids[places]) & np.isin(self.pairs["second"], ids[places])]
         first, second = (places[np.searchsorted(ids[places], known[name])] for name in ("first", "second"))
         images, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
-        return images, np.concatenate([second, first]), weights, np.bincount(images, weights, len(ids))
+        totals = np.asarray(np.bincount(images, weights, len(ids)), np.float64)
+        return images, np.concatenate([second, first]), weights, totals
 
 
 # --- who they are -------------------------------------------------------------------------------------------------------------

@@ -184,8 +184,8 @@ class IndexWriter:
     def link(self, candidates: int = neighbourhood.CANDIDATES, progress: Progress | None = None) -> int:
         """Find which images show the same thing, for searches that `smooth`; gives the number of pairs."""
         self.commit()
-        with Index.open(self.home.path) as index:
-            pairs = neighbourhood.find(index.engine, index.preset("fast"), candidates, progress)
+        index = Index(self.home.read_engine(linked=False), self.home, self.home.read_line(), self.home.read_evidence())
+        pairs = neighbourhood.find(index.engine, index.preset("fast"), candidates, progress)
         commit = self.catalogue.fact("commit") + 1
         checksum = storage.write_file(self.home.neighbours_file(commit), pairs)
         self._save_facts({NEIGHBOURS: asdict(neighbourhood.Record(commit, len(pairs), checksum))})
@@ -304,7 +304,7 @@ class IndexWriter:
         known, commit = self.catalogue.fact("norms"), self.catalogue.fact("commit")
         if commit == 0 or (known is not None and known["commit"] == commit):
             return
-        norms = self.home.read_engine().norms(SearchOptions())
+        norms = self.home.read_engine(linked=False).norms(SearchOptions())
         checksum = storage.write_file(self.home.norms_file(commit), np.concatenate([np.empty(0, np.float32), *norms]))
         with self.catalogue.transaction():
             self.catalogue.put_facts({"norms": {"commit": commit, "checksum": checksum}})
