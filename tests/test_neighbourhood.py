@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from commands import answer, refuse, run
-from polyvoc import neighbourhood, presets, searching
+from polyvoc import neighbourhood, presets, searching, storage
 from polyvoc.catalogue import Catalogue
 from polyvoc.checking import check
+from polyvoc.cli import app
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
-from polyvoc.neighbourhood import PAIR, Neighbourhood, Pairs
+from polyvoc.neighbourhood import PAIR, Neighbourhood, Pairs, Record
 from polyvoc.segment import Segment
 from polyvoc.writer import IndexWriter
 from samples import unflushed
@@ -156,6 +158,13 @@ def graph(path: Path) -> Pairs:
         return np.array(index.engine.neighbours.pairs)
 
 
+def put_fact(path: Path, value: object) -> None:
+    catalogue = Catalogue.open(path, writable=True)
+    with catalogue.transaction():
+        catalogue.put_facts({"neighbours": value})
+    catalogue.close()
+
+
 def test_link_finds_the_views_of_each_scene_and_search_hears_them(index_path: Path, photographs: Path) -> None:
     asked = ("search", photographs / "wall-b.jpg", "--index", index_path, "--smooth", 1)
     assert "polyvoc link" in refuse(*asked)
@@ -216,17 +225,40 @@ def test_what_is_damaged_is_one_line_and_made_anew(index_path: Path) -> None:
     assert list(check(index_path)) == []
 
 
+@pytest.mark.parametrize("row", [(2, 1, 3.0), (1, 1, 3.0), (1, 2, 0.0), (1, 2, math.nan)])
+def test_pairs_that_cannot_be_are_found(index_path: Path, row: tuple[int, int, float]) -> None:
+    file = index_path / "neighbours" / "000001.npy"
+    record = Record(1, 1, storage.write_file(file, pairs_of(row)))
+    put_fact(index_path, asdict(record))
+    assert list(check(index_path)) == [f"{file} holds pairs that are out of order or have no weight"]
+
+
+def test_an_interrupt_leaves_what_was(index_path: Path) -> None:
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), IndexWriter.open(index_path) as writer:
+        writer.link(progress=interrupt)
+    assert not (index_path / "neighbours").exists()
+    with Index.open(index_path) as index:
+        assert index.engine.neighbours is None
+
+
 @pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {"commit": 99, "pairs": 1, "checksum": ""}])
 def test_a_record_that_cannot_be_is_one_line(index_path: Path, odd: object) -> None:
-    catalogue = Catalogue.open(index_path, writable=True)
-    with catalogue.transaction():
-        catalogue.put_facts({"neighbours": odd})
-    catalogue.close()
+    put_fact(index_path, odd)
     assert any("the fact 'neighbours' cannot be" in line for line in check(index_path))
     with pytest.raises(DamagedError, match="neighbours"):
         Index.open(index_path)
 
 
-def test_the_command_refuses(tmp_path: Path) -> None:
+def test_the_command_has_the_default_of_the_library() -> None:
+    (option,) = (p for p in typer.main.get_command(app).commands["link"].params if p.name == "candidates")  # type: ignore[attr-defined]
+    assert option.default == neighbourhood.CANDIDATES
+
+
+def test_the_command_refuses(index_path: Path, tmp_path: Path) -> None:
+    assert "candidates=0 should be at least 1" in refuse("link", "--candidates", 0, "--index", index_path)
     assert "does not exist" in refuse("link", "--index", tmp_path / "none.polyvoc")
     assert not (tmp_path / "none.polyvoc").exists()

@@ -140,7 +140,7 @@ def _neighbours(home: Home) -> Iterator[str]:
         return
     pairs = graph.read(path)
     if not (np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])).all():
-        yield f"{path} holds pairs that are none"
+        yield f"{path} holds pairs that are out of order or have no weight"
 
 
 # -- one segment
