@@ -50,7 +50,7 @@ def cumulative() -> list[Way]:
         Way("best match of each query feature", SCORE, ALL, 64),
         Way("128 bits", SCORE),
         Way("verification of 200", CHECKED),
-        Way("expansion: average, 5 hits", BEST),
+        Way("expansion by 5 hits, average", BEST),
     ]
 
 
@@ -84,9 +84,9 @@ def expansion() -> list[Way]:
     """What verified hits add to the query. The first is the base."""
     ways = [Way("not expanded (verify 200)", CHECKED)]
     for kind in ("average", "hamming"):
-        ways += [Way(f"{kind}, {count} hits", replace(CHECKED, expansion=kind, expand=count)) for count in (1, 3, 5, 10)]
-    ways += [Way(f"average, 5 hits of {least} nats", BEST, constants={"TRUSTED": least}) for least in (10, 15, 30)]
-    ways.append(Way("average, 5 hits, verify 100", replace(BEST, verify=100)))
+        ways += [Way(f"{kind}, hits: {count}", replace(CHECKED, expansion=kind, expand=count)) for count in (1, 3, 5, 10)]
+    ways += [Way(f"average, hits: 5 of {least} nats", BEST, constants={"TRUSTED": least}) for least in (10, 15, 30)]
+    ways.append(Way("average, hits: 5, verify 100", replace(BEST, verify=100)))
     return ways
 
 
@@ -118,9 +118,9 @@ def weighed(ground: Ground) -> dict[str, Any]:
             nats[position] = found.weight
         for proof, one in tried.items():
             one.values.append(ground.judged(question, scores * (1 + np.log1p(nats / proof))))
-    return {
-        f"{proof:g} nats": ground.entry(one, None if proof == PROOFS[0] else tried[PROOFS[0]]) for proof, one in tried.items()
-    }
+    base = tried.pop(math.inf)
+    found = {"not verified": ground.entry(base, None)}
+    return found | {f"nats: {proof:g}": ground.entry(one, base) for proof, one in tried.items()}
 
 
 def shared(ground: Ground) -> dict[str, Any]:

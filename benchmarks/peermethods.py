@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps
 
-from polyvoc import Index, IndexWriter, default_vocabularies
+from polyvoc import Index, IndexWriter, default_vocabularies, presets
 from polyvoc.images import read_grey
 from polyvoc.lab import datasets
 from polyvoc.lab.cache import digest
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.lab.lifelike import bytes_per_feature
 from polyvoc.lab.workbench import Workbench
-from polyvoc.records import FeatureOptions, Features, Floats, SearchOptions, TrainOptions
+from polyvoc.records import Evidence, FeatureOptions, Features, Floats, SearchOptions, TrainOptions
 from polyvoc.training import train
 
 THREADS = 2
@@ -28,7 +28,7 @@ SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as f
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
 # Number of vocabularies and options; the last one is what every peer is compared with.
-PRESETS = {"polyvoc default": (3, SearchOptions(merge="bayes", hamming=24))}
+PRESETS = {"polyvoc fast": (3, presets.FAST), "polyvoc default": (3, presets.DEFAULT), "polyvoc best": (3, presets.BEST)}
 ASMK = {  # binary, idf, words per query feature
     "asmk, default": (True, False, 5),
     "asmk, idf": (True, True, 5),
@@ -49,6 +49,7 @@ class Collection:
 
     dataset: datasets.Dataset
     store: FeatureStore
+    evidence: Evidence  # fitted on another dataset
 
     @property
     def queries(self) -> list[int]:
@@ -149,7 +150,8 @@ def polyvoc_methods(collection: Collection, training: Training, work: Path) -> I
                 for number, features in enumerate(collection.features):
                     writer.add(str(number), features)
             indexes[count] = Index.open(work / f"{count}.polyvoc")
-        yield name, Polyvoc(collection, indexes[count], options, count * training.words_seconds)
+        evidence = collection.evidence if options.signed else None
+        yield name, Polyvoc(collection, indexes[count], replace(options, evidence=evidence), count * training.words_seconds)
 
 
 # ------------------------------------------------------------------------------------------------ asmk

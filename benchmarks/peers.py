@@ -12,6 +12,7 @@ what else the machine does hits all alike; a query's time is that of quantisatio
 - pycolmap: its own vocabulary of as many words, one round of ten iterations on 800,000 descriptors (its defaults, three rounds of a
   hundred, would take a day); descriptors as COLMAP stores them, bytes of 512 x. Its `VisualIndex.query` computes the answer and
   loses it in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.
+- polyvoc: the presets, with tables of evidence that were fitted on the other set.
 - perceptual hash: 64 bits of a DCT (`imagehash.phash`).
 """
 
@@ -41,7 +42,8 @@ from peermethods import (
     hash_methods,
     polyvoc_methods,
 )
-from polyvoc.lab import datasets, evaluation
+from polyvoc import default_vocabularies
+from polyvoc.lab import datasets, evaluation, likelihood
 from polyvoc.lab.cache import default_cache
 from polyvoc.lab.measures import MEASURES, Interval
 from polyvoc.lab.workbench import Workbench
@@ -132,10 +134,12 @@ def main() -> None:
     arguments = parser.parse_args()
     training = Training(Workbench(arguments.cache), arguments.training)
     result: dict[str, Any] = {"packages": versions(), "threads": THREADS, "words": WORDS, "sets": {}}
-    for name, folder in SETS.items():
-        dataset = datasets.READERS[name](arguments.data / folder)
-        dataset = datasets.first_questions(dataset, arguments.questions or len(dataset.questions))
-        collection = Collection(dataset, training.workbench.store(dataset.images))
+    read = {name: datasets.READERS[name](arguments.data / folder) for name, folder in SETS.items()}
+    for name, whole in read.items():
+        dataset = datasets.first_questions(whole, arguments.questions or len(whole.questions))
+        others = next(other for key, other in read.items() if key != name)
+        counted = likelihood.tally(training.workbench.bench(others, default_vocabularies()))
+        collection = Collection(dataset, training.workbench.store(dataset.images), likelihood.fit(counted))
         with tempfile.TemporaryDirectory() as work:
             methods, missing = all_methods(collection, training, Path(work))
             measured = run(collection, methods)

@@ -75,8 +75,8 @@ def accuracy() -> str:
 def components() -> str:
     """From the simplest search to the best, each component beside the step before."""
     measured = result("components")
-    note = ("In brackets the difference to the row above with its 95 % bootstrap interval, bold if that leaves out zero; time: scoring, verifying and "
-            f"expanding a query on Holidays, median, beside that of the row above; {where(measured)}.")  # fmt: skip
+    note = ("In brackets the difference to the row above with its 95 % bootstrap interval, bold if that leaves out zero. ms: processor time of scoring, "
+            f"verifying and expanding a query of Holidays, median, and how many times that of the row above; {where(measured)}.")  # fmt: skip
     return markdown(["search", *SETS.values(), "ms", "times"], steps(measured, "cumulative")) + "\n\n" + note
 
 
@@ -92,11 +92,8 @@ def alternatives() -> str:
     )
     fused = markdown(["ranking", *SETS.values()], steps(measured, "fusion"))
     parts.append(f"**A global embedding beside the local features**\n\n{fused}")
-    note = (
-        "Differences: to the first row of each table; of the fused ranking: to the better of its two parts. "
-        + where(measured)
-        + "."
-    )
+    note = ("Differences: to the first row of each table; of the fused ranking: to the better of its two parts. ms: processor time on Holidays, and how many "
+            f"times that of the first row; {where(measured)}.")  # fmt: skip
     return "\n\n".join([*parts, note])
 
 
