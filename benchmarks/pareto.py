@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,30 +74,25 @@ def front(points: Sequence[dict[str, Any]], cost: str, name: str) -> list[str]:
 
 
 def plot(result: dict[str, Any]) -> Figure:
-    """Both measures against bytes and against milliseconds; the front is named."""
+    """Both measures against bytes and against milliseconds, for searches with signatures; the front says which vocabularies."""
+    signed = [point for point in result["points"] if point["bits"]]
     panels = []
     for name, measure in MEASURES.items():
-        for cost, unit in (("bytes", "bytes per feature"), ("ms", "milliseconds per query")):
-            at = {
-                point["name"]: (point["sets"][name][cost], point["sets"][name]["value"]["mean"]) for point in result["points"]
-            }
-            series = []
-            for bits in (0, 64, 128):
-                for stage, told in (("scores", "scores alone"), ("verified", "verified")):
-                    chosen = [
-                        p["name"]
-                        for p in result["points"]
-                        if p["bits"] == bits and (p["stage"] == "scores") == (stage == "scores")
-                    ]
-                    x, y = zip(*(at[one] for one in chosen), strict=True)
-                    series.append(Series(f"{bits} bits, {told}" if bits else f"no signatures, {told}", x, y, style="points"))
-            best = result["fronts"][name][cost]
-            x, y = zip(*(at[one] for one in best), strict=True)
-            labels = [one.replace(" bits, scores", "").replace(" bits,", "") for one in best]
-            series.append(Series("best for its cost", x, y, style="paper", labels=labels))
+        for cost, unit in (("bytes", "bytes per feature"), ("ms", "milliseconds of one core per query")):
+            best = front(signed, cost, name)
+            at = {point["name"]: (point["sets"][name][cost], point["sets"][name]["value"]["mean"]) for point in signed}
+            series = [_series("best for its cost", [at[one] for one in best], [one.split(",")[0] for one in best])]
+            for bits, stage in product((64, 128), ("scores", "verified", "expanded")):
+                places = [at[point["name"]] for point in signed if (point["bits"], point["stage"]) == (bits, stage)]
+                series.append(_series(f"{bits} bits, {stage}", places))
             panels.append(Panel(unit, measure, series, xscale="log"))
-    note = "Named points: vocabularies and bits; verified: 200 candidates; expanded: with 5 verified hits."
+    note = "verified: the best 200; expanded: by 5 of them. Without signatures all searches lie below; benchmarks/results/pareto.json has them."
     return Figure("Where does the next byte, the next millisecond help most?", panels, note)
+
+
+def _series(name: str, places: Sequence[tuple[float, float]], labels: Sequence[str] = ()) -> Series:
+    x, y = zip(*places, strict=True)
+    return Series(name, x, y, style="paper" if labels else "points", labels=labels)
 
 
 def main() -> None:

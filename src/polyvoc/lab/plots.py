@@ -263,9 +263,10 @@ def _draw(axes: Axes, series: Series, pen: _Pen, named: bool) -> Artist:
         (artist,) = axes.plot(x, y, color=pen.colour, markeredgewidth=0, drawstyle=shape, **look)
     if series.low:
         _interval(axes, series, x, pen)
-    for place, value, label in zip(x, y, series.labels, strict=False):
-        if label and not math.isnan(value):
-            axes.annotate(_short(label, 40), (place, value), (5, -9), textcoords="offset points", fontsize=8.5)
+    for number, (place, value, label) in enumerate(zip(x, y, series.labels, strict=False)):
+        if label and not math.isnan(value):  # in turns below and above, so that neighbours do not run into each other
+            shift, side = ((5, -9), "left") if number % 2 == 0 else ((-5, 6), "right")
+            axes.annotate(_short(label, 40), (place, value), shift, textcoords="offset points", fontsize=8.5, ha=side)
     return artist
 
 
