@@ -86,7 +86,7 @@ def plot(result: dict[str, Any]) -> Figure:
                 places = [at[point["name"]] for point in signed if (point["bits"], point["stage"]) == (bits, stage)]
                 series.append(_series(f"{bits} bits, {stage}", places))
             panels.append(Panel(unit, measure, series, xscale="log"))
-    note = "verified: the best 200; expanded: by 5 of them. Without signatures all searches lie below; benchmarks/results/pareto.json has them."
+    note = "verified: the best 200; expanded: by 5 of them. Searches without signatures are left out; benchmarks/results/pareto.json has them."
     return Figure("Where does the next byte, the next millisecond help most?", panels, note)
 
 

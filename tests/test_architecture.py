@@ -15,7 +15,7 @@ import polyvoc
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "polyvoc"
 DOORS = {
-    "cv2": {"features", "geometry"},
+    "cv2": {"features"},
     "faiss": set(),
     "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},

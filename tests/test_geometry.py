@@ -151,21 +151,18 @@ def test_most_matches_may_be_wrong() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), degrees=st.floats(-180, 180), octaves=st.floats(-2, 2), stretch=st.floats(0.85, 1.18))
-def test_any_moderate_transform_is_found(seed: int, degrees: float, octaves: float, stretch: float) -> None:
+@given(seed=st.integers(0, 10_000), degrees=st.floats(-180, 180), octaves=st.floats(-2, 2), stretch=st.floats(0.7, 1.4))
+def test_any_plausible_transform_is_found(seed: int, degrees: float, octaves: float, stretch: float) -> None:
     turned = rotation(degrees, 2**octaves) @ np.diag([stretch, 1 / stretch])
     case = plant(turned, seed=seed, noise=0.002 * SIDE * 2**octaves)
     assert_found(case, verified(case.query, case.image), share=0.8, error=0.03)
 
 
-@pytest.mark.parametrize(("stretch", "share"), [(1.4, 0.9), (1.6, 0.8)])
-def test_most_transforms_that_stretch_much_are_found(stretch: float, share: float) -> None:
-    found = 0  # a similarity, which every hypothesis is, then holds for a part of the image only: some are missed
+def test_transforms_that_stretch_much_are_found() -> None:
+    """A similarity, which every hypothesis is, then holds for a small part of the image only."""
     for seed in range(60):
-        case = plant(rotation(6 * seed) @ np.diag([stretch, 1 / stretch]), seed=seed)
-        count = verified(case.query, case.image).count
-        found += count > 0.8 * case.inliers
-    assert found >= share * 60
+        case = plant(rotation(6 * seed) @ np.diag([1.6, 1 / 1.6]), seed=seed)
+        assert_found(case, verified(case.query, case.image), share=0.8, error=0.03)
 
 
 def test_chance_matches_have_few_inliers_and_little_weight() -> None:
@@ -297,9 +294,31 @@ def test_angles_go_round() -> None:
     assert found.count == 40
 
 
+def with_shape(segment: Segment, shape: Array) -> Segment:
+    return replace(segment, arrays=segment.arrays | {"shape": shape.astype(np.float16)})
+
+
+def test_angles_may_be_negative() -> None:
+    case = exact(40)
+    segment = segment_of(case.image)
+    shape = segment.arrays["shape"] - np.array([0, 360])
+    assert (shape[:, 1] < 0).all()
+    assert verify_images(case.query, with_shape(segment, shape), np.array([0]), table_of(segment)).counts[0] == 40
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_shapes_that_are_no_numbers_are_not_known(value: float) -> None:
+    case = exact(40)
+    segment = segment_of(case.image)
+    shape = segment.arrays["shape"].copy()
+    shape[:5, 0] = shape[5:10, 1] = value
+    assert verify_images(case.query, with_shape(segment, shape), np.array([0]), table_of(segment)).counts[0] == 40
+
+
 def test_a_shape_is_read_as_float16_keeps_it() -> None:
-    bits = np.arange(0, 0x7C00, 7, dtype=np.uint16)  # those that are finite and not negative
-    np.testing.assert_array_equal([kernels.half(one) for one in bits], bits.view(np.float16).astype(np.float64))
+    bits = np.arange(0, 1 << 16, 7, dtype=np.uint16)
+    values = bits.view(np.float16).astype(np.float64)
+    np.testing.assert_array_equal([kernels.half(one) for one in bits], np.where(np.isfinite(values), values, np.nan))
 
 
 # -- what has no answer
@@ -379,6 +398,26 @@ def test_places_that_coincide(which: str) -> None:
     image = reframed(case.image, xy=same) if which != "query" else case.image
     found = verified(query, image)
     assert found.nothing or (found.count < FEW and np.isfinite(found.transform).all())
+
+
+def test_a_heap_of_matches_proves_nothing_unless_each_is_in_its_place() -> None:
+    """Within a heap as small as the tolerance any place would do; strays that agree by chance do not make it larger."""
+    case = plant(np.eye(2), inliers=60, outliers=0)
+    rng = np.random.default_rng(0)
+    heaps = [np.vstack([rng.uniform(480, 520, (40, 2)), rng.uniform(0, SIDE, (20, 2))]) for _ in range(2)]
+    query, anywhere, same = (
+        reframed(one, xy=xy[one.words[:, 0]])
+        for one, xy in ((case.query, heaps[0]), (case.image, heaps[1]), (case.image, heaps[0]))
+    )
+    assert verified(query, anywhere).count < FEW
+    assert verified(query, same).count == 60
+
+
+def test_near_copies_keep_all_their_inliers() -> None:
+    """More matches than judge the hypotheses."""
+    count = kernels.JURY + 200
+    case = plant(rotation(20, 0.9), inliers=count, outliers=50)
+    assert_found(case, verified(case.query, case.image))
 
 
 # -- what is refused

@@ -60,7 +60,7 @@ class Frames:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """What an index keeps of one image."""
+    """What an index keeps of one image. May be shared by threads."""
 
     words: Array  # [n, K]
     signatures: Array  # [n, K] ([n, K, 2] beyond 64 bits), or [n, 0] without signatures
@@ -72,6 +72,13 @@ class Sketch:
         rows = segment.features_of(position)
         scale, angle = rows["shape"].T
         return cls(np.asarray(rows["words"]), np.asarray(rows["signatures"]), Frames(rows["xy"], scale, angle))
+
+    @cached_property
+    def lists(self) -> tuple[Array, ...]:
+        """Give the numbers of the words and the features of each, as `kernels.matching` wants them."""
+        words = np.ascontiguousarray(self.words, np.int64)
+        bases = np.concatenate([[0], np.cumsum(words.max(axis=0, initial=-1) + 2)])
+        return (bases, *matching.list_words(words, bases, CROWD))
 
     @cached_property
     def orders(self) -> list[npt.NDArray[np.int64]]:
@@ -138,17 +145,14 @@ def _verify_images(query: Sketch, segment: Segment, positions: Array, table: Arr
     if n and not 0 <= np.min(positions) <= np.max(positions) < segment.n_images:
         raise OptionError(f"geometry: the segment has {segment.n_images} images; there is none at position {np.max(positions)}")
     found = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
-    words = np.ascontiguousarray(query.words, np.int64)
-    if not len(words) or not n:
+    if not len(query.words) or not n:
         return found
-    bases = np.concatenate([[0], np.cumsum(words.max(axis=0) + 2)]).astype(np.int64)
-    lists = matching.list_words(words, bases, CROWD)
     ranks, weights = _ranks(table)
     frames = np.column_stack([query.frames.xy, query.frames.scale, query.frames.angle])
     signed = np.ascontiguousarray(with_planes(query.signatures, 2)[:, :, : segment.planes])
     a = segment.arrays
     kernels.verify_images(np.asarray(positions), a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"],
-                          a["shape"].view(np.uint16), frames, signed, bases, *lists, ranks, weights, tolerance, found.counts,
+                          a["shape"].view(np.uint16), frames, signed, *query.lists, ranks, weights, tolerance, found.counts,
                           found.weights, found.transforms, pairs)  # fmt: skip
     return found
 

@@ -23,25 +23,16 @@ SCALE_BINS, ANGLE_BINS = 32, 12  # changes of scale up to 2^8 either way
 SCALE_SLACK, ANGLE_SLACK = 1.0, 45.0  # octaves and degrees by which an inlier may differ from the transform
 HYPOTHESES = 64  # similarities tried: those of the heaviest matches of the peak
 PARTNERS = 24  # heaviest matches without scale, of which every two define a similarity
-REFINED = 4  # best similarities that are fitted to their inliers
-ROUNDS = 5  # of fitting, while the tolerance narrows from WIDE to 1
+PROPOSALS = HYPOTHESES + PARTNERS * (PARTNERS - 1) // 2
+JURY = 512  # heaviest matches that may support them, so that near copies cost no more
+REFINED = 8  # best similarities that are fitted to their inliers, at most
 WIDE = 3.0  # tolerances within which a match supports the similarity of another: scales and angles are not exact
-LOCAL = 0.2  # of the spread of the inliers: the tolerance where they lie close together
+ROUNDS, ROUNDS_WIDE = 8, 3  # of fitting: in the first the tolerance stays WIDE, so that inliers spread, then it narrows to 1
+LOCAL = 0.25  # of the spread of the inliers: the tolerance where they lie close together
+TINY = 1e-12  # square pixels: closer places are one
 PRIOR = 1.0  # matches for which the similarity counts in the fit of an affine transform
 LEAST, LEAST_PLACES = 3, 4  # inliers: one match always fits its own similarity, two always fit that of their places
 LARGEST_SCALE, LARGEST_STRETCH = 10.0, 4.0  # beyond these a transform is not that of a photograph
-
-
-@inlined
-def write_pair(pairs, i, query_frame, u, v, scale, angle, weight):
-    """Write a match as column i of `pairs`. query_frame: x, y, scale, angle."""
-    pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i] = query_frame[0], query_frame[1], u, v
-    octaves, turn = np.nan, np.nan
-    if query_frame[2] > 0 and scale > 0:
-        octaves = math.log2(scale / query_frame[2])
-        turn = angle - query_frame[3]
-        turn -= 360.0 * math.floor((turn + 180.0) / 360.0)
-    pairs[OCTAVES, i], pairs[TURN, i], pairs[WEIGHT, i] = octaves, turn, weight
 
 
 @inlined
@@ -52,12 +43,12 @@ def bin_of(octaves, turn):
 
 
 @kernel
-def find_peak(pairs, n, votes, peak):
+def find_peak(pairs, n, peak):
     """Mark the matches in the heaviest bin of (change of scale, rotation) and its neighbours, and those without scale.
 
-    Weak geometric consistency: Jegou, Douze, Schmid, ECCV 2008. votes: [SCALE_BINS, ANGLE_BINS]. out: peak [n].
+    Weak geometric consistency: Jegou, Douze, Schmid, ECCV 2008. out: peak [n].
     """
-    votes[:] = 0
+    votes = np.zeros((SCALE_BINS, ANGLE_BINS))
     for i in range(n):
         if not math.isnan(pairs[OCTAVES, i]):
             scale, angle = bin_of(pairs[OCTAVES, i], pairs[TURN, i])
@@ -96,11 +87,11 @@ def write_similarity(transform, c, s, x, y, u, v):
 
 
 @kernel
-def propose(pairs, n, peak, transforms):
+def propose(pairs, n, peak, transforms, origins):
     """Write the similarities that each match of the peak defines alone, by its scales and angles; heaviest first.
 
-    Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Of matches without scale every two define one. out: transforms; gives
-    how many.
+    Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Of matches without scale every two define one. out: transforms,
+    origins: the match that each was made from; gives how many.
     """
     count = 0
     for i in range(n):
@@ -108,6 +99,7 @@ def propose(pairs, n, peak, transforms):
             factor, turn = 2.0 ** pairs[OCTAVES, i], math.radians(pairs[TURN, i])
             c, s = factor * math.cos(turn), factor * math.sin(turn)
             write_similarity(transforms[count], c, s, pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i])
+            origins[count] = i
             count += 1
     unknown = np.flatnonzero(np.isnan(pairs[OCTAVES, :n]))[:PARTNERS]
     for j in range(len(unknown)):
@@ -117,6 +109,7 @@ def propose(pairs, n, peak, transforms):
             if before != 0:
                 turn = after / before
                 write_similarity(transforms[count], turn.real, turn.imag, pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i])
+                origins[count] = i
                 count += 1
     return count
 
@@ -149,16 +142,19 @@ def support(pairs, n, transform, tolerance, inliers):
 
 @kernel
 def spread(pairs, n, inliers):
-    """Give the root mean square distance of the inliers in the image from their centre."""
+    """Give the geometric mean of the distances of the inliers from their centre in the image: a few far ones change little."""
     count = 0
-    u = v = squares = 0.0
+    u = v = logarithms = 0.0
     for i in range(n):
         if inliers[i]:
-            count += 1
-            u += pairs[U, i]
-            v += pairs[V, i]
-            squares += pairs[U, i] ** 2 + pairs[V, i] ** 2
-    return math.sqrt(max(squares - (u * u + v * v) / count, 0.0) / count) if count > 0 else 0.0
+            count, u, v = count + 1, u + pairs[U, i], v + pairs[V, i]
+    if count == 0:
+        return 0.0
+    u, v = u / count, v / count
+    for i in range(n):
+        if inliers[i]:
+            logarithms += 0.5 * math.log(max((pairs[U, i] - u) ** 2 + (pairs[V, i] - v) ** 2, TINY))
+    return math.exp(logarithms / count)
 
 
 @kernel
@@ -213,7 +209,7 @@ def refine(pairs, n, tolerance, tried, near, best, transform, inliers):
             transform[:] = tried
             inliers[:n] = near[:n]
         if step < ROUNDS:
-            width = WIDE + (1.0 - WIDE) * step / (ROUNDS - 1)
+            width = WIDE + (1.0 - WIDE) * max(step - ROUNDS_WIDE, 0) / (ROUNDS - 1 - ROUNDS_WIDE)
             support(pairs, n, tried, width * tolerance, near)
             if not fit(pairs, n, near, tried):
                 break
@@ -221,37 +217,33 @@ def refine(pairs, n, tolerance, tried, near, best, transform, inliers):
 
 
 @kernel
-def room(n):
-    """Give room for `find_transform` with up to n matches."""
-    proposals = HYPOTHESES + PARTNERS * (PARTNERS - 1) // 2
-    return np.empty((SCALE_BINS, ANGLE_BINS)), np.empty((2, n), np.bool_), np.empty((proposals, 2, 3)), np.empty(proposals)
-
-
-@kernel
-def find_transform(pairs, n, tolerance, votes, flags, transforms, scores, transform, inliers):
+def find_transform(pairs, n, tolerance, transforms, near, transform, inliers):
     """Find the transform on which most matches agree, and its inliers; gives how many, 0: no transform.
 
-    out: transform [2, 3], NaN if there is none; inliers [n].
+    transforms: [PROPOSALS, 2, 3], near: [n], for work. out: transform [2, 3], NaN if there is none; inliers [n].
     """
-    peak, near = flags[0], flags[1]
-    find_peak(pairs, n, votes, peak)
-    n_proposed = propose(pairs, n, peak, transforms)
+    scores, origins = np.zeros(PROPOSALS), np.zeros(PROPOSALS, np.int64)
+    find_peak(pairs, n, near)
+    n_proposed = propose(pairs, n, near, transforms, origins)
     for i in range(n_proposed):
-        scores[i] = 0.0
         if is_plausible(transforms[i]):
-            total, count = support(pairs, n, transforms[i], WIDE * tolerance, near)
+            total, count = support(pairs, min(n, JURY), transforms[i], WIDE * tolerance, near)
             scores[i] = total if count >= LEAST else 0.0
     best = 0.0
-    for _ in range(min(REFINED, n_proposed)):
-        i = np.argmax(scores[:n_proposed])
-        if scores[i] > 0:
-            best = refine(pairs, n, tolerance, transforms[i], near, best, transform, inliers)
+    inliers[:n] = False
+    for _ in range(REFINED):
+        i = np.argmax(scores)
+        if not scores[i] > 0:
+            break
+        best = refine(pairs, n, tolerance, transforms[i], near, best, transform, inliers)
         scores[i] = 0.0
+        for j in range(n_proposed):
+            if inliers[origins[j]]:  # the best transform so far explains where this one comes from
+                scores[j] = 0.0
     found = scaled = 0
     for i in range(n):
-        if best > 0 and inliers[i]:
-            found += 1
-            scaled += not math.isnan(pairs[OCTAVES, i])
+        found += inliers[i]
+        scaled += inliers[i] and not math.isnan(pairs[OCTAVES, i])
     if found < (LEAST if scaled > 0 else LEAST_PLACES):
         found = 0
         transform[:] = np.nan
@@ -261,9 +253,28 @@ def find_transform(pairs, n, tolerance, votes, flags, transforms, scores, transf
 
 @inlined
 def half(bits):
-    """Give the value of a float16 that is not negative, by its bits."""
-    exponent, mantissa = np.int64(bits) >> 10, np.int64(bits) & 1023
-    return math.ldexp(mantissa + 1024.0, exponent - 25) if exponent > 0 else math.ldexp(np.float64(mantissa), -24)
+    """Give the value of a float16 by its bits, NaN if it is not finite: compiled code knows no float16."""
+    exponent, mantissa = np.int64(bits) >> 10 & 31, np.int64(bits) & 1023
+    size = math.ldexp(mantissa + 1024.0, exponent - 25) if exponent > 0 else math.ldexp(np.float64(mantissa), -24)
+    return np.nan if exponent == 31 else (-size if bits >> 15 else size)
+
+
+@kernel
+def pair_up(matches, kept, shares, rank_weights, query_frames, xy, shape, pairs):
+    """Write one-to-one matches as columns of `pairs`.
+
+    query_frames: [Q, 4] x, y, scale, angle; xy, shape: [n, 2] of the image, shape as bits of float16.
+    """
+    for i in range(len(kept)):
+        q, f, rank = matches[kept[i], 0], matches[kept[i], 1], matches[kept[i], 2]
+        pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i] = query_frames[q, 0], query_frames[q, 1], xy[f, 0], xy[f, 1]
+        scale, octaves, turn = half(shape[f, 0]), np.nan, half(shape[f, 1]) - query_frames[q, 3]
+        if query_frames[q, 2] > 0 and scale > 0 and not math.isnan(turn):
+            octaves = math.log2(scale / query_frames[q, 2])
+            turn -= 360.0 * math.floor((turn + 180.0) / 360.0)
+        else:
+            turn = np.nan
+        pairs[OCTAVES, i], pairs[TURN, i], pairs[WEIGHT, i] = octaves, turn, rank_weights[rank] * shares[i]
 
 
 @kernel
@@ -278,29 +289,34 @@ def extent(xy):
 
 
 @kernel
-def verify_images(
-    positions, feature_starts, words, places, signatures, xy, shape, query_frames, query_signatures, bases, slots,
-    starts, features, ranks, rank_weights, tolerance, counts, weights, transforms, agreeing
-):  # fmt: skip
-    """Verify the images of a segment at some positions. shape: bits of float16.
+def longest_list(starts):
+    """Give the length of the longest list of `list_words`."""
+    longest = 0
+    for slot in range(len(starts) - 1):
+        longest = max(longest, np.int64(starts[slot + 1]) - np.int64(starts[slot]))
+    return longest
 
-    out: counts, weights [n], transforms [n, 2, 3].
+
+@kernel
+def verify_images(
+    positions, feature_starts, words, places, signatures, xy, shape, query_frames, query_signatures, bases, slots, starts,
+    features, ranks, rank_weights, tolerance, counts, weights, transforms, agreeing
+):  # fmt: skip
+    """Verify the images of a segment at some positions. shape: bits of float16; bases .. features: of `list_words`.
+
+    out: counts, weights [n], transforms [n, 2, 3], NaN where none; agreeing [.., 2] query feature and feature of the inliers of
+    the last image, heaviest first, as many as there is room for.
     """
     most = 1
     for position in positions:
         most = max(most, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
-    hits = np.empty((most * words.shape[1] + 1, 4), np.uint32)
-    met = np.zeros(len(query_frames), np.uint32)
-    longest = 0
-    for slot in range(len(starts) - 1):
-        longest = max(longest, np.int64(starts[slot + 1]) - np.int64(starts[slot]))
-    capacity = most * words.shape[1] * longest
-    matches, order = np.empty((capacity, 4), np.uint32), np.empty(capacity, np.int64)
+    hits, met = np.empty((most * words.shape[1] + 1, 4), np.uint32), np.zeros(len(query_frames), np.uint32)
+    capacity = most * words.shape[1] * longest_list(starts)  # what is not written to is not taken from memory either
+    matches, order = np.empty((capacity + 1, 4), np.uint32), np.empty(capacity, np.int64)
     query_uses, feature_uses = np.zeros(len(query_frames), np.int64), np.zeros(most, np.int64)
     smaller = min(most, len(query_frames))
-    kept, shares = np.empty(smaller, np.int64), np.empty(smaller)
-    pairs, inliers = np.empty((WEIGHT + 1, smaller)), np.empty(smaller, np.bool_)
-    votes, flags, proposals, scores = room(smaller)
+    kept, shares, pairs = np.empty(smaller, np.int64), np.empty(smaller), np.empty((WEIGHT + 1, smaller))
+    proposals, near, inliers = np.empty((PROPOSALS, 2, 3)), np.empty(smaller, np.bool_), np.empty(smaller, np.bool_)
     for i in range(len(positions)):
         first = np.int64(feature_starts[positions[i]])
         last = np.int64(feature_starts[positions[i] + 1])
@@ -311,15 +327,12 @@ def verify_images(
         reach = tolerance * extent(xy[first:last])
         order_matches(matches[:n], len(rank_weights), order)
         n = one_to_one(order[:n], matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
-        for j in range(n):
-            q, f, rank = matches[kept[j], 0], first + matches[kept[j], 1], matches[kept[j], 2]
-            write_pair(pairs, j, query_frames[q], xy[f, 0], xy[f, 1], half(shape[f, 0]), half(shape[f, 1]),
-                       rank_weights[rank] * shares[j])  # fmt: skip
-        counts[i] = find_transform(pairs, n, reach, votes, flags, proposals, scores, transforms[i], inliers)
+        pair_up(matches, kept[:n], shares, rank_weights, query_frames, xy[first:last], shape[first:last], pairs)
+        counts[i] = find_transform(pairs, n, reach, proposals, near, transforms[i], inliers)
         weights[i] = 0.0
         n_agreeing = 0
         for j in range(n):
-            if counts[i] > 0 and inliers[j]:
+            if inliers[j]:
                 weights[i] += pairs[WEIGHT, j]
                 if n_agreeing < len(agreeing):
                     agreeing[n_agreeing, 0], agreeing[n_agreeing, 1] = matches[kept[j], 0], matches[kept[j], 1]
