@@ -254,7 +254,6 @@ def findings(name: str, number: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
-    "peers": peers,
     "pareto": pareto, "search": search,
 }  # fmt: skip
 
