@@ -7,8 +7,8 @@ DATA holds the folders holidays150 and ukbench500. All but the hash get the same
 photographs of TRAINING, from which the shipped vocabularies come. The methods take turns at every query, in random order, so that
 what else the machine does hits all alike; a query's time is that of quantisation and search, with two threads, without features.
 
-- asmk: the words of the first shipped vocabulary, because the package's own k-means (exact, ten rounds) would take over an hour
-  for two million descriptors. "default" is what the package's examples configure; the others change its two switches.
+- asmk: the words of the first shipped vocabulary (the package's own exact k-means would take most of an hour for two million
+  descriptors). "default" is what the package's examples configure; the others change its two switches.
 - pycolmap: its own vocabulary of as many words, one round of ten iterations on 800,000 descriptors (its defaults, three rounds of a
   hundred, would take a day); descriptors as COLMAP stores them, bytes of 512 x. Its `VisualIndex.query` computes the answer and
   loses it in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.

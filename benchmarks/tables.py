@@ -155,19 +155,21 @@ def peers() -> str:
     """polyvoc's presets beside others on the same descriptors, and how far the best preset is ahead."""
     measured = result("peers")
     rows = []
-    names = list(measured["sets"]["holidays"]["methods"])
-    for name in names:
+    for name, told in measured["sets"]["holidays"]["methods"].items():
         row = [name]
-        for each, digits in (("holidays", 1), ("ukbench", 3)):
-            entry = measured["sets"][each]["methods"][name]
-            lead = entry["difference"]
-            ahead = "" if name == "polyvoc best" else f" ({lead['mean']:+.{digits}f})"
-            row += [f"{entry['value']['mean']:.{digits}f}{ahead}", f"{entry['median_milliseconds']:.0f}"]
-        rows.append([*row, f"{measured['sets']['holidays']['methods'][name]['bytes_per_feature']:.1f}"])
+        for each, digits in DIGITS.items():
+            entry = measured["sets"][each]["methods"].get(name)
+            if entry is None:
+                row += ["not run", ""]
+                continue
+            lead = "" if name == "polyvoc best" else f" ({entry['difference']['mean']:+.{digits}f})"
+            row += [f"{entry['value']['mean']:.{digits}f}{lead}", f"{entry['median_milliseconds']:.0f}"]
+        rows.append([*row, f"{told['bytes_per_feature']:.1f}"])
     head = ["method", "Holidays mAP (lead of `--best`)", "ms", "Ukbench N-S (lead)", "ms", "bytes per feature"]
     packages = ", ".join(f"{name} {version}" for name, version in measured["packages"].items())
+    asked = {name: found["queries"] for name, found in measured["sets"].items()}
     return markdown(head, rows) + (
-        f"\n\nMilliseconds: median of a query with quantisation, without extraction, {measured['threads']} threads, the methods taking "
+        f"\n\n{asked['holidays']} questions of Holidays, {asked['ukbench']} of Ukbench. Milliseconds: median of a query with quantisation, without extraction, {measured['threads']} threads, the methods taking "
         f"turns; {packages}; {where(measured)}."
     )
 
@@ -254,6 +256,7 @@ def findings(name: str, number: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
+    "peers": peers,
     "pareto": pareto, "search": search,
 }  # fmt: skip
 
