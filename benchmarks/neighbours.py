@@ -1,4 +1,4 @@
-"""Scores shared along a graph of verified neighbours: two experiments that are not in the package.
+"""Scores shared along a graph of verified neighbours, with many settings. Smoothing became an option (`neighbourhood.py`).
 
 The graph is made without a query: every photograph of the collection searches for the others, and those that verification
 confirms become its neighbours, weighed by ln(1 + inliers). The photograph that asks takes no part: its own score

@@ -17,12 +17,12 @@ from polyvoc.errors import OptionError
 from polyvoc.kernels import geometry as kernels
 from polyvoc.kernels import matching
 from polyvoc.segment import Segment, with_planes
+from polyvoc.weighting import USUAL
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 TOLERANCE = 0.02  # of the long side of the indexed image: how far from its place an inlier may lie
-GAUSSIAN = {1: (24, 16.0), 2: (52, 26.0)}  # by planes of 64 bits: largest Hamming distance of a match, and width of its weight
 CROWD = 64  # features of a query with one word that are matched: more of them are texture
 
 
@@ -97,7 +97,7 @@ class Verifications:
 
 def default_table(n_vocabularies: int, bits: int) -> npt.NDArray[np.float32]:
     """Tabulate exp(-h^2 / sigma^2) of a match by the number of lists that hold it and its mean distance [K + 1, bits + 1]."""
-    limit, sigma = GAUSSIAN.get(bits // 64, (0, 1.0))  # without signatures every match is at distance 0
+    limit, sigma = USUAL.get(bits, (0, 1.0))  # without signatures every match is at distance 0
     h = np.arange(bits + 1)
     near = np.where(h <= limit, np.exp(-((h / sigma) ** 2)), 0.0)
     return np.asarray(np.arange(n_vocabularies + 1)[:, None] * near, np.float32)

@@ -101,8 +101,7 @@ def _confirmed(engine: Engine, place: Place, options: SearchOptions) -> dict[int
     hits = searching.search(engine, Asked(sketch.words, signatures), options, threads=1)
     others = [hit.place for hit in hits if hit.place != place][: options.top - 1]
     seen = searching.verify(engine, sketch, others, options, threads=1).values()
-    trusted = [one for one in seen if one.inliers >= searching.LEAST and one.weight >= searching.TRUSTED]
-    return {engine.image_at(one.place): one.inliers for one in trusted}
+    return {engine.image_at(one.place): one.inliers for one in seen if one.trusted}
 
 
 # --- where they are kept ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ Array = npt.NDArray[Any]
 Place = tuple[int, int]  # segment, position
 
 PROOF = 5.0  # nats of inliers that double a score or so: it is multiplied by 1 + ln(1 + nats / PROOF)
-TRUSTED, LEAST = 20.0, 6  # nats and inliers from which a hit may speak for the query: 1 of 6,000 wrong candidates has as many
+TRUSTED, LEAST = 20.0, 6  # nats and inliers from which a hit may speak for the query
 COPY = 0.8  # of the query's features: a hit with as many inliers is a copy, and has nothing to add
 CHUNK = 16  # candidates that one thread verifies at a time
 
@@ -37,7 +38,7 @@ class Asked:
     frames: geometry.Frames | None = None
     vector: Floats | None = None  # [d] of a global embedding, to `fuse`
 
-    @property
+    @cached_property
     def sketch(self) -> Sketch:
         """Give what geometry compares: the nearest words."""
         if self.frames is None:
@@ -60,6 +61,11 @@ class Found:
     inliers: int = 0  # matches that agree on one transform
     weight: float = 0.0  # what they say together, in nats
     transform: Array | None = None  # [2, 3] places of the query to places of the image
+
+    @property
+    def trusted(self) -> bool:
+        """Tell whether it surely shows the same thing."""
+        return self.weight >= TRUSTED and self.inliers >= LEAST
 
 
 @dataclass(eq=False)
@@ -89,7 +95,7 @@ class _Search:
     def expanded(self) -> list[Scores] | None:
         """Score again with what verified hits add to the query; None if there are none."""
         copy = COPY * len(self.asked.words)
-        trusted = [found for found in self.seen.values() if found.weight >= TRUSTED and LEAST <= found.inliers <= copy]
+        trusted = [found for found in self.seen.values() if found.trusted and found.inliers <= copy]
         trusted.sort(key=lambda found: (-found.weight, self.engine.image_at(found.place)))
         if not trusted:
             return None

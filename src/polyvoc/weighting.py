@@ -13,6 +13,7 @@ from polyvoc.records import Idf, SearchOptions
 from polyvoc.segment import Segment, bases_of
 
 Array = npt.NDArray[Any]
+USUAL = {64: (24, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
 
 
 @dataclass(frozen=True, eq=False)

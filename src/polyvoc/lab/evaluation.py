@@ -19,14 +19,14 @@ from polyvoc.lab.measures import Interval
 from polyvoc.lab.workbench import Bench, Workbench
 from polyvoc.presets import Preset, preset
 from polyvoc.records import Burstiness, Evidence, Merge, SearchOptions
+from polyvoc.weighting import USUAL
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
 Scores = npt.NDArray[Any]
 VERSION = 1  # of what is judged: raise it when a measure or a score changes its meaning
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 BASE: Merge = "b1"  # what the others are compared with
-HAMMING = 24
-USUAL = {64: (HAMMING, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
+HAMMING = USUAL[64][0]
 
 
 @dataclass(frozen=True)
