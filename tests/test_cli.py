@@ -17,7 +17,7 @@ import typer
 
 import polyvoc
 from commands import answer, refuse, run
-from polyvoc import flags
+from polyvoc import flags, inventory
 from polyvoc.cli import KEPT, app
 from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary
@@ -265,7 +265,41 @@ def test_a_broken_photograph_among_several(index_path: Path, photographs: Path) 
     result = run("search", photographs / "nowhere.jpg", photographs / "wall-a.jpg", "--index", index_path, "--json")
     assert result.exit_code == 1
     assert result.stderr == f"polyvoc: {photographs / 'nowhere.jpg'}: no such file; check the path\n"
-    assert len(json.loads(result.stdout)) == 1
+    failed, told = json.loads(result.stdout)
+    assert failed == {"query": str(photographs / "nowhere.jpg"), "error": result.stderr.removeprefix("polyvoc: ").strip()}
+    assert told["query"] == str(photographs / "wall-a.jpg") and told["hits"]
+    shown = run("search", photographs / "nowhere.jpg", photographs / "wall-a.jpg", "--index", index_path, "--top", 1)
+    assert (shown.exit_code, shown.stderr) == (1, result.stderr)
+    assert [line.split()[-1] for line in shown.stdout.splitlines()] == [str(photographs / "wall-a.jpg")] * 2
+
+
+def test_images_of_the_index_ask(index_path: Path, photographs: Path) -> None:
+    index = polyvoc.Index.open(index_path)
+    by_path = {row.path: row.image for row in index.images()}
+    path = str(photographs / "tower-b.jpg")
+    told = answer("search", "--image", by_path[path], "--index", index_path)
+    assert (told["query"], told["region"], list(told["seconds"])) == (path, None, ["open", "score"])
+    assert told["hits"] == json.loads(json.dumps([asdict(hit) for hit in index.search(by_path[path])]))
+    assert told["hits"][0]["path"] == path
+    both = answer("search", photographs / "wall-a.jpg", "--image", 1, "--image", 2, "--index", index_path)
+    assert [one["query"] for one in both] == [
+        str(photographs / name) for name in ("wall-a.jpg", "bridge-a.jpg", "bridge-b.jpg")
+    ]
+    assert "image 99 is not in the index" in refuse("search", "--image", 1, "--image", 99, "--index", index_path)
+
+
+def test_a_region_asks(index_path: Path, photographs: Path) -> None:
+    query, region = photographs / "market-a.jpg", (40, 30, 300, 200)
+    told = answer("search", query, "--region", *region, "--index", index_path)
+    assert told["region"] == list(region)
+    expected = polyvoc.Index.open(index_path).search(query, region=region)
+    assert told["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
+    assert "draw a larger one" in refuse("search", query, "--region", 5, 5, 5.5, 5.5, "--index", index_path)
+    assert "x0 < x1" in refuse("search", query, "--region", 50, 5, 5, 5.5, "--index", index_path)
+    assert "x0 < x1" in refuse("search", query, "--region", "nan", 5, 5, 5.5, "--index", index_path)
+    assert "360 x 270 pixels" in refuse("search", query, "--region", -9, -9, -5, 400, "--index", index_path)
+    line = refuse("search", query, "--image", 3, "--region", *region, "--index", index_path)
+    assert "--region is part of one photograph, not of 2" in line
 
 
 def test_search_writes_a_page(index_path: Path, photographs: Path, tmp_path: Path) -> None:
@@ -302,7 +336,7 @@ def test_what_is_missing_is_named(index_path: Path, tmp_path: Path, photographs:
     assert "not a polyvoc index" in refuse("search", photo, "--index", photographs)
     assert "no such file" in refuse("search", tmp_path / "none.jpg", "--index", index_path)
     assert "a folder, not a photograph" in refuse("search", photographs, "--index", index_path)
-    assert "Missing argument" in refuse("search", "--index", index_path)
+    assert "nothing to search with" in refuse("search", "--index", index_path)
     assert "No such command 'serach'" in refuse("serach", photo)
 
 
@@ -348,6 +382,21 @@ def test_info_for_people(index_path: Path, photographs: Path) -> None:
     assert lines[0].startswith(f"index         {index_path} (format ")
     assert lines[1] == "images        12 in 1 segments, 0 deleted"
     assert lines[-1].endswith(str(photographs / "wall-c.jpg"))
+
+
+def test_info_of_distributions(index_path: Path) -> None:
+    facts = answer("info", "--index", index_path, "--distributions")
+    expected = inventory.distributions(polyvoc.Index.open(index_path))
+    assert {name: facts[name] for name in expected} == expected
+    assert facts["images"] == 12 and not expected.keys() & answer("info", "--index", index_path).keys()
+    lines = run("info", "--index", index_path, "--distributions").stdout.splitlines()
+    lengths, (ratios,) = expected["list_lengths"], expected["ratios"]
+    at = next(number for number, line in enumerate(lines) if line.startswith("vocabulary 1"))
+    assert f"longest {lengths[0]['longest']}, {lengths[0]['empty']} empty" in lines[at]
+    drawn = lines[at + 1 : at + 1 + len(lengths[0]["counts"])]
+    assert [int(line.split()[1]) for line in drawn] == lengths[0]["counts"]
+    assert max(line.count("█") for line in drawn) == drawn[int(np.argmax(lengths[0]["counts"]))].count("█") == 40
+    assert f"mean {ratios['mean']:.3f}" in next(line for line in lines if line.startswith("ratio 1 2"))
 
 
 def test_check(index_path: Path) -> None:

@@ -87,6 +87,25 @@ def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[i
             assert explanation.weight.sum() == pytest.approx(scores[place[0]][place[1]], rel=1e-4)
 
 
+def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) -> None:
+    _, query, engine = world
+    twice, bits = np.stack([np.roll(query.words, 1, axis=0), query.words], axis=2), query.signatures
+    several = replace(query.asked, words=twice, signatures=None if bits is None else np.stack([bits, bits], axis=2))
+    for asked, options in (
+        (query.asked, SearchOptions()),
+        (several, SearchOptions(assignments=2)),
+        (query.asked, SearchOptions(merge="b0")),
+    ):
+        explanation = explaining.explain(engine, asked, options, (0, 0), Hit(0, "", 0.0))
+        assert explanation.words.dtype == np.int32 and explanation.words.shape == explanation.distance.shape
+        k = explanation.words.shape[1]
+        theirs = engine.segments[0].features_of(0)["words"].astype(np.int64)[explanation.feature][:, :k]
+        shared = explanation.mask[:, None] >> np.arange(k) & 1 == 1
+        assert np.array_equal(explanation.words, np.where(shared, theirs, -1))
+        ours = np.asarray(asked.words).reshape(len(query), 3, -1)[explanation.query][:, :k]
+        assert ((ours == explanation.words[:, :, None]).any(axis=2) == shared).all() and len(explanation.words) > 20
+
+
 def test_nothing_to_arrange(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     options = presets.preset("default", bits)
@@ -107,8 +126,24 @@ def test_photographs_are_explained_as_they_were_found(views: Path, views_index: 
                 assert np.count_nonzero(explanation.inlier) == hit.inliers
                 assert (explanation.transform is None) == (hit.outline is None)
                 if explanation.transform is not None:
-                    assert geometry.outline(size.width, size.height, explanation.transform) == hit.outline
+                    assert geometry.outline((0, 0, size.width, size.height), explanation.transform) == hit.outline
                     confirmed += hit.inliers > 20
                 by_number = index.explain(photograph, hit.image, options)
                 assert np.array_equal(by_number.inlier, explanation.inlier)
             assert confirmed >= 2  # itself and at least one other view
+
+
+def test_ratios_are_told_whatever_the_rule(world: tuple[int, Picture, Engine]) -> None:
+    """How far lists overlap: of those that hold the match, or of all where only one does; counted by hand here."""
+    bits, query, engine = world
+    sketches = [geometry.Sketch.of(part, at) for part in engine.segments for at in range(part.n_images)]
+    words = np.concatenate([sketch.words for sketch in sketches])
+    rules: list[SearchOptions] = [SearchOptions(merge="b1"), SearchOptions(merge="posterior"), presets.preset("default", bits)]
+    for options in rules:
+        explanation = explained(engine, query, options, (0, 0))
+        held = words[None] == query.asked.words[explanation.query][:, None]  # [m, features, K]
+        for row in range(len(explanation.query)):
+            mask = explanation.mask[row]
+            lists = [k for k in range(words.shape[1]) if mask >> k & 1 or mask.bit_count() == 1]
+            expected = held[row][:, lists].all(axis=1).sum() / held[row][:, lists].any(axis=1).sum()
+            assert np.isclose(explanation.ratio[row], expected)

@@ -119,7 +119,7 @@ def exact(count: int, scaled: bool = True) -> Case:
 def assert_found(case: Case, found: Found, share: float = 0.9, error: float = 0.02) -> None:
     """The transform is the one that was planted, and its inliers are those that follow it."""
     width = height = int(SIDE)
-    wrong = np.array(outline(width, height, found.transform)) - outline(width, height, case.transform)
+    wrong = np.array(outline((0, 0, width, height), found.transform)) - outline((0, 0, width, height), case.transform)
     assert np.abs(wrong).max() < error * case.image.frames.extent
     np.testing.assert_array_equal(found.numbers, case.image.words[found.pairs[:, 1], 0])
     assert (found.numbers < case.inliers).sum() > share * case.inliers
@@ -613,8 +613,8 @@ def test_the_default_table_is_a_gaussian_within_its_limit() -> None:
 
 
 def test_an_outline_goes_clockwise_from_the_upper_left() -> None:
-    assert outline(4, 2, np.array([[1.0, 0.0, 5.0], [0.0, 1.0, 7.0]])) == ((5, 7), (9, 7), (9, 9), (5, 9))
-    assert outline(4, 2, np.array([[0.0, -2.0, 10.0], [2.0, 0.0, 0.0]])) == ((10, 0), (10, 8), (6, 8), (6, 0))
+    assert outline((0, 0, 4, 2), np.array([[1.0, 0.0, 5.0], [0.0, 1.0, 7.0]])) == ((5, 7), (9, 7), (9, 9), (5, 9))
+    assert outline((0, 0, 4, 2), np.array([[0.0, -2.0, 10.0], [2.0, 0.0, 0.0]])) == ((10, 0), (10, 8), (6, 8), (6, 0))
 
 
 def test_an_extent_is_the_long_side() -> None:

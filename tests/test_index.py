@@ -16,6 +16,7 @@ import polyvoc
 from polyvoc.checking import check
 from polyvoc.errors import (
     DamagedError,
+    ImageError,
     LockedError,
     NotAnIndexError,
     OptionError,
@@ -23,11 +24,12 @@ from polyvoc.errors import (
     VocabularyError,
     WriteError,
 )
-from polyvoc.index import Home, Index
-from polyvoc.records import Features, Hit, SearchOptions
+from polyvoc.home import Home
+from polyvoc.index import Index
+from polyvoc.records import Features, Hit, SearchOptions, strictly_inside
 from polyvoc.writer import IndexWriter
 from processes import as_nobody, is_root
-from samples import build, collection, features, scores, unflushed, vocabularies
+from samples import DIMENSION, build, collection, features, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
@@ -211,6 +213,111 @@ def test_odd_queries(at_once: Index) -> None:
         Index.from_words([np.zeros((2, 1), int)], [3]).search(features(1))
 
 
+# --- images of the collection, and regions ------------------------------------------------------------------------------------
+
+
+def stored(index: Index, image: int) -> tuple[np.ndarray, np.ndarray, Features]:
+    """Give what an index keeps of an image: its words, its signatures, and features at its places."""
+    segment, position = index._find(image)
+    rows = index.engine.segments[segment].features_of(position)
+    scale, angle = rows["shape"].astype(np.float32).T
+    row = index.image(image)
+    nothing = np.zeros((len(scale), DIMENSION), np.float32)
+    return rows["words"], rows["signatures"], Features(rows["xy"], scale, angle, nothing, row.width, row.height)
+
+
+def test_an_image_asks_by_its_words(at_once: Index) -> None:
+    images = collection(30)
+    answered = 0
+    for number, options in enumerate([*every_rule(), at_once.default_options, at_once.preset("best")]):
+        row = at_once.image(1 + 3 * number % 30)
+        if options.assignments > 1:
+            continue
+        words, signatures, found = stored(at_once, row.image)
+        hits = at_once.search(row.image, options=options)
+        assert hits == at_once.search_words(words, signatures, options, features=found)
+        if not options.verify:  # places are stored exactly, scales and angles nearly
+            assert hits == at_once.search(images[row.path], options=options)
+        answered += bool(hits) and any(hit.path == row.path for hit in hits)
+    assert answered > 15
+    assert at_once.search(7) == []  # it has no feature
+
+
+def test_further_words_of_an_image_come_from_its_file(index_path: Path, photographs: Path, tmp_path: Path) -> None:
+    index = Index.open(index_path)
+    several = replace(index.default_options, assignments=2)
+    row = next(index.images())
+    assert index.search(row.image, options=several) == index.search(row.path, options=several)
+    assert index.search(row.image, top=1)[0].path == row.path == index.image(row.image).path
+    made = build(tmp_path / "a.polyvoc", collection(3))
+    assert made.search(1, options=SearchOptions())
+    with pytest.raises(ImageError, match="image 0: no such file") as caught:
+        made.search(1, options=SearchOptions(assignments=2))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_image_cannot_ask(at_once: Index, changed: Path) -> None:
+    for image in (0, -1, 999, 10**30):
+        for ask in (at_once.search, at_once.image, at_once.features, at_once.embed, lambda image: at_once.explain(image, 1)):
+            with pytest.raises(OptionError, match=f"image {image} is not in the index"):
+                ask(image)
+    for ask in (at_once.search, lambda image: at_once.explain(1, image)):
+        with pytest.raises(OptionError, match="True is not the id of an image"):
+            ask(True)
+    index = Index.open(changed)
+    with IndexWriter.open(changed) as writer:
+        writer.remove(["image 2"])
+    for opened in (index, Index.open(changed)):
+        with pytest.raises(OptionError, match="image 3 is not in the index"):
+            opened.search(3)
+    with pytest.raises(OptionError, match="made from words"):
+        Index.from_words([np.zeros((2, 1), int)], [3]).search(0)
+
+
+def test_the_whole_photograph_is_a_region(at_once: Index) -> None:
+    for options in (SearchOptions(), at_once.default_options):
+        for asks in (features(3, 11), 4):
+            expected = at_once.search(asks, options=options)
+            assert expected
+            for region in ((0, 0, 103, 100), (-50, -1e300, 1e300, 999)):
+                hits = at_once.search(asks, options=options, region=region)
+                assert [replace(hit, outline=None) for hit in hits] == [replace(hit, outline=None) for hit in expected]
+            assert at_once.search(asks, options=options, region=(0, 0, 103, 100)) == expected
+
+
+def test_a_region_asks_by_the_features_inside(at_once: Index) -> None:
+    query, region = features(3, 18), (10.0, 20.0, 70.0, 90.0)
+    kept = query.inside(region)
+    assert 0 < len(kept) < len(query)
+    hits = at_once.search(query, region=region)
+    assert [hit.score for hit in hits] == [hit.score for hit in at_once.search(kept)]
+    explanation = at_once.explain(query, hits[0], region=region)
+    assert np.array_equal(explanation.query_xy, kept.xy[explanation.query])
+    words, signatures, found = stored(at_once, 12)
+    held = strictly_inside(found.xy, region)
+    options = SearchOptions(hamming=4)
+    by_image = at_once.search(12, options=options, region=region)
+    assert by_image == at_once.search_words(words[held], signatures[held], options)
+    with pytest.raises(OptionError, match="fuse hears whole photographs"):
+        at_once.search(query, options=SearchOptions(fuse=True), region=region)
+
+
+def test_an_outline_is_that_of_the_region(views: Path, views_index: Path) -> None:
+    photograph, region = views / "2" / "0.jpg", (60.0, 50.0, 300.0, 220.0)
+    corners = np.array([[60, 50], [300, 50], [300, 220], [60, 220]])
+    with Index.open(views_index) as index:
+        image = next(row.image for row in index.images() if row.path == str(photograph))
+        for asks in (photograph, image):
+            hits = [hit for hit in index.search(asks, region=region) if hit.inliers > 10]
+            assert len(hits) >= 2 and hits[0].path == str(photograph)
+            assert np.allclose(hits[0].outline, corners, atol=2)
+            for hit in hits:
+                explanation = index.explain(asks, hit, region=region)
+                assert explanation.transform is not None and explanation.inlier.sum() == hit.inliers
+                moved = corners @ explanation.transform[:, :2].T + explanation.transform[:, 2]
+                assert np.allclose(hit.outline, moved)
+
+
 def test_without_signatures(tmp_path: Path) -> None:
     index = build(tmp_path / "a.polyvoc", collection(6), vocabularies(2, signed=False))
     assert index.default_options.hamming is None and index.search(features(2, 10))[0].path == "image 2"
@@ -269,10 +376,11 @@ def test_an_explanation_says_what_matches(at_once: Index) -> None:
     assert explanation.hit == hit
     assert np.array_equal(explanation.query_xy, query.xy[explanation.query])
     assert np.array_equal(explanation.feature_xy, query.xy[explanation.feature])  # it is the same image
-    for q, f, mask, distances in zip(
-        explanation.query, explanation.feature, explanation.mask, explanation.distance, strict=True
+    for q, f, mask, distances, same in zip(
+        explanation.query, explanation.feature, explanation.mask, explanation.distance, explanation.words, strict=True
     ):
         shared = words[q] == words[f]
+        assert np.array_equal(same, np.where(shared, words[q], -1))
         assert mask == sum(1 << k for k in np.flatnonzero(shared))
         assert ((distances >= 0) == shared).all()
     itself = explanation.query == explanation.feature
@@ -295,6 +403,21 @@ def test_what_cannot_be_explained(at_once: Index, changed: Path) -> None:
 
 
 # --- while others write -----------------------------------------------------------------------------------------
+
+
+def test_an_index_reopened_sees_the_last_commit_and_keeps_its_vocabularies(at_once: Index, changed: Path) -> None:
+    index = Index.open(changed)
+    assert index.reopened() is index
+    quantiser = index.home.quantiser
+    with IndexWriter.open(changed) as writer:
+        writer.add("one more", features(5, 15))
+    anew = index.reopened()
+    assert (len(index), len(anew)) == (30, 31) and anew.commit > index.commit
+    assert anew.reopened() is anew
+    assert anew.home.quantiser is quantiser
+    assert_same_scores(anew, Index.open(changed))
+    index.close()  # its catalogue is its own
+    assert anew.search(features(5, 15), top=1)[0].path == "one more"
 
 
 def test_an_open_index_stays_as_it_was(at_once: Index, changed: Path) -> None:
@@ -422,3 +545,5 @@ def test_features_are_not_modified(at_once: Index) -> None:
     for name in arrays:
         getattr(frozen, name).flags.writeable = False
     assert at_once.search(frozen) == at_once.search(query)
+    at_once.explain(frozen, at_once.search(frozen, region=(5, 5, 95, 95))[0], region=(5, 5, 95, 95))
+    assert all(np.array_equal(getattr(frozen, name), getattr(query, name)) for name in arrays)

@@ -171,6 +171,20 @@ def test_further_assignments_do_not_change_what_is_verified() -> None:
     assert told(engine, searching.search(engine, several, replace(options, assignments=2))) == once
 
 
+@pytest.mark.parametrize("expansion", ["none", "hamming"])
+def test_an_early_ranking_changes_nothing(expansion: str) -> None:
+    query, images = world(1)
+    engine = engine_of(images, 10)
+    options = options_for(64, expansion=expansion)
+    early: list[list[Found]] = []
+    final = searching.search(engine, query.asked, options, early=early.append)
+    assert told(engine, final) == told(engine, searching.search(engine, query.asked, options))
+    alone = replace(options, verify=0, expansion="none")
+    assert [told(engine, found) for found in early] == [told(engine, searching.search(engine, query.asked, alone))]
+    searching.search(engine, query.asked, alone, early=early.append)
+    assert len(early) == 1  # nothing follows: nobody has to be told early
+
+
 def test_inputs_stay_as_they_are() -> None:
     query, images = world(5)
     before = [array.copy() for array in query.arrays()]

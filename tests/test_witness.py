@@ -321,6 +321,20 @@ def test_searches_hear_vectors_only_when_asked(index: Path, folder: Path, model:
             opened.search_words(words, signatures, replace(asked, verify=0, expansion="none"))
 
 
+def test_an_image_is_heard_by_its_stored_vector(index: Path, folder: Path, model: Embedder) -> None:
+    with IndexWriter.open(index) as writer:
+        writer.add("bare", features(1, dimension=128))
+    with Index.open(index) as opened:  # needs no model
+        rows = {Path(row.path).name: row.image for row in opened.images()}
+        assert np.allclose(opened.embed(rows["2.png"]), model.embed(folder / "2.png"), atol=1e-3)
+        hits = opened.search(rows["2.png"], options=replace(opened.default_options, fuse=True))
+        with Index.open(index, model) as embedding:
+            by_file = embedding.search(folder / "2.png", options=replace(opened.default_options, fuse=True))
+        assert hits[0].path == str(folder / "2.png") and [hit.image for hit in hits] == [hit.image for hit in by_file]
+        with pytest.raises(OptionError, match=f"image {rows['bare']} has no vector; leave fuse out"):
+            opened.search(rows["bare"], options=SearchOptions(fuse=True))
+
+
 def test_explanations_stay_local(index: Path, folder: Path, model: Embedder) -> None:
     with Index.open(index, model) as opened:
         query, plain = folder / "1.png", opened.default_options

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyvoc import features, images, page
+from polyvoc import images, page
 from polyvoc.errors import ImageError
 from polyvoc.evidence import plain_options
-from polyvoc.index import Index
-from polyvoc.records import Hit, SearchOptions
+from polyvoc.index import Index, Photograph
+from polyvoc.records import Features, Floats, Hit, Region, SearchOptions
+from polyvoc.searching import Asked
 
 THUMBNAIL = 320  # pixels of the long side
 
@@ -27,40 +29,83 @@ class Answer:
     options: SearchOptions
     hits: Sequence[Hit]
     seconds: dict[str, float]  # by stage, in their order
+    region: Region | None = None  # of the photograph, if only a part of it asked
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
         hits = [asdict(hit) for hit in self.hits]
         seconds = {stage: round(value, 6) for stage, value in self.seconds.items()}
-        return {"query": self.query, "options": plain_options(self.options), "hits": hits, "seconds": seconds}
+        region = None if self.region is None else list(self.region)
+        options = plain_options(self.options)
+        return {"query": self.query, "region": region, "options": options, "hits": hits, "seconds": seconds}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A photograph that could not be asked, and why."""
+
+    query: str
+    error: str  # one line
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
 
 
 def open_index(path: Path) -> tuple[Index, float]:
     """Open an index, its vocabularies too; gives the seconds which that took."""
     seconds: dict[str, float] = {}
-    with _clock(seconds, "open"):
+    with clock(seconds, "open"):
         index = Index.open(path)
         _ = index.home.quantiser
     return index, seconds["open"]
 
 
-def ask(index: Index, photograph: Path, options: SearchOptions, threads: int | None = None) -> Answer:
-    """Search as `Index.search` does, with a clock on each stage."""
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A photograph to search with, and what is known of it."""
+
+    photograph: Photograph
+    region: Region | None = None  # if only a part of it asks
+    name: str | None = None  # what it is called in the answer; None: after its file
+    vector: Floats | None = None  # of the global embedding, if somebody has it already
+
+    def name_in(self, index: Index) -> str:
+        """Give what it is called: by its name, by its path, or else by what it is."""
+        if self.name is not None:
+            return self.name
+        if isinstance(self.photograph, int):
+            return index.image(self.photograph).path
+        if isinstance(self.photograph, Features):
+            return f"{len(self.photograph)} features"
+        return images.describe(self.photograph) if isinstance(self.photograph, bytes) else str(self.photograph)
+
+
+def ask(index: Index, question: Question, options: SearchOptions, threads: int | None = None,
+        early: Callable[[Answer], None] | None = None) -> Answer:  # fmt: skip
+    """Search as `Index.search` does, with a clock on each stage.
+
+    `early` is told the answer by words alone as soon as it is there, if verification follows.
+    """
     seconds: dict[str, float] = {}
-    made_with = index.home.feature_options
-    with _clock(seconds, "decode"):
-        grey = images.read_grey(photograph, made_with.long_side)
-    with _clock(seconds, "sift"):
-        found = features.extract_pixels(grey, made_with, images.describe(photograph))
-    with _clock(seconds, "quantise"):
-        words, signatures = index.quantise(found, options)
-    vector = None
-    if options.fuse:
-        with _clock(seconds, "embed"):
-            vector = index.embed(photograph)
-    with _clock(seconds, "score"):
-        hits = index.search_words(words, signatures, options, threads, found, vector)
-    return Answer(str(photograph), options, hits, seconds)
+    name, region = question.name_in(index), question.region
+    asked = _asked(index, question, options, seconds)
+    started = time.perf_counter()
+
+    def tell(hits: list[Hit]) -> None:
+        assert early is not None
+        early(Answer(name, options, hits, {**seconds, "score": time.perf_counter() - started}, region))
+
+    with clock(seconds, "score"):
+        hits = index.find(asked, options, threads, None if early is None else tell)
+    return Answer(name, options, hits, seconds, region)
+
+
+def _asked(index: Index, question: Question, options: SearchOptions, seconds: dict[str, float]) -> Asked:
+    if question.vector is None:
+        return index.asked(question.photograph, options, question.region, partial(clock, seconds))
+    asked = index.asked(question.photograph, replace(options, fuse=False), question.region, partial(clock, seconds))
+    return replace(asked, vector=question.vector)
 
 
 def as_page(answers: Sequence[Answer]) -> str:
@@ -87,7 +132,8 @@ def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
 
 
 @contextmanager
-def _clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
+def clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Write down how many seconds a stage takes."""
     started = time.perf_counter()
     yield
     seconds[stage] = time.perf_counter() - started

@@ -36,6 +36,7 @@ TABLES = (
     "PRIMARY KEY (segment, position))",
     "CREATE TABLE problems (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, reason TEXT NOT NULL, seal INTEGER NOT NULL)",
 )
+FOUND = r"(? = '%%' OR CAST(path AS TEXT) LIKE ? ESCAPE '\')"  # those with a text in their path, capital letters or not
 IDS = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's own, for AUTOINCREMENT
 # The sealed rows: what names a row in each table, and what its seal is computed from.
 SEALED = {
@@ -211,13 +212,18 @@ class Catalogue(Database):
         ((last,),) = self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
         return int(last) + 1
 
-    def count_images(self) -> int:
-        """Count the live images."""
-        return int(self.rows("SELECT count(*) FROM images")[0][0])
+    def count_images(self, find: str = "") -> int:
+        """Count the live images, all or those with a text in their path."""
+        return int(self.rows(f"SELECT count(*) FROM images WHERE {FOUND}", [_pattern(find)] * 2)[0][0])
 
     def images(self) -> Iterator[ImageRow]:
         """Give all live images, by id; in pages, so that a slow reader does not keep a writer waiting."""
         return map(self._image, self.pages("SELECT * FROM images WHERE image > ? ORDER BY image LIMIT ?"))
+
+    def images_from(self, first: int, count: int, find: str = "") -> list[ImageRow]:
+        """Give `count` of the live images by id, after the `first` ones; all, or those with a text in their path."""
+        sql = f"SELECT * FROM images WHERE {FOUND} ORDER BY image LIMIT ? OFFSET ?"
+        return [self._image(row) for row in self.rows(sql, [_pattern(find), _pattern(find), count, first])]
 
     def images_in(self, segment: int) -> list[ImageRow]:
         """Give the live images of a segment, by position."""
@@ -281,6 +287,12 @@ def _content(row: ImageRow) -> tuple[Any, ...]:
     """Give what the catalogue alone knows of an image; where it stands is also told by the segments."""
     state, path = row.state, os.fsencode(row.path)
     return row.image, path, state.size, state.changed, row.digest, row.width, row.height, row.n_features
+
+
+def _pattern(text: str) -> str:
+    """Give what LIKE compares: the text anywhere, each of its characters meaning itself."""
+    escaped = "".join("\\" + character if character in "\\%_" else character for character in text)
+    return f"%{escaped}%"
 
 
 def _seal(*values: Any) -> int:

@@ -19,7 +19,7 @@ from polyvoc import evidence, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
-from polyvoc.index import Home
+from polyvoc.home import Home
 from polyvoc.kernels.build import LONGEST_RUN
 from polyvoc.records import FeatureOptions, Progress, SearchOptions
 from polyvoc.segment import Segment, bases_of

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +18,13 @@ from typer.core import TyperGroup
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Shipped
-from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.records import FeatureOptions, Region, SearchOptions, TrainOptions
+from polyvoc.web import command
 
 # Whatever loads OpenCV, numba or the vocabularies is imported inside the commands: `polyvoc --help` should be quick.
 if TYPE_CHECKING:
-    from polyvoc.answers import Answer
+    from polyvoc.answers import Answer, Failure, Question
+    from polyvoc.index import Index
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as shells have it
 KEPT = "stopped; what was indexed is kept, run the same command to go on"
@@ -79,6 +82,7 @@ app = typer.Typer(
 )
 
 app.add_typer(research.app)
+app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")
 
 
@@ -167,7 +171,7 @@ def remove_command(
     json: Json = False,
 ) -> None:
     """Remove photographs from an index; their files stay."""
-    from polyvoc.index import Home
+    from polyvoc.home import Home
     from polyvoc.writer import IndexWriter
 
     Home(index).catalogue.close()  # an index that is not there should not be made
@@ -186,7 +190,7 @@ def link_command(
     json: Json = False,
 ) -> None:
     """Find which photographs of an index show the same thing, for `search --smooth`; run it again after adding some."""
-    from polyvoc.index import Home
+    from polyvoc.home import Home
     from polyvoc.writer import IndexWriter
 
     Home(index).catalogue.close()  # an index that is not there should not be made
@@ -205,12 +209,21 @@ def link_command(
 
 @app.command(
     "search",
-    epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json",
+    epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json\n\n"
+    "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17",
 )
 @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False)
 def search_command(  # noqa: PLR0913, PLR0917
-    photographs: Annotated[list[Path], typer.Argument(metavar="PHOTO", help="Photographs to search with.")],
     chosen: dict[str, Any],
+    photographs: Annotated[list[Path] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
+    image: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="Search with an image of the index, as `info --images` lists them; may be repeated."),
+    ] = None,
+    region: Annotated[
+        Region | None,
+        typer.Option(metavar="X0 Y0 X1 Y1", help="Search with a part of the photograph, in pixels from its upper left corner."),
+    ] = None,
     index: IndexPath = DEFAULT_INDEX,
     fast: Annotated[bool, typer.Option("--fast", help="Rank by scores alone, without looking at arrangements.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Let verified hits ask along: takes about twice as long.")] = False,
@@ -224,29 +237,50 @@ def search_command(  # noqa: PLR0913, PLR0917
 
     if fast and best:
         raise OptionError("--fast and --best exclude each other; give one of them")
+    asking: list[Path | int] = [*(photographs or []), *(image or [])]
+    queries = [answers.Question(photograph, region) for photograph in asking]
+    if not queries:
+        raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
+    if region is not None and len(queries) > 1:
+        raise OptionError(f"--region is part of one photograph, not of {len(queries)}; search with one at a time")
     opened, seconds = answers.open_index(index)
     options = replace(opened.preset("fast" if fast else "best" if best else "default"), **chosen)
-    told: list[Answer] = []
+
+    def ask(question: Question) -> Answer:
+        answer = answers.ask(opened, question, options, threads)
+        return replace(answer, seconds={"open": seconds, **answer.seconds})
+
+    told = _ask_all(opened, queries, ask)
+    found = [one for one in told if isinstance(one, answers.Answer)]
+    if html is not None:
+        html.write_text(answers.as_page(found), encoding="utf-8")
+    if json:
+        values = [one.as_dict() for one in told]
+        console.write_json(values[0] if len(queries) == 1 else values)
+    else:
+        reports.show_answers(found, timings, named=len(queries) > 1)
+    if len(found) < len(queries):
+        raise typer.Exit(1)
+
+
+def _ask_all(index: Index, queries: list[Question], ask: Callable[[Question], Answer]) -> list[Answer | Failure]:
+    """Ask with each photograph; one that cannot be used among several is said and goes into the list."""
+    from polyvoc import answers
+
+    names = [query.name_in(index) for query in queries]  # refuses what is not in the index before the first search
+    told: list[Answer | Failure] = []
     with console.progress() as progress:
-        progress("searching: the first time on a machine, kernels are compiled", 0, len(photographs))
-        for done, photograph in enumerate(photographs, start=1):
+        progress("searching: the first time on a machine, kernels are compiled", 0, len(queries))
+        for done, (query, name) in enumerate(zip(queries, names, strict=True), start=1):
             try:
-                told.append(answers.ask(opened, photograph, options, threads))
+                told.append(ask(query))
             except ImageError as error:
-                if len(photographs) == 1:
+                if len(queries) == 1:
                     raise
                 console.error(str(error))
-            progress("searching", done, len(photographs))
-    told = [replace(answer, seconds={"open": seconds, **answer.seconds}) for answer in told]
-    if html is not None:
-        html.write_text(answers.as_page(told), encoding="utf-8")
-    if json:
-        values = [answer.as_dict() for answer in told]
-        console.write_json(values[0] if len(photographs) == 1 else values)
-    else:
-        reports.show_answers(told, timings, named=len(photographs) > 1)
-    if len(told) < len(photographs):
-        raise typer.Exit(1)
+                told.append(answers.Failure(name, str(error)))
+            progress("searching", done, len(queries))
+    return told
 
 
 # -- info and check
@@ -256,6 +290,9 @@ def search_command(  # noqa: PLR0913, PLR0917
 def info_command(
     index: IndexPath = DEFAULT_INDEX,
     images: Annotated[bool, typer.Option("--images", help="List the photographs, too.")] = False,
+    distributions: Annotated[
+        bool, typer.Option("--distributions", help="Draw how long the lists are, and how much those of a feature share.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Say what an index holds: photographs, features, vocabularies, bytes on the disk, files that could not be used."""
@@ -264,11 +301,14 @@ def info_command(
 
     opened = Index.open(index)
     facts = inventory.take(opened)
+    spread = inventory.distributions(opened) if distributions else {}
     listed = inventory.photographs(opened) if images else []
     if json:
-        console.write_json({**facts, "photographs": listed} if images else facts)
+        console.write_json({**facts, **spread, **({"photographs": listed} if images else {})})
         return
     reports.show_info(facts)
+    if distributions:
+        reports.show_distributions(spread)
     for row in listed:
         size = f"{row['width']} x {row['height']}"
         console.write(f"{row['image']:>7}  {size:>11} {row['features']:>6} features ", console.linked(row["path"]))

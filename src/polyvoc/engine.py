@@ -121,6 +121,11 @@ class Engine:
         """Give the id of the image at (segment, position)."""
         return int(self.segments[place[0]].ids[place[1]])
 
+    def vector_at(self, place: tuple[int, int]) -> npt.NDArray[np.float32] | None:
+        """Give the stored vector [d] of the image at (segment, position), None if it has none."""
+        held = self.segments[place[0]].embeddings
+        return None if held is None or not held[place[1]].any() else held[place[1]].astype(np.float32)
+
     def norms(self, options: SearchOptions, threads: int | None = None) -> list[Scores]:
         """Give the norms of all images, one array per segment; computed once per kind."""
         key = norm_key(options, len(self.sizes))

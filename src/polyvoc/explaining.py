@@ -5,6 +5,7 @@ The same formulas as in the kernels, written out for one image, where clarity co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def explain(engine: Engine, asked: Asked, options: SearchOptions, place: Place, 
     q, f = pairs.T
     mask = ((terms >= 0) << np.arange(n_vocabularies)).sum(axis=1)
     with threads_over(engine.segments, None) as over:
-        counts = scoring.count_sets(engine.segments, query, engine.statistics, options, over)
+        # Those of the Bayes rules are told whatever the rule: how far the lists overlap explains a match under each of them.
+        counts = scoring.count_sets(engine.segments, query, engine.statistics, replace(options, merge="posterior"), over)
     weights = scoring.weigh(query, counts, engine.statistics, options)
     set_mask = _image_masks(q, mask, len(query.words)) if options.sets == "image" else mask
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
@@ -44,8 +46,9 @@ def explain(engine: Engine, asked: Asked, options: SearchOptions, place: Place, 
         query=q[order].astype(np.int32),
         feature=f[order].astype(np.int32),
         mask=mask[order].astype(np.int32),
+        words=_shared_words(query, q, terms)[order].astype(np.int32),
         weight=weight[order].astype(np.float32),
-        ratio=merging.ratios(counts)[q, set_mask][order].astype(np.float32),
+        ratio=_ratios(counts, q, set_mask)[order].astype(np.float32),
         distance=distances[order].astype(np.int32),
         query_xy=asked.sketch.frames.xy[q[order]].astype(np.float32),
         feature_xy=np.asarray(image["xy"])[f[order]],
@@ -64,6 +67,13 @@ def _arranged(engine: Engine, asked: Asked, options: SearchOptions, place: Place
     inliers = geometry.inlier_pairs(asked.sketch, engine.segments[place[0]], place[1], table)
     agreeing = set(map(tuple, inliers.tolist()))
     return found, np.array([tuple(pair) in agreeing for pair in pairs.tolist()], bool)
+
+
+def _ratios(counts: Array, q: Array, mask: Array) -> Array:
+    """Give the cardinality ratio of the set of each match [m]: of its lists, or where only one holds it of all K."""
+    ratios = merging.ratios(counts)
+    alone = mask & (mask - 1) == 0
+    return np.asarray(np.where(alone, ratios[q, -1], ratios[q, mask]))
 
 
 def _weights(weights: Weights, q: Array, mask: Array, idf: Array, distances: Array) -> Array:
@@ -98,6 +108,12 @@ def _matches(query: Query, image: dict[str, Array], n_vocabularies: int) -> tupl
         stored = with_planes(image["signatures"], 2)[f, vocabulary]
         distances[at, vocabulary] = np.bitwise_count(signatures ^ stored).sum(axis=1)
     return pairs, terms, distances
+
+
+def _shared_words(query: Query, q: Array, terms: Array) -> Array:
+    """Give the words that matches share [m, K], -1 for lists that do not hold the match."""
+    words = query.words[q[:, None], np.arange(terms.shape[1]), np.maximum(terms, 0)]
+    return np.where(terms >= 0, words, -1)
 
 
 def _image_masks(q: Array, mask: Array, n_queries: int) -> Array:

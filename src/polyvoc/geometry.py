@@ -16,6 +16,7 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.kernels import geometry as kernels
 from polyvoc.kernels import matching
+from polyvoc.records import Region
 from polyvoc.segment import Segment, with_planes
 from polyvoc.weighting import USUAL
 
@@ -121,9 +122,10 @@ def inlier_pairs(query: Sketch, segment: Segment, position: int, table: Array,
     return pairs[: found.counts[0]]
 
 
-def outline(width: int, height: int, transform: Array) -> tuple[tuple[float, float], ...]:
-    """Give the corners of a frame in the image that a transform takes it to, from the upper left, clockwise."""
-    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]])
+def outline(region: Region, transform: Array) -> tuple[tuple[float, float], ...]:
+    """Give the corners of a region in the image that a transform takes it to, from the upper left, clockwise."""
+    x0, y0, x1, y1 = region
+    corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])
     return tuple((float(x), float(y)) for x, y in corners @ transform[:, :2].T + transform[:, 2])
 
 

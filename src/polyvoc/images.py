@@ -68,15 +68,15 @@ class GreyImage:
     height: int
 
 
-def read_grey(source: Source, long_side: int) -> GreyImage:
+def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> GreyImage:
     """Give the upright photograph in grey; a long side above `long_side` is reduced to it, never enlarged."""
-    image, (width, height) = _read(source, long_side, "L")
+    image, (width, height) = _read(source, long_side, "L", max_pixels)
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 
 
-def read_rgb(source: Source, long_side: int) -> npt.NDArray[np.uint8]:
+def read_rgb(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> npt.NDArray[np.uint8]:
     """Give the upright photograph in colour [h, w, 3]; a long side above `long_side` is reduced to it, never enlarged."""
-    image, _ = _read(source, long_side, "RGB")
+    image, _ = _read(source, long_side, "RGB", max_pixels)
     return np.array(image, dtype=np.uint8)
 
 
@@ -85,10 +85,11 @@ def resize(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArra
     return np.array(Image.fromarray(pixels).resize((width, height), _FILTER), dtype=np.uint8)
 
 
-def read_thumbnail(source: Source, long_side: int) -> bytes:
+def read_thumbnail(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> bytes:
     """Give a small upright JPEG in colour without metadata, which may tell where and by whom it was shot."""
     out = io.BytesIO()
-    Image.fromarray(read_rgb(source, long_side)).save(out, "JPEG", quality=85)  # an image made anew has no metadata
+    pixels = read_rgb(source, long_side, max_pixels)
+    Image.fromarray(pixels).save(out, "JPEG", quality=85)  # an image made anew has no metadata
     return out.getvalue()
 
 
@@ -99,14 +100,14 @@ def describe(source: Source) -> str:
     return ascii(name) if any(unicodedata.category(character) in harmful for character in name) else name
 
 
-def _read(source: Source, long_side: int, mode: Mode) -> tuple[Image.Image, tuple[int, int]]:
+def _read(source: Source, long_side: int, mode: Mode, max_pixels: int) -> tuple[Image.Image, tuple[int, int]]:
     """Give the upright reduced image, and the (width, height) of the upright full one."""
     if long_side < MIN_SIDE:
         raise OptionError(f"long_side={long_side!r} should be at least {MIN_SIDE}")
     name = describe(source)
     try:
         with _open_file(source) as file:
-            return _decode(file, long_side, mode)
+            return _decode(file, long_side, mode, max_pixels)
     except ImageError as error:
         raise type(error)(f"{name}: {error}") from error.__cause__
     except MemoryError as error:
@@ -138,9 +139,9 @@ def _open_file(source: Source) -> IO[bytes]:
         raise UnreachableError(f"cannot be opened ({_reason(error)}); check the path and its permissions") from error
 
 
-def _decode(file: IO[bytes], long_side: int, mode: Mode) -> tuple[Image.Image, tuple[int, int]]:
+def _decode(file: IO[bytes], long_side: int, mode: Mode, max_pixels: int) -> tuple[Image.Image, tuple[int, int]]:
     with _quiet():
-        image = _open_header(file)
+        image = _open_header(file, max_pixels)
     full = image.size
     size = _reduced_size(full, long_side)
     # JPEG can decode to 1/2, 1/4 or 1/8 by leaving out frequencies, and to luminance alone. Its last column
@@ -191,7 +192,7 @@ def _libtiff_handlers() -> tuple[Callable[[int | None], int | None], ...]:
     return handlers
 
 
-def _open_header(file: IO[bytes]) -> ImageFile.ImageFile:
+def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
     """Give the image not yet decoded, of a size that may be.
 
     Not by `Image.open`: that warns at 89 and refuses at 179 million pixels, however cheap reduced decoding
@@ -206,9 +207,9 @@ def _open_header(file: IO[bytes]) -> ImageFile.ImageFile:
             continue
         file.seek(0)
         image = opener(file, "")
-        if image.width * image.height > MAX_PIXELS:
+        if image.width * image.height > max_pixels:
             shape = f"{image.width} x {image.height} pixels"
-            raise ImageError(f"too large: {shape}, the limit is {MAX_PIXELS:,} in all; reduce it first")
+            raise ImageError(f"too large: {shape}, the limit is {max_pixels:,} in all; reduce it first")
         return image
     raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert or remove it")
 

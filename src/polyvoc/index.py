@@ -8,33 +8,31 @@ An index is a folder: `catalogue.sqlite` (what it holds; its transaction is the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import evidence, explaining, features, geometry, neighbourhood, presets, searching, storage, witness
-from polyvoc.catalogue import Catalogue, ImageRow
-from polyvoc.embedding import Embedder
+from polyvoc import explaining, features, images, presets, searching, witness
+from polyvoc.catalogue import ImageRow
 from polyvoc.engine import Engine, Scores
-from polyvoc.errors import DamagedError, LockedError, OptionError, VocabularyError
+from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.geometry import Frames
-from polyvoc.neighbourhood import Neighbourhood
+from polyvoc.home import Home
 from polyvoc.presets import Preset
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import Evidence, Explanation, FeatureOptions, Features, Floats, Hit, SearchOptions
-from polyvoc.searching import Asked, Found
-from polyvoc.segment import MAX_IMAGES, Segment
-from polyvoc.vocabulary import Vocabulary, bits_of
+from polyvoc.records import Evidence, Explanation, Features, Floats, Hit, Region, SearchOptions
+from polyvoc.searching import Asked, Found, Place
+from polyvoc.segment import MAX_IMAGES
 from polyvoc.witness import Embedding
 
 Array = npt.NDArray[Any]
-Photograph = str | os.PathLike[str] | bytes | Features  # a path, the bytes of a file, or features made elsewhere
-SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
+# A path, the bytes of a file, features made elsewhere, or the id of an image of the collection.
+Photograph = str | os.PathLike[str] | bytes | Features | int
+Clock = Callable[[str], AbstractContextManager[None]]  # times what is done within a stage of this name
 ATTEMPTS = 5  # to open while a writer commits
 
 
@@ -44,10 +42,11 @@ class Index:
     Mapped from the disk; a search allocates 4 bytes per image.
     """
 
-    def __init__(self, engine: Engine, home: Home | None = None, line: tuple[float, float] | None = None,
+    def __init__(self, engine: Engine, home: Home | None = None, commit: int = 0, line: tuple[float, float] | None = None,
                  evidence: Evidence | None = None) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
+        self.commit = commit  # that this is a snapshot of
         self._home = home
         self._line = line  # of term 2, if the index was calibrated
         self._evidence = evidence  # for `likelihood`, likewise
@@ -55,15 +54,22 @@ class Index:
     @classmethod
     def open(cls, path: str | os.PathLike[str], embedding: Embedding | None = None) -> Index:
         """Open an index on the disk; to `fuse` with a model that is no file, or that has moved, give it as `embedding`."""
-        home = Home(Path(path), embedding)
+        return cls._read(Home(Path(path), embedding))
+
+    def reopened(self) -> Index:
+        """Give the index as of its last commit: this very one if that is its own. What is loaded of vocabularies is kept."""
+        return self if self.home.catalogue.fact("commit") == self.commit else self._read(self.home.again())
+
+    @classmethod
+    def _read(cls, home: Home) -> Index:
         for _ in range(ATTEMPTS):
             commit = home.catalogue.fact("commit")
             try:
-                return cls(home.read_engine(), home, home.read_line(), home.read_evidence())
+                return cls(home.read_engine(), home, commit, home.read_line(), home.read_evidence())
             except DamagedError:  # merged away by a writer since the catalogue was read?
                 if home.catalogue.fact("commit") == commit:
                     raise
-        raise LockedError(f"{path} changes faster than it can be opened; wait until its writer has finished")
+        raise LockedError(f"{home.path} changes faster than it can be opened; wait until its writer has finished")
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -89,59 +95,114 @@ class Index:
     # -- photographs
 
     def search(self, photograph: Photograph, top: int | None = None, options: SearchOptions | None = None,
-               threads: int | None = None) -> list[Hit]:  # fmt: skip
-        """Find the photographs that show the same thing, best first."""
+               threads: int | None = None, region: Region | None = None) -> list[Hit]:  # fmt: skip
+        """Find the photographs that show the same thing, best first; with a region, what is within it.
+
+        An image of the collection, given by its id, is found itself as well.
+        """
         options = self._options(options, top)
-        vector = self.embed(photograph) if options.fuse else None
-        found = self.features(photograph)
-        return self.search_words(*self.quantise(found, options), options, threads, found, vector)
+        return self.find(self.asked(photograph, options, region), options, threads)
 
     def search_words(self, words: Array, signatures: Array | None, options: SearchOptions, threads: int | None = None,
                      features: Features | None = None, vector: Floats | None = None) -> list[Hit]:  # fmt: skip
-        """Find images by a query's words, best first. Images that were removed since this index was opened are left out.
+        """Find images by a query's words, best first.
 
         To verify hits it takes the features, too: they say where the words lie; to `fuse`, the query's vector.
         """
-        frames = None if features is None else frames_of(features)
-        hits = []
-        for found in searching.search(self.engine, Asked(words, signatures, frames, vector), options, threads):
-            image = self.engine.image_at(found.place)
-            row = None if self._home is None else self._home.catalogue.image(image)
-            if row is not None or self._home is None:
-                hits.append(Hit(image, "" if row is None else row.path, found.score, found.inliers, _outline(found, features)))
-        return hits
+        if features is None:
+            return self.find(Asked(words, signatures, vector=vector), options, threads)
+        return self.find(Asked(words, signatures, frames_of(features), vector, _whole(features)), options, threads)
 
-    def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None) -> Explanation:
+    def find(self, asked: Asked, options: SearchOptions, threads: int | None = None,
+             early: Callable[[list[Hit]], None] | None = None) -> list[Hit]:  # fmt: skip
+        """Find images by a query, best first. Images that were removed since this index was opened are left out.
+
+        `early` is told the hits by words alone, if verification follows: for those who would rather not wait.
+        """
+
+        def hits(found: list[Found]) -> list[Hit]:
+            return [hit for one in found if (hit := self._hit(one, asked)) is not None]
+
+        first = None if early is None else lambda found: early(hits(found))
+        return hits(searching.search(self.engine, asked, options, threads, first))
+
+    def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None,
+                region: Region | None = None) -> Explanation:  # fmt: skip
         """Say why a photograph of the collection answers: matches, the set of each, weights, and their arrangement."""
-        options = self._options(options, None)
-        query_features = self.features(photograph)
-        words, signatures = self.quantise(query_features, options)
-        if isinstance(hit, int):
-            row = self.home.catalogue.image(hit)
-            if row is None:
-                raise OptionError(f"image {hit} is not in the index")
+        options = replace(self._options(options, None), fuse=False)  # words alone explain
+        if not isinstance(hit, Hit):
+            row = self.image(hit)
             hit = Hit(row.image, row.path, 0.0)
-        segment, position = self._find(hit.image)
-        asked = Asked(words, signatures, frames_of(query_features))
-        return explaining.explain(self.engine, asked, options, (segment, position), hit)
+        place = self._find(hit.image)
+        return explaining.explain(self.engine, self.asked(photograph, options, region), options, place, hit)
 
-    def features(self, photograph: Photograph) -> Features:
+    # -- queries
+
+    def asked(self, photograph: Photograph, options: SearchOptions, region: Region | None = None,
+              clock: Clock = lambda stage: nullcontext()) -> Asked:  # fmt: skip
+        """Make a query of a photograph, or of a region of it.
+
+        An image of the collection asks by what is stored of it; its file is read for further assignments only.
+        """
+        if region is not None and options.fuse:
+            raise OptionError("fuse hears whole photographs; leave it out where a region asks")
+        if isinstance(photograph, int) and options.assignments == 1:
+            row = self.image(photograph)
+            asked = Asked.stored(self.engine, self._find(photograph), (row.width, row.height), region)
+            return replace(asked, vector=self.embed(photograph) if options.fuse else None)
+        found = self.features(photograph, clock)
+        if region is not None:
+            found = found.inside(region)
+        with clock("quantise"):
+            words, signatures = self.home.quantiser.quantise(found.descriptors, options.assignments)
+        vector = None
+        if options.fuse:
+            with clock("embed"):
+                vector = self.embed(photograph)
+        return Asked(words, signatures, frames_of(found), vector, region or _whole(found))
+
+    def features(self, photograph: Photograph, clock: Clock = lambda stage: nullcontext()) -> Features:
         """Extract features as the photographs of this index were; features made elsewhere are checked."""
         if isinstance(photograph, Features):
             features.check_features(photograph, self.home.dimension)
             return photograph
-        source = photograph if isinstance(photograph, bytes) else Path(photograph)
-        return features.extract(source, self.home.feature_options)
+        source = self._source(photograph)
+        with clock("decode"):
+            grey = images.read_grey(source, self.home.feature_options.long_side)
+        with clock("sift"):
+            return features.extract_pixels(grey, self.home.feature_options, images.describe(source))
 
     def embed(self, photograph: Photograph) -> Floats:
-        """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none."""
+        """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none.
+
+        Of an image of the collection it is the stored one.
+        """
         if isinstance(photograph, Features):
             raise OptionError(witness.NO_PIXELS)
-        return self.home.embedder.embed(photograph if isinstance(photograph, bytes) else Path(photograph))
+        if not isinstance(photograph, int):
+            return self.home.embedder.embed(self._source(photograph))
+        vector = self.engine.vector_at(self._find(photograph))
+        if vector is None:
+            raise OptionError(f"image {photograph} has no vector; leave fuse out, or ask with its file")
+        return vector
 
     def quantise(self, photograph: Photograph, options: SearchOptions) -> tuple[Array, Array | None]:
         """Give the words and signatures of a photograph."""
         return self.home.quantiser.quantise(self.features(photograph).descriptors, options.assignments)
+
+    def _source(self, photograph: str | os.PathLike[str] | bytes | int) -> Path | bytes:
+        """Give the file of a photograph, or its bytes."""
+        if isinstance(photograph, bytes):
+            return photograph
+        return Path(self.image(photograph).path if isinstance(photograph, int) else photograph)
+
+    def _hit(self, found: Found, asked: Asked) -> Hit | None:
+        """Give what was found as a hit; None if it was removed since this index was opened."""
+        image = self.engine.image_at(found.place)
+        row = None if self._home is None else self._home.catalogue.image(image)
+        if row is None and self._home is not None:
+            return None
+        return Hit(image, "" if row is None else row.path, found.score, found.inliers, found.outline(asked.region))
 
     @property
     def default_options(self) -> SearchOptions:
@@ -156,6 +217,14 @@ class Index:
         bits = self.engine.bits if self._home is None or self._evidence is not None else self._home.bits
         options = presets.preset(name, bits)
         return replace(options, line=self._line or options.line, evidence=self._evidence)
+
+    def image(self, image: int) -> ImageRow:
+        """Give one image of the collection by its id; refuse one that is not there, or not any more."""
+        self._find(image)
+        row = self.home.catalogue.image(int(image))
+        if row is None:
+            raise OptionError(f"image {image} is not in the index")
+        return row
 
     def images(self) -> Iterator[ImageRow]:
         """Give all images of the collection, by id; unlike a search, this shows the catalogue as it is now."""
@@ -189,7 +258,9 @@ class Index:
         options = options or self.default_options
         return options if top is None else replace(options, top=top)
 
-    def _find(self, image: int) -> tuple[int, int]:
+    def _find(self, image: int) -> Place:
+        if isinstance(image, bool):  # which Python calls a number
+            raise OptionError(f"{image} is not the id of an image; give a number")
         for number, segment in enumerate(self.engine.segments):
             for position in np.flatnonzero(segment.ids == image):
                 if not len(segment.alive) or segment.alive[position]:
@@ -202,122 +273,5 @@ def frames_of(features: Features) -> Frames:
     return Frames(*(values.astype(np.float64) for values in (features.xy, features.scale, features.angle)))
 
 
-def _outline(found: Found, features: Features | None) -> tuple[tuple[float, float], ...] | None:
-    """Give where the query's frame lies in an image, if that is known."""
-    if features is None or found.transform is None:
-        return None
-    return geometry.outline(features.width, features.height, found.transform)
-
-
-@dataclass(frozen=True)
-class Home:
-    """The folder of an index: where its parts lie, and how they are read."""
-
-    path: Path
-    embedding: Embedding | None = None  # stands in for the model that the index remembers
-
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        """Open the catalogue for reading."""
-        return Catalogue.open(self.path)
-
-    def close(self) -> None:
-        """Release the catalogue, if it was opened."""
-        if "catalogue" in vars(self):
-            self.catalogue.close()
-
-    def read_engine(self, linked: bool = True) -> Engine:
-        """Map the segments of the last commit, and their graph unless it does not matter."""
-        with self.catalogue.snapshot():
-            sizes = tuple(self.catalogue.fact("sizes"))
-            numbers = self.catalogue.segments()
-            deleted = {number: self.catalogue.deleted(number) for number in numbers}
-            norms, graph = self.catalogue.fact(NORMS), self.read_graph() if linked else None
-            current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
-        segments = [self.read_segment(number, sizes, deleted[number]) for number in numbers]
-        try:
-            known = self._read_norms(norms, segments) if current else None
-            pairs = None if graph is None else graph.read(self.neighbours_file(graph.commit))
-            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs, segments))
-        except (KeyError, IndexError, ValueError):  # counting the words of deleted images
-            raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
-
-    def read_graph(self) -> neighbourhood.Record | None:
-        """Give what is known of the graph of neighbours, if there is one."""
-        return neighbourhood.Record.of(self.catalogue.fact(NEIGHBOURS, required=False), self.catalogue.path)
-
-    def read_line(self) -> tuple[float, float] | None:
-        """Give the line of term 2 that was fitted to this index, if any was."""
-        found = self.catalogue.fact("line", required=False)
-        return None if found is None else (float(found["a"]), float(found["b"]))
-
-    def read_evidence(self) -> Evidence | None:
-        """Give the table of evidence that was fitted to this index, if any was."""
-        found = self.catalogue.fact("evidence", required=False)
-        return None if found is None else evidence.from_dict(found, str(self.catalogue.path))
-
-    def read_segment(self, number: int, sizes: tuple[int, ...], deleted: Sequence[int]) -> Segment:
-        """Map one segment, without its deleted images."""
-        segment = Segment.open(self.segment_folder(number))
-        if segment.sizes != sizes:
-            raise DamagedError(f"{self.segment_folder(number)} belongs to another index; run 'polyvoc check'")
-        if not all(isinstance(position, int) and 0 <= position < segment.n_images for position in deleted):
-            raise DamagedError(f"{self.catalogue.path}: segment {number} has no such images to delete; run 'polyvoc check'")
-        return segment.without(deleted)
-
-    def _read_norms(self, norms: dict[str, Any], segments: list[Segment]) -> list[Scores]:
-        counts = [segment.n_images for segment in segments]
-        values = storage.map_array(self.norms_file(norms["commit"]), np.float32, (sum(counts),))
-        return np.split(values, np.cumsum(counts)[:-1]) if counts else []
-
-    def segment_folder(self, number: int) -> Path:
-        """Give the folder of a segment."""
-        return self.path / SEGMENTS / f"{number:06d}"
-
-    def norms_file(self, commit: int) -> Path:
-        """Give the file with the norms of a commit."""
-        return self.path / NORMS / f"{commit:06d}.npy"
-
-    def neighbours_file(self, commit: int) -> Path:
-        """Give the file with the pairs of neighbours that a commit made."""
-        return self.path / NEIGHBOURS / f"{commit:06d}.npy"
-
-    def vocabulary_folder(self, number: int) -> Path:
-        """Give the folder of a vocabulary."""
-        return self.path / VOCABULARIES / str(number)
-
-    @cached_property
-    def feature_options(self) -> FeatureOptions:
-        """Give the options that the photographs were read with."""
-        return FeatureOptions(**self.catalogue.fact("features"))
-
-    @cached_property
-    def bits(self) -> int:
-        """Give the length of the signatures that the vocabularies make, 0 if they make none."""
-        return bits_of(self.vocabulary_folder(0))
-
-    @cached_property
-    def dimension(self) -> int:
-        """Give the length of a descriptor."""
-        return int(self.catalogue.fact("dimension"))
-
-    def vocabularies(self) -> list[Vocabulary]:
-        """Load the vocabularies, checked against those that the index was made with."""
-        loaded = []
-        for number, fingerprint in enumerate(self.catalogue.fact("vocabularies")):
-            vocabulary = Vocabulary.load(self.vocabulary_folder(number))
-            if vocabulary.fingerprint != fingerprint:
-                raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "
-                                      f"but the index was made with {fingerprint}; restore it or index again")  # fmt: skip
-            loaded.append(vocabulary)
-        return loaded
-
-    @cached_property
-    def quantiser(self) -> Quantiser:
-        """Load the vocabularies, once."""
-        return Quantiser(self.vocabularies())
-
-    @cached_property
-    def embedder(self) -> Embedder:
-        """Load the model of the global embedding, once."""
-        return witness.model_of(self.catalogue, self.embedding)
+def _whole(features: Features) -> Region:
+    return 0, 0, features.width, features.height

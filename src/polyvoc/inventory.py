@@ -1,16 +1,29 @@
-"""What an index holds, and where its bytes are."""
+"""What an index holds, where its bytes are, and how its words are spread."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from polyvoc import catalogue
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import catalogue, merging, scoring
+from polyvoc.catalogue import ImageRow
+from polyvoc.engine import Engine, threads_over
 from polyvoc.evidence import plain_options
-from polyvoc.index import SEGMENTS, Home, Index
+from polyvoc.home import SEGMENTS, Home
+from polyvoc.index import Index
+from polyvoc.records import SearchOptions
+from polyvoc.scoring import Query
+from polyvoc.segment import bases_of
 from polyvoc.vocabulary import Vocabulary
+
+SAMPLE = 2000  # features whose lists are compared
+BINS = 20  # of a cardinality ratio
 
 
 def take(index: Index) -> dict[str, Any]:
@@ -39,10 +52,13 @@ def take(index: Index) -> dict[str, Any]:
 
 def photographs(index: Index) -> list[dict[str, Any]]:
     """Give the images of an index, as plain values for JSON."""
-    return [
-        {"image": row.image, "path": row.path, "width": row.width, "height": row.height, "features": row.n_features}
-        for row in index.images()
-    ]
+    return list(map(photograph, index.images()))
+
+
+def photograph(row: ImageRow) -> dict[str, Any]:
+    """Give what there is to know of one image, as plain values for JSON."""
+    name, size = Path(row.path).name, {"width": row.width, "height": row.height}
+    return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features}
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -73,3 +89,74 @@ def _kind(path: Path) -> str:
 
 def _of_segments(stored: dict[str, int]) -> int:
     return sum(size for kind, size in stored.items() if kind.startswith(f"{SEGMENTS}/"))
+
+
+# --- how words are spread -----------------------------------------------------------------------------------------------------
+
+
+def distributions(index: Index) -> dict[str, Any]:
+    """Give how long the lists are, and how much those of one feature share, as plain values for JSON.
+
+    Deleted images do not count. The ratios are those of features of the collection, evenly spaced over all of them.
+    """
+    words = _sample(index.engine)
+    return {"list_lengths": _list_lengths(index.engine), "ratios": _ratios(index.engine, words), "sampled_features": len(words)}
+
+
+def _list_lengths(engine: Engine) -> list[dict[str, Any]]:
+    """Count, for each vocabulary, the lists of 1, of 2 to 3, of 4 to 7 ... features. The median is that of lists with any."""
+    found = []
+    for lengths in np.split(engine.statistics.occurrences, bases_of(engine.sizes)[1:]):
+        held = lengths[lengths > 0]
+        longest = int(held.max(initial=0))
+        edges = 1 << np.arange(max(longest.bit_length(), 1) + 1)
+        counts, _ = np.histogram(held, edges)  # the last edge is above the longest list
+        found.append({
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+            "median": float(np.median(held)) if len(held) else 0.0,
+            "longest": longest,
+            "empty": len(lengths) - len(held),
+        })  # fmt: skip
+    return found
+
+
+def _ratios(engine: Engine, words: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Count the cardinality ratios of features by their words [n, K]: for each pair of vocabularies, then for all of them."""
+    n_vocabularies = len(engine.sizes)
+    if n_vocabularies == 1:
+        return []
+    options = SearchOptions(merge="posterior")  # whose sets are counted
+    query = Query.of(words, None, engine.sizes, options)
+    with threads_over(engine.segments, None) as over:
+        counts = scoring.count_sets(engine.segments, query, engine.statistics, options, over)
+    ratios = merging.ratios(counts)
+    chosen = [*combinations(range(n_vocabularies), 2), *([tuple(range(n_vocabularies))] if n_vocabularies > 2 else [])]
+    return [_histogram(ratios[:, sum(1 << k for k in numbers)], numbers) for numbers in chosen]
+
+
+def _histogram(ratios: npt.NDArray[np.float64], numbers: tuple[int, ...]) -> dict[str, Any]:
+    counts, edges = np.histogram(ratios, BINS, (0, 1))
+    return {
+        "vocabularies": [number + 1 for number in numbers],
+        "edges": edges.round(6).tolist(),
+        "counts": counts.tolist(),
+        "mean": round(float(ratios.mean()), 6) if len(ratios) else None,
+    }
+
+
+def _sample(engine: Engine) -> npt.NDArray[np.int64]:
+    """Give the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
+    live = [segment.live_positions() for segment in engine.segments]
+    ends = [np.cumsum(np.diff(part.arrays["feature_starts"])[at]) for part, at in zip(engine.segments, live, strict=True)]
+    bounds = np.cumsum([0, *(int(part[-1]) if len(part) else 0 for part in ends)])
+    count = min(int(bounds[-1]), SAMPLE)
+    wanted = np.arange(count) * bounds[-1] // max(count, 1)
+    found = [np.empty((0, len(engine.sizes)), np.int64)]
+    for number, segment in enumerate(engine.segments):
+        mine = wanted[(bounds[number] <= wanted) & (wanted < bounds[number + 1])] - bounds[number]
+        image = np.searchsorted(ends[number], mine, "right")
+        rest = ends[number][image].astype(np.int64) - mine  # features from this one to the end of its image
+        rows = segment.arrays["feature_starts"][live[number][image] + 1] - rest
+        found.append(segment.arrays["words"][rows].astype(np.int64))
+    return np.concatenate(found)

@@ -14,6 +14,7 @@ from polyvoc.errors import OptionError
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.int32]
+Region = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels of the upright photograph at its full size
 Signatures = npt.NDArray[np.uint64]  # shaped as the words they belong to; more than 64 bits: one more axis, of two
 
 Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
@@ -57,6 +58,32 @@ class Features:
     def __len__(self) -> int:
         """Count the features."""
         return len(self.xy)
+
+    def inside(self, region: Region) -> Features:
+        """Give the features strictly inside a region; places keep their meaning, and the photograph its size."""
+        held = inside(self.xy, region, (self.width, self.height))
+        arrays = {name: getattr(self, name)[held] for name in ("xy", "scale", "angle", "descriptors")}
+        return Features(**arrays, width=self.width, height=self.height)
+
+
+def inside(xy: npt.NDArray[np.floating], region: Region, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Tell which places [n, 2] lie strictly inside a region of a photograph of some width and height; one does at least."""
+    wanted = "x0 y0 x1 y1 in pixels with x0 < x1 and y0 < y1"
+    _require(len(region) == 4 and all(map(math.isfinite, region)), "region", region, wanted)
+    x0, y0, x1, y1 = region
+    _require(x0 < x1 and y0 < y1, "region", region, wanted)
+    shared = x0 < size[0] and y0 < size[1] and x1 > 0 and y1 > 0
+    _require(shared, "region", region, f"within the photograph of {size[0]} x {size[1]} pixels")
+    held = strictly_inside(xy, region)
+    if not held.any():
+        raise OptionError(f"region={region!r} holds no feature; draw a larger one")
+    return held
+
+
+def strictly_inside(xy: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.bool_]:
+    """Tell which places [n, 2] lie within a region and not on its border (as in the Oxford protocol)."""
+    places = xy.astype(np.float64)  # a region may be larger than float32 can tell
+    return np.asarray(((places > region[:2]) & (places < region[2:])).all(axis=1))
 
 
 @dataclass(frozen=True)
@@ -182,7 +209,8 @@ class Hit:
     path: str
     score: float  # higher is better
     inliers: int = 0  # matches that agree on one arrangement; 0 if it was not verified, or not confirmed
-    # Where the query's frame lies in this photograph: its corners from the upper left, clockwise; None if not confirmed.
+    # Where the query, its region or else its whole frame, lies in this photograph: the corners from the upper left,
+    # clockwise; None if not confirmed.
     outline: tuple[tuple[float, float], ...] | None = None
 
 
@@ -194,8 +222,9 @@ class Explanation:
     query: npt.NDArray[np.int32]  # [m] feature number in the query
     feature: npt.NDArray[np.int32]  # [m] feature number in the photograph of the collection
     mask: npt.NDArray[np.int32]  # [m] bit k is set if vocabulary k gives both the same word
+    words: Words  # [m, K] the word that vocabulary k gives both, -1 where their words differ
     weight: Floats  # [m] share of the score before burstiness
-    ratio: Floats  # [m] cardinality ratio of the match's set
+    ratio: Floats  # [m] cardinality ratio of the match's lists; of all K where only one holds it
     distance: npt.NDArray[np.int32]  # [m, K] Hamming distance, -1 where the words differ or there are no signatures
     query_xy: Floats  # [m, 2]
     feature_xy: Floats  # [m, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polyvoc.lab.workbench import Bench
 
 MAX_PROBLEMS = 20  # broken files listed
+BAR = 40  # characters of the longest bar of a histogram
 
 
 def show_demo(report: demo.Report) -> None:
@@ -184,6 +185,33 @@ def show_info(facts: dict[str, Any]) -> None:
     write_fact("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
     write_fact("search by", _listed(facts["default_options"]))
     write_fact("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
+
+
+def show_distributions(facts: dict[str, Any]) -> None:
+    """Show how long the lists of each vocabulary are, and how much the lists of one feature share."""
+    for number, one in enumerate(facts["list_lengths"], start=1):
+        longest = f"median {one['median']:,.0f}, longest {one['longest']:,}, {one['empty']:,} empty"
+        write_fact(f"vocabulary {number}", f"features in a list: {longest}", *_bars(one, _lengths))
+    for one in facts["ratios"]:
+        if one["mean"] is not None:
+            label = "ratio " + " ".join(map(str, one["vocabularies"]))
+            told = f"of intersection to union, of {facts['sampled_features']:,} features: mean {one['mean']:.3f}"
+            write_fact(label, told, *_bars(one, lambda low, high: f"{low:.2f} - {high:.2f}"))
+
+
+def _lengths(low: int, high: int) -> str:
+    return f"{low:,}-{high - 1:,}".rjust(15) if high - low > 1 else f"{low:>15,}"
+
+
+def _bars(histogram: dict[str, Any], name: Callable[[Any, Any], str]) -> list[str]:
+    """Draw a histogram, a line for each bin."""
+    edges, counts = histogram["edges"], histogram["counts"]
+    most = max(*counts, 1)
+    lines = []
+    for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        eighths = -(-8 * BAR * count // most)  # what is there at all is seen
+        lines.append(f"{name(low, high)} {count:>9,} {'█' * (eighths // 8)}{' ▏▎▍▌▋▊▉'[eighths % 8]}".rstrip())
+    return lines
 
 
 def _model(facts: dict[str, Any]) -> str:

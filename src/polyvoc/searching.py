@@ -5,7 +5,7 @@ Scores are arrays over all images, one per segment, from the first stage to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from polyvoc import expansion, geometry, witness
 from polyvoc.engine import Engine, Scores, threads_over
 from polyvoc.errors import OptionError
 from polyvoc.geometry import Sketch
-from polyvoc.records import Floats, SearchOptions
+from polyvoc.records import Floats, Region, SearchOptions, inside
 from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
@@ -37,6 +37,17 @@ class Asked:
     signatures: Array | None
     frames: geometry.Frames | None = None
     vector: Floats | None = None  # [d] of a global embedding, to `fuse`
+    region: Region | None = None  # of the photograph that asks, all of it or a part; None: nobody knows
+
+    @classmethod
+    def stored(cls, engine: Engine, place: Place, size: tuple[int, int], region: Region | None = None) -> Asked:
+        """Ask with what is stored of an image, of some width and height, or of a region of it."""
+        sketch = Sketch.of(engine.segments[place[0]], place[1])
+        at = sketch.frames
+        held = np.ones(len(at), bool) if region is None else inside(at.xy, region, size)
+        signatures = sketch.signatures[held] if sketch.signatures.shape[1] else None
+        frames = geometry.Frames(at.xy[held], at.scale[held], at.angle[held])
+        return cls(sketch.words[held], signatures, frames, region=region or (0, 0, *size))
 
     @cached_property
     def sketch(self) -> Sketch:
@@ -66,6 +77,10 @@ class Found:
     def trusted(self) -> bool:
         """Tell whether it surely shows the same thing."""
         return self.weight >= TRUSTED and self.inliers >= LEAST
+
+    def outline(self, region: Region | None) -> tuple[tuple[float, float], ...] | None:
+        """Give where the region that asks lies in the image: its corners; None if that is not known."""
+        return None if region is None or self.transform is None else geometry.outline(region, self.transform)
 
 
 @dataclass(eq=False)
@@ -108,21 +123,32 @@ class _Search:
         return match_table(self.engine, self.options)
 
 
-def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None) -> list[Found]:
-    """Give the images that answer a query, best first."""
-    scores, seen = score(engine, asked, options, threads)
-    return [replace(seen.get(place, Found(place, 0.0)), score=value) for place, value in engine.ranked(scores, options.top)]
+def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None,
+           early: Callable[[list[Found]], None] | None = None) -> list[Found]:  # fmt: skip
+    """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows."""
+
+    def ranked(scores: Sequence[Scores], seen: dict[Place, Found]) -> list[Found]:
+        best = engine.ranked(scores, options.top)
+        return [replace(seen.get(place, Found(place, 0.0)), score=value) for place, value in best]
+
+    return ranked(*score(engine, asked, options, threads, None if early is None else lambda first: early(ranked(first, {}))))
 
 
 def score(engine: Engine, asked: Asked, options: SearchOptions,
-          threads: int | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
-    """Give the final scores of all images, one array per segment, and what was verified on the way."""
+          threads: int | None = None,
+          early: Callable[[list[Scores]], None] | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
+    """Give the final scores of all images, one array per segment, and what was verified on the way.
+
+    `early` is told the scores by words alone before any image is verified, if any will be; it should leave them as they are.
+    """
     if options.smooth and engine.neighbours is None:
         raise OptionError("smooth needs the neighbours of every image; find them: polyvoc link")
     options = engine.settled(options)
     at_work = _Search(engine, asked, options, threads)
     scores = at_work.scores(asked.words, asked.signatures)
     if options.verify:
+        if early is not None:
+            early(scores)
         first = at_work.verified(scores)
         again = at_work.expanded() if options.expansion != "none" else None
         scores = first if again is None else at_work.verified(again)

@@ -25,7 +25,8 @@ from polyvoc.collection import Changes
 from polyvoc.embedding import Embedder
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, UnreachableError, WriteError
-from polyvoc.index import NEIGHBOURS, NORMS, SEGMENTS, VOCABULARIES, Home, Index
+from polyvoc.home import NEIGHBOURS, NORMS, SEGMENTS, VOCABULARIES, Home
+from polyvoc.index import Index
 from polyvoc.merges import next_merge
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexReport, Problem, Progress, SearchOptions
@@ -184,7 +185,7 @@ class IndexWriter:
     def link(self, candidates: int = neighbourhood.CANDIDATES, progress: Progress | None = None) -> int:
         """Find which images show the same thing, for searches that `smooth`; gives the number of pairs."""
         self.commit()
-        index = Index(self.home.read_engine(linked=False), self.home, self.home.read_line(), self.home.read_evidence())
+        index = Index(self.home.read_engine(linked=False), self.home, 0, self.home.read_line(), self.home.read_evidence())
         pairs = neighbourhood.find(index.engine, index.preset("fast"), candidates, progress)
         commit = self.catalogue.fact("commit") + 1
         checksum = storage.write_file(self.home.neighbours_file(commit), pairs)

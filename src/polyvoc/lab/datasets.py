@@ -19,13 +19,12 @@ from polyvoc.lab.files import reading
 from polyvoc.lab.imagefolder import ImageFolder, Kind, stem
 from polyvoc.lab.measures import Truth
 from polyvoc.lab.pickles import read_ground_truth
+from polyvoc.records import Region
 
-__all__ = [  # Kind is defined elsewhere, and used with datasets
+__all__ = [  # Kind and Region are defined elsewhere, and used with datasets
     "READERS", "Dataset", "Kind", "Question", "Reader", "Region", "first_questions", "list_images", "read_groups",
     "read_holidays", "read_oxford", "read_paris", "read_roxford", "read_rparis", "read_ukbench", "with_distractors",
 ]  # fmt: skip
-
-Region = tuple[float, float, float, float]  # x1, y1, x2, y2 in pixels of the upright photograph
 
 # Why something is not used, after its number
 _NO_QUERY = "groups do not ask for want of a query, or of other images"

@@ -23,7 +23,7 @@ from polyvoc.lab.cache import digest, keep, remember
 from polyvoc.lab.datasets import Dataset, Kind, Question
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words
+from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words, strictly_inside
 from polyvoc.searching import Asked
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.training import Sample, train
@@ -209,12 +209,9 @@ class Bench:
 
 
 def inside(geometry: Floats, question: Question) -> npt.NDArray[np.bool_]:
-    """Tell which features [n, 4] lie strictly inside the region of a question (as in the Oxford protocol)."""
+    """Tell which features [n, 4] lie strictly inside the region of a question."""
     assert question.region is not None
-    x1, y1, x2, y2 = question.region
-    x, y = geometry[:, 0], geometry[:, 1]
-    result: npt.NDArray[np.bool_] = (x1 < x) & (x < x2) & (y1 < y) & (y < y2)
-    return result
+    return strictly_inside(geometry[:, :2], question.region)
 
 
 def truth_of(dataset: Dataset) -> list[Any]:

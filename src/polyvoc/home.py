@@ -1,0 +1,151 @@
+"""The folder of an index: where its parts lie, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyvoc import evidence, neighbourhood, storage, witness
+from polyvoc.catalogue import Catalogue
+from polyvoc.embedding import Embedder
+from polyvoc.engine import Engine, Scores
+from polyvoc.errors import DamagedError, VocabularyError
+from polyvoc.neighbourhood import Neighbourhood
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import Evidence, FeatureOptions
+from polyvoc.segment import Segment
+from polyvoc.vocabulary import Vocabulary, bits_of
+from polyvoc.witness import Embedding
+
+SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of an index: where its parts lie, and how they are read."""
+
+    path: Path
+    embedding: Embedding | None = None  # stands in for the model that the index remembers
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """Open the catalogue for reading."""
+        return Catalogue.open(self.path)
+
+    def again(self) -> Home:
+        """Give the same folder with a catalogue of its own; vocabularies and models that are loaded stay so."""
+        anew = Home(self.path, self.embedding)
+        kept = ("quantiser", "embedder", "feature_options", "bits", "dimension")  # no commit changes them
+        vars(anew).update({name: value for name, value in vars(self).items() if name in kept})
+        return anew
+
+    def close(self) -> None:
+        """Release the catalogue, if it was opened."""
+        if "catalogue" in vars(self):
+            self.catalogue.close()
+
+    def read_engine(self, linked: bool = True) -> Engine:
+        """Map the segments of the last commit, and their graph unless it does not matter."""
+        with self.catalogue.snapshot():
+            sizes = tuple(self.catalogue.fact("sizes"))
+            numbers = self.catalogue.segments()
+            deleted = {number: self.catalogue.deleted(number) for number in numbers}
+            norms, graph = self.catalogue.fact(NORMS), self.read_graph() if linked else None
+            current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
+        segments = [self.read_segment(number, sizes, deleted[number]) for number in numbers]
+        try:
+            known = self._read_norms(norms, segments) if current else None
+            pairs = None if graph is None else graph.read(self.neighbours_file(graph.commit))
+            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs, segments))
+        except (KeyError, IndexError, ValueError):  # counting the words of deleted images
+            raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
+
+    def read_graph(self) -> neighbourhood.Record | None:
+        """Give what is known of the graph of neighbours, if there is one."""
+        return neighbourhood.Record.of(self.catalogue.fact(NEIGHBOURS, required=False), self.catalogue.path)
+
+    def read_line(self) -> tuple[float, float] | None:
+        """Give the line of term 2 that was fitted to this index, if any was."""
+        found = self.catalogue.fact("line", required=False)
+        return None if found is None else (float(found["a"]), float(found["b"]))
+
+    def read_evidence(self) -> Evidence | None:
+        """Give the table of evidence that was fitted to this index, if any was."""
+        found = self.catalogue.fact("evidence", required=False)
+        return None if found is None else evidence.from_dict(found, str(self.catalogue.path))
+
+    def read_segment(self, number: int, sizes: tuple[int, ...], deleted: Sequence[int]) -> Segment:
+        """Map one segment, without its deleted images."""
+        segment = Segment.open(self.segment_folder(number))
+        if segment.sizes != sizes:
+            raise DamagedError(f"{self.segment_folder(number)} belongs to another index; run 'polyvoc check'")
+        if not all(isinstance(position, int) and 0 <= position < segment.n_images for position in deleted):
+            raise DamagedError(f"{self.catalogue.path}: segment {number} has no such images to delete; run 'polyvoc check'")
+        return segment.without(deleted)
+
+    def _read_norms(self, norms: dict[str, Any], segments: list[Segment]) -> list[Scores]:
+        counts = [segment.n_images for segment in segments]
+        values = storage.map_array(self.norms_file(norms["commit"]), np.float32, (sum(counts),))
+        return np.split(values, np.cumsum(counts)[:-1]) if counts else []
+
+    def segment_folder(self, number: int) -> Path:
+        """Give the folder of a segment."""
+        return self.path / SEGMENTS / f"{number:06d}"
+
+    def norms_file(self, commit: int) -> Path:
+        """Give the file with the norms of a commit."""
+        return self.path / NORMS / f"{commit:06d}.npy"
+
+    def neighbours_file(self, commit: int) -> Path:
+        """Give the file with the pairs of neighbours that a commit made."""
+        return self.path / NEIGHBOURS / f"{commit:06d}.npy"
+
+    def vocabulary_folder(self, number: int) -> Path:
+        """Give the folder of a vocabulary."""
+        return self.path / VOCABULARIES / str(number)
+
+    @cached_property
+    def feature_options(self) -> FeatureOptions:
+        """Give the options that the photographs were read with."""
+        return FeatureOptions(**self.catalogue.fact("features"))
+
+    @cached_property
+    def bits(self) -> int:
+        """Give the length of the signatures that the vocabularies make, 0 if they make none."""
+        return bits_of(self.vocabulary_folder(0))
+
+    @cached_property
+    def dimension(self) -> int:
+        """Give the length of a descriptor."""
+        return int(self.catalogue.fact("dimension"))
+
+    @property
+    def embeds(self) -> bool:
+        """Tell whether photographs have a vector of a global embedding."""
+        return self.catalogue.fact("embedding", required=False) is not None
+
+    def vocabularies(self) -> list[Vocabulary]:
+        """Load the vocabularies, checked against those that the index was made with."""
+        loaded = []
+        for number, fingerprint in enumerate(self.catalogue.fact("vocabularies")):
+            vocabulary = Vocabulary.load(self.vocabulary_folder(number))
+            if vocabulary.fingerprint != fingerprint:
+                raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "
+                                      f"but the index was made with {fingerprint}; restore it or index again")  # fmt: skip
+            loaded.append(vocabulary)
+        return loaded
+
+    @cached_property
+    def quantiser(self) -> Quantiser:
+        """Load the vocabularies, once."""
+        return Quantiser(self.vocabularies())
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Load the model of the global embedding, once."""
+        return witness.model_of(self.catalogue, self.embedding)
