@@ -1,0 +1,1 @@
+"""The web page and the HTTP interface of `polyvoc serve`: FastAPI over the library."""

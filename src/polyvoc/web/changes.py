@@ -1,0 +1,84 @@
+"""Photographs that are added and removed while the index is served. One change at a time; searches go on meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from polyvoc import inventory, storage
+from polyvoc.errors import ImageError
+from polyvoc.images import IMAGE_SUFFIXES
+from polyvoc.records import Problem
+from polyvoc.web.pool import Pool
+from polyvoc.web.service import Sent, Service
+from polyvoc.writer import IndexWriter
+
+QUEUE = 16  # changes that may wait
+LONGEST_NAME = 50  # characters, of up to four bytes: a file's name may have 255
+
+
+class Changes:
+    """What may be changed of the index that a service serves."""
+
+    def __init__(self, service: Service) -> None:
+        """Write to the index that is served, and keep new photographs in its folder for them."""
+        self._service = service
+        self._folder = service.settings.kept_photographs
+        self.pool = Pool("changes", 1, QUEUE)
+
+    def add(self, sent: Sequence[Sent]) -> dict[str, Any]:
+        """Keep photographs as files and index them; files that cannot be used are not kept."""
+        problems: list[Problem] = []
+        kept = [path for one in sent if (path := self._keep(one, problems)) is not None]
+        with IndexWriter.open(self._service.settings.index) as writer:
+            report = writer.update(kept, keep_missing=True) if kept else None
+        for problem in report.problems if report else ():
+            Path(problem.path).unlink(missing_ok=True)
+            problems.append(Problem(PurePath(problem.path).name, problem.reason))
+        self._service.refresh()
+        catalogue = self._service.index.home.catalogue
+        rows = [row for path in dict.fromkeys(kept) if (row := catalogue.image_at(str(path))) is not None]
+        return {"added": list(map(inventory.photograph, rows)), "problems": [vars(problem) for problem in problems]}
+
+    def remove(self, image: int) -> dict[str, Any]:
+        """Take an image out of the index; its file stays."""
+        row = self._service.row(image)
+        with IndexWriter.open(self._service.settings.index) as writer:
+            writer.remove([row.path])
+        self._service.refresh()
+        return {"removed": image}
+
+    def close(self) -> None:
+        """Finish what runs."""
+        self.pool.close()
+
+    def _keep(self, sent: Sent, problems: list[Problem]) -> Path | None:
+        """Write a photograph to its file; None if it cannot be decoded."""
+        try:
+            self._service.check(sent)
+        except ImageError as error:
+            problems.append(Problem(sent.name, str(error)))
+            return None
+        with storage.writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path = self._folder / file_name(sent)
+            if not path.exists():
+                partial = path.with_name(f".{path.name}.partial")
+                partial.write_bytes(sent.content)
+                storage.flush_path(partial)
+                partial.rename(path)
+        return path
+
+
+def file_name(sent: Sent) -> str:
+    """Give the name of the file for a photograph: its own, made harmless, and the beginning of its digest.
+
+    So the same photograph sent twice is one file, and another one of the same name does not replace it.
+    """
+    own = PurePath(re.split(r"[/\\]", sent.name)[-1])
+    stem = re.sub(r"[^\w\- ]+", "-", own.stem).strip("- ")[:LONGEST_NAME] or "photograph"
+    suffix = own.suffix.lower() if own.suffix.lower() in IMAGE_SUFFIXES else ".jpg"
+    return f"{stem}-{hashlib.blake2b(sent.content, digest_size=4).hexdigest()}{suffix}"

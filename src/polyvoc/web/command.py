@@ -1,0 +1,78 @@
+"""`polyvoc serve`: what the command line says of a server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyvoc import console
+from polyvoc.errors import OptionError
+from polyvoc.flags import DEFAULT_INDEX
+from polyvoc.web.settings import Settings, is_loopback
+
+app = typer.Typer()
+
+
+def _access(metavar: str | None, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Who may do what")
+
+
+def _limit(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Limits")
+
+
+IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.")]
+
+
+@app.command("serve", epilog="Example: polyvoc serve photos.polyvoc --open\n\nExample: polyvoc serve --write --host 0.0.0.0")
+def serve_command(  # noqa: PLR0913, PLR0917
+    index: IndexFolder = DEFAULT_INDEX,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any that is free.")] = 8000,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+    write: Annotated[bool, _access(None, "Photographs may be added and removed.", "--write")] = False,
+    photos: Annotated[Path | None, _access("FOLDER", "Where added ones are kept; else beside the index.")] = None,
+    private: Annotated[bool, _access(None, "Reading needs the token, too.", "--private")] = False,
+    token_file: Annotated[Path | None, _access("FILE", "Holds the token; else POLYVOC_TOKEN does, or one is made up.")] = None,
+    allow_host: Annotated[list[str] | None, _access("NAME", "A name that the server is called by; may be repeated.")] = None,
+    cors: Annotated[list[str] | None, _access("ORIGIN", "Pages of this origin may ask; may be repeated.")] = None,
+    originals: Annotated[bool, _access(None, "Files may be fetched, with their metadata.", "--originals")] = False,
+    workers: Annotated[int, _limit("NUMBER", "Searches at a time; 0: one per core.")] = 0,
+    queue: Annotated[int, _limit("NUMBER", "Requests that may wait for them.")] = 32,
+    max_upload: Annotated[int, _limit("MB", "Megabytes of a request.")] = 32,
+    max_pixels: Annotated[int, _limit("MP", "Million pixels of a photograph.")] = 100,
+) -> None:
+    """Open a page, and an HTTP interface, to search an index by dropping a photograph."""
+    names = tuple(allow_host or ())
+    guarded = private or (write and not (is_loopback(host) and all(map(is_loopback, names))))
+    token = _token(token_file, guarded)
+    limits = {"workers": workers, "queue": queue, "max_upload": max_upload, "max_pixels": max_pixels}
+    settings = Settings(index, host, port, write, photos, private, token, names, tuple(cors or ()), originals, **limits)
+
+    def ready(address: str) -> None:
+        link = f"{address}#token={token}" if token is not None and sys.stderr.isatty() else address
+        console.talk(f"Serving {index} at {link} (Ctrl-C stops it)")
+        if show:
+            typer.launch(link)
+
+    from polyvoc.web.server import serve  # what follows loads FastAPI and the index
+
+    serve(settings, ready)
+
+
+def _token(file: Path | None, guarded: bool) -> str | None:
+    """Give the server's secret: from a file, from the environment, or made up if it can be shown to somebody."""
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
+    given = os.environ.get("POLYVOC_TOKEN") or None
+    if given is None and guarded and sys.stderr.isatty():
+        return secrets.token_urlsafe(24)
+    return given

@@ -1,0 +1,152 @@
+"""Here are bytes from a stranger: what do they show? Decoded in a process of its own, which ends when it takes too long.
+
+Decoders of image formats are large and written in C. One that hangs, crashes or eats memory takes its process along, not the
+server. What comes back are plain bytes with a description in JSON: nothing that a decoder led astray could turn into code.
+
+Run as a program this is the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+import numpy as np
+
+from polyvoc import images
+from polyvoc.errors import ImageError, UnreachableError
+from polyvoc.images import GreyImage, Source
+
+Wanted = Literal["grey", "thumbnail"]
+MEMORY = 4 << 30  # bytes of address space of the process
+GRACE = 1.0  # seconds for the process to say itself that time is up
+
+
+class Decoders:
+    """Processes that decode: each has one photograph at a time."""
+
+    def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
+        """Start them: they are ready when the first photograph comes."""
+        self._seconds = seconds
+        self._order = {"max_pixels": max_pixels, "seconds": seconds}
+        self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
+        for _ in range(count):
+            self._idle.put(_Process())
+
+    def grey(self, source: Source, long_side: int) -> GreyImage:
+        """Give what `images.read_grey` gives."""
+        told, pixels = self._decode(source, "grey", long_side)
+        shape = told["rows"], told["columns"]
+        return GreyImage(np.frombuffer(pixels, np.uint8).reshape(shape), told["width"], told["height"])
+
+    def thumbnail(self, source: Source, long_side: int) -> bytes:
+        """Give what `images.read_thumbnail` gives."""
+        return self._decode(source, "thumbnail", long_side)[1]
+
+    def close(self) -> None:
+        """End the processes that are idle; use it when no photograph is being decoded."""
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().end()
+
+    def _decode(self, source: Source, wanted: Wanted, long_side: int) -> tuple[dict[str, Any], bytes]:
+        path = None if isinstance(source, bytes) else os.fspath(source)
+        order = {**self._order, "wanted": wanted, "long_side": long_side, "path": path}
+        with self._process() as process:
+            told, content = process.ask(order, source if isinstance(source, bytes) else b"", self._seconds + GRACE)
+        if "error" in told:
+            raise (UnreachableError if told["unreachable"] else ImageError)(told["error"])
+        return told, content
+
+    @contextmanager
+    def _process(self) -> Iterator[_Process]:
+        """Lend a process; one that failed is ended, and another takes its place."""
+        process = self._idle.get()
+        try:
+            yield process
+        except (OSError, EOFError, ValueError):
+            process.end()
+            process = _Process()
+            raise ImageError("cannot be decoded within the limits of time and memory; reduce it first") from None
+        finally:
+            self._idle.put(process)
+
+
+class _Process:
+    """One process, seen from outside."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            self._popen = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
+        self._connection = Connection(ours.detach())
+
+    def ask(self, order: dict[str, Any], content: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+        """Send an order and give the answer, which must come in time."""
+        self._connection.send_bytes(json.dumps(order).encode())
+        self._connection.send_bytes(content)
+        if not self._connection.poll(seconds):
+            raise TimeoutError
+        told = json.loads(self._connection.recv_bytes())
+        return told, self._connection.recv_bytes()
+
+    def end(self) -> None:
+        """Kill the process."""
+        self._connection.close()
+        self._popen.kill()
+        self._popen.wait()
+
+
+# --- in the process -----------------------------------------------------------------------------------------------------------
+
+
+def obey(connection: Connection) -> None:
+    """Decode what is sent until nobody sends any more."""
+    while True:
+        try:
+            order, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
+        except EOFError:
+            return
+        signal.setitimer(signal.ITIMER_REAL, order["seconds"])  # its signal ends the process, wherever it is
+        told, decoded = _attempt(order, content)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.send_bytes(json.dumps(told).encode())
+        connection.send_bytes(decoded)
+
+
+def _attempt(order: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
+    source = content if order["path"] is None else order["path"]
+    try:
+        if order["wanted"] == "thumbnail":
+            return {}, images.read_thumbnail(source, order["long_side"], order["max_pixels"])
+        grey = images.read_grey(source, order["long_side"], order["max_pixels"])
+    except ImageError as error:
+        return {"error": str(error), "unreachable": isinstance(error, UnreachableError)}, b""
+    rows, columns = grey.pixels.shape
+    return {"rows": rows, "columns": columns, "width": grey.width, "height": grey.height}, grey.pixels.tobytes()
+
+
+def main() -> None:
+    """Be the process: the number of the connection is the argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then hangs up
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere address space is not limited in earnest
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    obey(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Work that takes a processor, off the event loop: some threads, and a queue before them that may be full."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+FORGET = 0.9  # share of the past in the running mean of seconds
+
+
+class BusyError(Exception):
+    """The queue is full; it says in how many seconds there may be room."""
+
+    def __init__(self, seconds: int) -> None:
+        """Remember when to come again."""
+        super().__init__(f"too many requests wait already; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class Pool:
+    """Threads, each with one piece of work at a time, and at most `queue` pieces that wait."""
+
+    def __init__(self, name: str, threads: int, queue: int) -> None:
+        """Start none yet: threads come with the work."""
+        self.name = name
+        self.threads = threads
+        self.queue = queue
+        self._executor = ThreadPoolExecutor(threads, f"polyvoc-{name}")
+        self._lock = threading.Lock()
+        self._held = 0  # pieces of work that run or wait
+        self._running = 0
+        self._seconds = 0.1  # that a piece takes, about
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Take a piece of work, or refuse it at once. Cancelling what is given takes it out of the queue again."""
+        with self._lock:
+            if self._held >= self.threads + self.queue:
+                raise BusyError(max(1, math.ceil(self._held * self._seconds / self.threads)))
+            self._held += 1
+        future = self._executor.submit(self._run, work)
+        future.add_done_callback(lambda _: self._leave())
+        return asyncio.wrap_future(future)
+
+    def share(self) -> int:
+        """Give how many cores a piece of work that runs may use now: all of them if it is alone."""
+        with self._lock:
+            return max(1, self.threads // max(1, self._running))
+
+    @property
+    def running(self) -> int:
+        """Count the pieces of work that run."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """Count those that wait."""
+        with self._lock:
+            return max(0, self._held - self._running)
+
+    def close(self) -> None:
+        """Finish what runs, drop what waits."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        with self._lock:
+            self._running += 1
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._seconds = FORGET * self._seconds + (1 - FORGET) * (time.perf_counter() - started)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._held -= 1

@@ -1,0 +1,92 @@
+"""A server from its start to its clean stop: bind, say where, serve, finish what runs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from polyvoc.errors import OptionError
+from polyvoc.web.app import create_app
+from polyvoc.web.settings import Settings
+
+STOP_SECONDS = 30  # for requests that run when the server is told to stop
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve an index until the process is told to stop; `ready` is told the address once requests are answered."""
+    listening = bind(settings.host, settings.port)
+    with listening:
+        _log_to_stderr()
+        config = uvicorn.Config(
+            create_app(settings),
+            log_config=None,
+            access_log=False,  # has whole addresses; ours has routes
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        _Server(config, lambda: ready(address(listening))).run(sockets=[listening])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Give a socket that listens."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            listening.listen(1024)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise OptionError(f"cannot listen at {host} port {port} ({error.strerror or error}); choose another --port") from None
+    return listening
+
+
+def address(listening: socket.socket) -> str:
+    """Give the address of the page."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and ends without the signal that ended it."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    for name, level in (("polyvoc.web", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
