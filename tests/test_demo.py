@@ -64,7 +64,7 @@ def test_the_command(
     assert people.exit_code == 0
     assert f"Page: {tmp_path / 'index.html'}" in people.stdout
     assert people.stdout.count(" right ") == sum(hit["right"] for a in told["answers"] for hit in a["hits"][:5])
-    assert "Try next: polyvoc search" in people.stderr
+    assert "Try next: polyvoc serve" in people.stderr
 
 
 def test_without_scikit_image_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def show_demo(report: demo.Report) -> None:
     )
     write("Page:", linked(str(report.page.absolute())))
     query, index = (shlex.quote(str(path)) for path in (report.answers[0].query, report.index))
-    talk(f"Try next: polyvoc search {query} --index {index} --timings")
+    talk(f"Try next: polyvoc serve {index} --open")
+    talk(f"          polyvoc search {query} --index {index} --timings")
     talk("          polyvoc index ~/Pictures && polyvoc search PHOTO --html answers.html")
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 from polyvoc import inventory, storage
 from polyvoc.errors import ImageError
+from polyvoc.home import Home
 from polyvoc.images import IMAGE_SUFFIXES
 from polyvoc.records import Problem
 from polyvoc.web.pool import Pool
-from polyvoc.web.service import Sent, Service
+from polyvoc.web.service import AbsentError, Sent, Service
 from polyvoc.writer import IndexWriter
 
 QUEUE = 16  # changes that may wait
@@ -29,24 +30,23 @@ class Changes:
         self._folder = service.settings.kept_photographs
         self.pool = Pool("changes", 1, QUEUE)
 
-    def add(self, sent: Sequence[Sent]) -> dict[str, Any]:
+    def add(self, sent: Iterable[Sent]) -> dict[str, Any]:
         """Keep photographs as files and index them; files that cannot be used are not kept."""
         problems: list[Problem] = []
         kept = [path for one in sent if (path := self._keep(one, problems)) is not None]
-        with IndexWriter.open(self._service.settings.index) as writer:
-            report = writer.update(kept, keep_missing=True) if kept else None
-        for problem in report.problems if report else ():
-            Path(problem.path).unlink(missing_ok=True)
-            problems.append(Problem(PurePath(problem.path).name, problem.reason))
-        self._service.refresh()
+        if kept:
+            problems += self._index(kept)
+            self._service.refresh()
         catalogue = self._service.index.home.catalogue
         rows = [row for path in dict.fromkeys(kept) if (row := catalogue.image_at(str(path))) is not None]
         return {"added": list(map(inventory.photograph, rows)), "problems": [vars(problem) for problem in problems]}
 
     def remove(self, image: int) -> dict[str, Any]:
         """Take an image out of the index; its file stays."""
-        row = self._service.row(image)
-        with IndexWriter.open(self._service.settings.index) as writer:
+        with self._writer() as writer:
+            row = writer.catalogue.image(image)  # asked under the lock: another may have come to its path meanwhile
+            if row is None:
+                raise AbsentError(f"image {image} is not in the index")
             writer.remove([row.path])
         self._service.refresh()
         return {"removed": image}
@@ -54,6 +54,21 @@ class Changes:
     def close(self) -> None:
         """Finish what runs."""
         self.pool.close()
+
+    def _writer(self) -> IndexWriter:
+        path = self._service.settings.index
+        Home(path).catalogue.close()  # an index that is not there any more should not be made anew
+        return IndexWriter.open(path)
+
+    def _index(self, kept: Sequence[Path]) -> list[Problem]:
+        """Index files; those that cannot be used go again, and nothing remembers them."""
+        with self._writer() as writer:
+            problems = writer.update(kept, keep_missing=True).problems
+            with writer.catalogue.transaction():
+                writer.catalogue.drop_problems([problem.path for problem in problems])
+        for problem in problems:
+            Path(problem.path).unlink(missing_ok=True)
+        return [Problem(PurePath(problem.path).name, problem.reason) for problem in problems]
 
     def _keep(self, sent: Sent, problems: list[Problem]) -> Path | None:
         """Write a photograph to its file; None if it cannot be decoded."""

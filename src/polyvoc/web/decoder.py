@@ -74,10 +74,12 @@ class Decoders:
         process = self._idle.get()
         try:
             yield process
-        except (OSError, EOFError, ValueError):
+        except BaseException as error:  # what it would say next belongs to this photograph: nobody else may hear it
             process.end()
             process = _Process()
-            raise ImageError("cannot be decoded within the limits of time and memory; reduce it first") from None
+            if isinstance(error, (OSError, EOFError, ValueError)):
+                raise ImageError("cannot be decoded within the limits of time and memory; reduce it first") from None
+            raise
         finally:
             self._idle.put(process)
 
@@ -113,12 +115,9 @@ class _Process:
 
 
 def obey(connection: Connection) -> None:
-    """Decode what is sent until nobody sends any more."""
+    """Decode what is sent, for ever."""
     while True:
-        try:
-            order, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
-        except EOFError:
-            return
+        order, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
         signal.setitimer(signal.ITIMER_REAL, order["seconds"])  # its signal ends the process, wherever it is
         told, decoded = _attempt(order, content)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -140,12 +139,14 @@ def _attempt(order: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byt
 
 def main() -> None:
     """Be the process: the number of the connection is the argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then hangs up
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group, they are for the server, which then hangs up
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere address space is not limited in earnest
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    obey(Connection(int(sys.argv[1])))
+    with suppress(EOFError, OSError):  # the server has gone
+        obey(Connection(int(sys.argv[1])))
 
 
 if __name__ == "__main__":

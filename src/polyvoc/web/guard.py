@@ -129,7 +129,7 @@ class Guard:
         if site is not None:
             return site not in ("same-origin", "none")
         origin = headers.get("origin")
-        return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
 class _Bound:

@@ -32,8 +32,8 @@ class Metrics:
         for pool in service.pools:
             self._watch(pool)
         facts = {
-            "images": ("Photographs in the index.", lambda: len(service.index)),
-            "commit": ("Commit of the index that is served.", lambda: service.index.commit),
+            "images": ("Photographs in the index.", lambda: len(service.current)),
+            "commit": ("Commit of the index that is served.", lambda: service.current.commit),
             "uploads": ("Photographs kept to be asked again.", lambda: len(service.uploads)),
             "thumbnail_bytes": ("Bytes of thumbnails kept.", lambda: service.thumbnails.bytes),
         }

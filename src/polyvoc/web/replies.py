@@ -13,7 +13,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from polyvoc.answers import Answer
-from polyvoc.errors import ImageError, LockedError, OptionError, PolyvocError
+from polyvoc.errors import ImageError, LockedError, OptionError, PolyvocError, WriteError
+from polyvoc.web.guard import HEADERS
 from polyvoc.web.parameters import NO_ADDRESSES
 from polyvoc.web.pool import BusyError, Pool
 from polyvoc.web.service import AbsentError
@@ -37,20 +38,28 @@ async def done(request: Request, pool: Pool, work: Callable[[], T]) -> T:
     """Let a pool do a piece of work, unless the one who asked leaves before it begins."""
     future = pool.submit(work)
     try:
-        while not (await asyncio.wait({future}, timeout=WATCH_SECONDS))[0]:
-            if await request.is_disconnected():
-                raise HTTPException(GONE, "nobody waits for this any more")
-        return future.result()
+        return await _watched(request, future)
     finally:
         future.cancel()
 
 
-async def lines(pool: Pool, ask: Callable[[Callable[[Answer], None]], Answer]) -> Response:
+async def _watched(request: Request, future: asyncio.Future[T]) -> T:
+    while not (await asyncio.wait({future}, timeout=WATCH_SECONDS))[0]:
+        if await request.is_disconnected():
+            raise HTTPException(GONE, "nobody waits for this any more")
+    return future.result()
+
+
+async def lines(request: Request, pool: Pool, ask: Callable[[Callable[[Answer], None]], Answer]) -> Response:
     """Answer in lines of JSON: the ranking by scores alone as soon as it is there, then the final one."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Answer | None]()
     future = pool.submit(lambda: ask(lambda first: _put(loop, arrived, first)))
     future.add_done_callback(lambda _: arrived.put_nowait(None))
-    first = await arrived.get()
+    try:
+        first = await _watched(request, asyncio.ensure_future(arrived.get()))
+    except HTTPException:
+        future.cancel()
+        raise
     if first is None:
         future.result()  # what fails before the first line is an ordinary failure
 
@@ -62,6 +71,9 @@ async def lines(pool: Pool, ask: Callable[[Callable[[Answer], None]], Answer]) -
             yield _line({"stage": "done", **future.result().as_dict()})
         except PolyvocError as error:
             yield _line({"stage": "failed", "error": str(error)})
+        except Exception as error:
+            yield _line({"stage": "failed", "error": _unexpected(error)})
+            raise  # into the log
         finally:
             future.cancel()
 
@@ -95,7 +107,7 @@ def handle_failures(app: FastAPI) -> None:
     async def known(_: Request, error: PolyvocError) -> Response:
         if isinstance(error, LockedError):
             return failure(503, str(error), {"Retry-After": str(LOCKED_SECONDS)})
-        statuses = {AbsentError: 404, ImageError: 422, OptionError: 422}
+        statuses = {AbsentError: 404, ImageError: 422, OptionError: 422, WriteError: 507}
         return failure(next((status for kind, status in statuses.items() if isinstance(error, kind)), 500), str(error))
 
     @app.exception_handler(RequestValidationError)
@@ -108,7 +120,11 @@ def handle_failures(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> Response:
-        return failure(500, f"unexpected {type(error).__name__}; the server's log has more")
+        return failure(500, _unexpected(error), HEADERS)  # this one does not pass the guard on its way out
+
+
+def _unexpected(error: Exception) -> str:
+    return f"unexpected {type(error).__name__}; the server's log has more"
 
 
 def _complaint(error: dict[str, Any]) -> str:

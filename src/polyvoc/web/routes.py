@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
@@ -66,23 +69,26 @@ async def search(
     Answers what `polyvoc search --json` prints. With `Accept: application/x-ndjson` it answers in lines: first, if verification
     follows, the ranking by scores alone (stage "scored"), then the final one (stage "done").
     """
-    asked = parameters.query if photo is None else await _sent(photo)
+    asked = parameters.query if photo is None else photo
     if asked is None or (photo is not None and parameters.query is not None):
         raise HTTPException(422, "send one photograph in the field 'photo', or name one with query=")
     metrics = _metrics(request)
+
+    def ask(early: Callable[[Answer], None] | None = None) -> Answer:
+        return metrics.watched(service.answer(asked if isinstance(asked, str) else _sent(asked), parameters, early))
+
     if LINES in request.headers.get("accept", ""):
-        return await lines(service.searches, lambda early: metrics.watched(service.answer(asked, parameters, early)))
-    answer = await done(request, service.searches, lambda: metrics.watched(service.answer(asked, parameters)))
-    return Json(answer.as_dict())
+        return await lines(request, service.searches, ask)
+    return Json((await done(request, service.searches, ask)).as_dict())
 
 
 @searching.post("/search/batch", response_model=list[records.Answer | records.Failure])
 async def search_batch(request: Request, service: Serving, parameters: Annotated[BatchParameters, Query()],
                        photos: Photos = []) -> Response:  # noqa: B006  # fmt: skip
     """Search with several photographs. Answers come in the order of the photographs sent, then of those named by `query`."""
-    asked: list[str | Sent] = [*[await _sent(photo) for photo in photos], *parameters.query]
-    if not asked:
+    if not photos and not parameters.query:
         raise HTTPException(422, "send photographs in the field 'photos', or name some with query=")
+    asked: Iterable[str | Sent] = chain(map(_sent, photos), parameters.query)  # read one at a time
     told = await done(request, service.searches, lambda: service.answers(asked, parameters))
     for answer in told:
         if isinstance(answer, Answer):
@@ -99,8 +105,7 @@ async def explain(request: Request, service: Serving, parameters: Annotated[Expl
 @searching.post("/queries", status_code=201, response_model=records.Kept)
 async def keep(request: Request, service: Serving, photo: Photo) -> Response:
     """Keep a photograph for an hour, to search with it by its name: with other rules, or a region of it."""
-    sent = await _sent(photo)
-    return Json(await done(request, service.searches, lambda: service.keep(sent)), 201)
+    return Json(await done(request, service.searches, lambda: service.keep(_sent(photo))), 201)
 
 
 @searching.get("/queries/{query}", response_model=records.Kept)
@@ -143,14 +148,14 @@ async def original(request: Request, service: Serving, image: Image) -> Response
     if not service.settings.originals:
         raise HTTPException(403, "this server does not give files; start it with --originals if it should")
     path, kind = await done(request, service.pictures, lambda: service.file(image))
-    return FileResponse(path, media_type=kind, filename=path.name, content_disposition_type="inline")
+    name = path.name.encode(errors="replace").decode()  # not every file name is text
+    return FileResponse(path, media_type=kind, filename=name, content_disposition_type="inline")
 
 
 @collection.post("/images", status_code=201, response_model=records.Added)
 async def add(request: Request, changes: Changing, photos: Photos) -> Response:
     """Add photographs; only of a server started with `--write`. Those that cannot be used are told of, the others are added."""
-    sent = [await _sent(photo) for photo in photos]
-    return Json(await done(request, changes.pool, lambda: changes.add(sent)), 201)
+    return Json(await done(request, changes.pool, lambda: changes.add(map(_sent, photos))), 201)
 
 
 @collection.delete("/images/{image}", response_model=records.Removed)
@@ -177,7 +182,7 @@ async def about_this(request: Request, service: Serving) -> Response:
 @operation.get("/health", response_model=records.Health)
 async def health(service: Serving) -> Response:
     """Tell that the server is well."""
-    index = service.index
+    index = await asyncio.to_thread(lambda: service.index)  # not in a pool: to be full is not to be ill
     return Json({"status": "stale" if service.stale else "ok", "commit": index.commit, "images": len(index)})
 
 
@@ -206,5 +211,6 @@ def _jpeg(content: bytes) -> Response:
     return Response(content, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
 
 
-async def _sent(photo: UploadFile) -> Sent:
-    return Sent(photo.filename or "photograph", await photo.read())
+def _sent(photo: UploadFile) -> Sent:
+    """Read a photograph; called by the thread that works with it, so that requests that wait hold files, not memory."""
+    return Sent(photo.filename or "photograph", photo.file.read())

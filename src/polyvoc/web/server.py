@@ -22,18 +22,23 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve an index until the process is told to stop; `ready` is told the address once requests are answered."""
-    listening = bind(settings.host, settings.port)
-    with listening:
+    with bind(settings.host, settings.port) as listening:
         _log_to_stderr()
-        config = uvicorn.Config(
-            create_app(settings),
-            log_config=None,
-            access_log=False,  # has whole addresses; ours has routes
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        _Server(config, lambda: ready(address(listening))).run(sockets=[listening])
+        prepare(settings, lambda: ready(address(listening))).run(sockets=[listening])
+
+
+def prepare(settings: Settings, ready: Callable[[], None]) -> uvicorn.Server:
+    """Give a server that has opened its index and waits to be run; `ready` is called once requests are answered."""
+    config = uvicorn.Config(
+        create_app(settings),
+        ws="none",
+        log_config=None,
+        access_log=False,  # has whole addresses; ours has routes
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return _Server(config, ready)
 
 
 def bind(host: str, port: int) -> socket.socket:

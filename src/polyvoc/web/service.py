@@ -6,8 +6,8 @@ import logging
 import mimetypes
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from polyvoc.index import Index
 from polyvoc.records import Features, Region, SearchOptions
 from polyvoc.web import explanations
 from polyvoc.web.decoder import Decoders
-from polyvoc.web.parameters import Common, ExplainParameters
+from polyvoc.web.parameters import LARGEST_ID, Common, ExplainParameters
 from polyvoc.web.pool import Pool
 from polyvoc.web.settings import MEGA, Settings
 from polyvoc.web.thumbnails import Thumbnails
@@ -43,6 +43,15 @@ class Sent:
 
     name: str
     content: bytes
+
+    @contextmanager
+    def named_errors(self) -> Iterator[None]:
+        """Call it by its name in what is said of it, where decoders know bytes only."""
+        try:
+            yield
+        except ImageError as error:
+            line = str(error).removeprefix(f"{images.describe(self.content)}: ")
+            raise type(error)(f"{images.describe(self.name)}: {line}") from None
 
 
 class Service:
@@ -83,6 +92,11 @@ class Service:
                 self._lock.release()
         return self._index
 
+    @property
+    def current(self) -> Index:
+        """Give the index that is open, without a look for a new commit."""
+        return self._index
+
     def refresh(self) -> None:
         """Open the index anew if it has a new commit."""
         with self._lock:
@@ -115,7 +129,7 @@ class Service:
         answer = answers.ask(index, question, options, threads, None if early is None else tell)
         return replace(answer, seconds={**spent, **answer.seconds})
 
-    def answers(self, asked: Sequence[str | Sent], parameters: Common) -> list[Answer | Failure]:
+    def answers(self, asked: Iterable[str | Sent], parameters: Common) -> list[Answer | Failure]:
         """Search with several photographs; one that cannot ask does not keep the others from it."""
         told: list[Answer | Failure] = []
         for one in asked:
@@ -127,7 +141,8 @@ class Service:
 
     def check(self, sent: Sent) -> None:
         """Refuse a photograph that cannot be decoded within the limits."""
-        self.decoders.grey(sent.content, self.index.home.feature_options.long_side)
+        with sent.named_errors():
+            self.decoders.grey(sent.content, self.index.home.feature_options.long_side)
 
     def keep(self, sent: Sent) -> dict[str, Any]:
         """Keep a photograph that was sent, so that it can be asked again; gives the name to ask by, and its facts."""
@@ -175,7 +190,7 @@ class Service:
     def _features(self, index: Index, sent: Sent) -> tuple[Features, dict[str, float]]:
         options = index.home.feature_options
         seconds: dict[str, float] = {}
-        with answers.clock(seconds, "decode"):
+        with answers.clock(seconds, "decode"), sent.named_errors():
             grey = self.decoders.grey(sent.content, options.long_side)
         with answers.clock(seconds, "sift"):
             return features.extract_pixels(grey, options, images.describe(sent.name)), seconds
@@ -184,7 +199,7 @@ class Service:
 
     def row(self, image: int) -> ImageRow:
         """Give an image of the collection."""
-        row = self.index.home.catalogue.image(image)
+        row = self.index.home.catalogue.image(image) if image <= LARGEST_ID else None
         if row is None:
             raise AbsentError(f"image {image} is not in the index")
         return row
@@ -203,6 +218,7 @@ class Service:
 
     def thumbnail(self, image: int, side: int) -> bytes:
         """Give a small picture of an image, without metadata."""
+        self.row(image)  # one that was removed is not shown, whatever is kept of it
         return self.thumbnails.get_or_make((image, side), lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
     def picture(self, name: str, side: int) -> bytes:
@@ -215,7 +231,9 @@ class Service:
         row = self.row(image)
         if not _is_unchanged(row):
             raise AbsentError(f"the file of image {image} is gone or has changed; run 'polyvoc index' on its folder")
-        return Path(row.path), mimetypes.guess_type(row.path)[0] or "application/octet-stream"
+        path = Path(row.path)
+        kind = mimetypes.guess_type(path)[0] if path.suffix.lower() in images.IMAGE_SUFFIXES else None  # no page, no script
+        return path, kind or "application/octet-stream"
 
     def statistics(self) -> dict[str, Any]:
         """Give what there is to know of the index, with how long its lists are and how much they share."""
@@ -227,6 +245,7 @@ class Service:
 
 def _is_unchanged(row: ImageRow) -> bool:
     """Tell whether a file is still the one that was indexed: as old and as large, or else the same byte for byte."""
-    with suppress(OSError):
-        return collection.state_of(row.path) == row.state or storage.checksum(Path(row.path)) == row.digest
+    with suppress(OSError, ValueError):
+        state = collection.state_of(row.path)  # the size first: what has none, such as a pipe, must not be read
+        return state == row.state or (state.size == row.state.size and storage.checksum(Path(row.path)) == row.digest)
     return False

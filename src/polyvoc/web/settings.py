@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from polyvoc.errors import OptionError
@@ -22,7 +22,7 @@ class Settings:
     write: bool = False  # may photographs be added and removed?
     photos: Path | None = None  # where added ones are kept; None: beside the index
     private: bool = False  # does reading need the token, too?
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     allow_hosts: tuple[str, ...] = ()  # further names that this server is called by, such as behind a proxy
     cors: tuple[str, ...] = ()  # origins whose pages may ask
     originals: bool = False  # may the files themselves be fetched, with all their metadata?

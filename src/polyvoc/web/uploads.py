@@ -40,7 +40,8 @@ class Uploads:
         """Keep a photograph; gives its name."""
         name = "u" + secrets.token_urlsafe(12)  # a letter first: a number is an image of the collection
         with self._lock:
-            self._kept[name] = self._clock(), upload
+            now = self._forget()
+            self._kept[name] = now, upload
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return name
@@ -48,9 +49,7 @@ class Uploads:
     def get(self, name: str) -> Upload | None:
         """Give a photograph; None once it is forgotten."""
         with self._lock:
-            now = self._clock()
-            while self._kept and next(iter(self._kept.values()))[0] < now - self._seconds:
-                self._kept.popitem(last=False)
+            now = self._forget()
             found = self._kept.pop(name, None)
             if found is None:
                 return None
@@ -59,4 +58,13 @@ class Uploads:
 
     def __len__(self) -> int:
         """Count them."""
-        return len(self._kept)
+        with self._lock:
+            self._forget()
+            return len(self._kept)
+
+    def _forget(self) -> float:
+        """Forget those whose time is over; gives what time it is."""
+        now = self._clock()
+        while self._kept and next(iter(self._kept.values()))[0] < now - self._seconds:
+            self._kept.popitem(last=False)
+        return now

@@ -1,0 +1,275 @@
+// What does another rule change? Two rankings of one photograph side by side, with a line for every image in both.
+
+import { ask, secondsOf } from "./answers.js";
+import { button, el, heading, linkButton, svg } from "./elements.js";
+import { announce, tellError } from "./messages.js";
+import { rulesPart } from "./options.js";
+import { factsOf, pictureUrl, thumbnail } from "./photograph.js";
+import { go, href } from "./router.js";
+import { RulesPanel } from "./rules.js";
+import { baseName, count, duration, three } from "./words.js";
+
+const DEPTH = 20; // hits of each ranking
+const ROW = 100; // units of the drawing per row; rows have one height
+const SIDES = ["left", "right"];
+const FIRST = { left: "merge=b1&verify=0", right: "" };
+
+/** @type {import("./router.js").Route} */
+export function compareView(params, context) {
+  return new CompareView(params, context);
+}
+
+class CompareView {
+  constructor(params, { about, signal }) {
+    this.about = about;
+    this.signal = signal;
+    this.query = params.get("query") ?? "";
+    this.region = params.get("region");
+    this.title = "Compare two rules";
+    this.asking = {};
+    this.hits = {};
+    this.rules = sidesOf(about, params);
+    this.build();
+    this.ready = this.start();
+  }
+
+  /** @param {URLSearchParams} params */
+  update(params) {
+    if ((params.get("query") ?? "") !== this.query || params.get("region") !== this.region) return false;
+    const rules = sidesOf(this.about, params);
+    for (const side of SIDES) {
+      if (rules[side].toString() === this.rules[side].toString()) continue;
+      this.rules[side] = rules[side];
+      this.panels[side].show(rules[side]);
+      this.search(side);
+    }
+    return true;
+  }
+
+  build() {
+    this.panels = {};
+    this.lists = {};
+    this.states = {};
+    const sides = SIDES.map((side) => this.buildSide(side));
+    this.links = svg("svg", { class: "moves", preserveAspectRatio: "none", "aria-hidden": "true" });
+    this.summary = el("div", { class: "compare-summary", id: "compare-summary" });
+    this.photograph = el("div", { class: "compare-query row" });
+    const swap = button(
+      "Swap sides",
+      { id: "swap", onclick: () => this.goTo({ left: this.rules.right, right: this.rules.left }) },
+      "swap",
+    );
+    this.columns = el("div", { class: "columns" }, sides[0], el("div", { class: "gutter" }, this.links), sides[1]);
+    this.element = el(
+      "div",
+      { class: "compare" },
+      heading("Two rules, one photograph"),
+      el("div", { class: "row spread" }, this.photograph, swap),
+      this.summary,
+      this.columns,
+    );
+    this.columns.addEventListener("pointerover", (event) => this.mark(imageOf(event.target)));
+    this.columns.addEventListener("pointerleave", () => this.mark(null));
+    this.columns.addEventListener("focusin", (event) => this.mark(imageOf(event.target)));
+  }
+
+  buildSide(side) {
+    const { about } = this;
+    this.panels[side] = new RulesPanel({
+      about,
+      name: side,
+      params: this.rules[side],
+      onChange: (rules) => this.goTo({ [side]: rules }),
+    });
+    this.states[side] = el("p", { class: "state small" });
+    this.lists[side] = el("ol", { class: "ranking", id: `ranking-${side}`, "aria-label": `Ranking on the ${side}` });
+    return el(
+      "section",
+      { class: "side", data: { side }, "aria-label": `Rules on the ${side}` },
+      this.panels[side].element,
+      this.states[side],
+      this.lists[side],
+    );
+  }
+
+  async start() {
+    try {
+      const facts = await factsOf(this.query);
+      const name = baseName(facts.name ?? facts.path);
+      this.photograph.replaceChildren(
+        el("img", {
+          src: pictureUrl(this.query, 320),
+          alt: name,
+          height: 96,
+          width: Math.round((96 * facts.width) / facts.height),
+        }),
+        el(
+          "div",
+          {},
+          el("p", {}, el("span", { class: "file" }, name)),
+          this.region && el("p", { class: "soft small" }, `only the region ${this.region}`),
+          linkButton("Results", href("search", { query: this.query, region: this.region }), { class: "button quiet" }, "left"),
+        ),
+      );
+      await Promise.all(SIDES.map((side) => this.search(side)));
+    } catch (error) {
+      const asks = this.query ? "The photograph that asked is forgotten, or it was removed: " : "Choose a photograph first: ";
+      if (error.status === 404)
+        this.summary.replaceChildren(el("p", {}, asks, el("a", { href: "#/" }, "start with another"), "."));
+      else tellError(error, () => this.start());
+    }
+  }
+
+  goTo({ left = this.rules.left, right = this.rules.right }) {
+    const sides = { left: left.toString() || "preset=default", right: right.toString() || "preset=default" };
+    go("compare", { query: this.query, region: this.region, ...sides });
+  }
+
+  async search(side) {
+    this.asking[side]?.abort();
+    this.asking[side] = new AbortController();
+    const signal = AbortSignal.any([this.asking[side].signal, this.signal]);
+    this.states[side].textContent = "Searching …";
+    this.lists[side].setAttribute("aria-busy", "true");
+    try {
+      const answer = await ask(this.about, this.parameters(side), { signal });
+      this.hits[side] = answer.hits;
+      this.states[side].textContent = `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}`;
+      this.show();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.states[side].textContent = "This search failed.";
+      this.lists[side].replaceChildren();
+      delete this.hits[side];
+      tellError(error, () => this.search(side));
+    } finally {
+      this.lists[side].setAttribute("aria-busy", "false");
+    }
+  }
+
+  parameters(side) {
+    const params = new URLSearchParams([
+      ["query", this.query],
+      ...(this.region ? [["region", this.region]] : []),
+      ...this.rules[side],
+    ]);
+    params.set("top", String(DEPTH));
+    return params;
+  }
+
+  show() {
+    const { left, right } = this.hits;
+    for (const side of SIDES) {
+      const others = this.hits[side === "left" ? "right" : "left"];
+      const hits = this.hits[side] ?? [];
+      this.lists[side].replaceChildren(...hits.map((hit, i) => this.row(side, hit, i + 1, others)));
+    }
+    if (!left || !right) return;
+    this.drawMoves(left, right);
+    this.showSummary(left, right);
+  }
+
+  row(side, hit, rank, others) {
+    const name = baseName(hit.path);
+    const other = others ? rankIn(others, hit.image) : null;
+    const [sign, text, kind] = others ? moveInWords(side, rank, other) : ["", "", "same"];
+    const link = el(
+      "a",
+      {
+        class: "ranked",
+        href: href("matches", new URLSearchParams([...this.parameters(side), ["image", hit.image]])),
+        "aria-label": `${rank}. ${name}, score ${three(hit.score)}, ${text}`,
+      },
+      el("span", { class: "rank" }, String(rank)),
+      thumbnail(hit.image, hit.path, { alt: "" }),
+      el(
+        "span",
+        { class: "ranked-facts" },
+        el("span", { class: "name" }, name),
+        el("span", { class: "soft small" }, `score ${three(hit.score)}`),
+        hit.inliers > 0 && el("span", { class: "soft small" }, count(hit.inliers, "match agrees", "matches agree")),
+      ),
+      el("span", { class: `move ${kind}`, title: text }, sign),
+    );
+    return el("li", { data: { image: hit.image, rank, move: kind } }, link);
+  }
+
+  /** A line from each image on the left to the same on the right. */
+  drawMoves(left, right) {
+    const rows = Math.max(left.length, right.length, 1);
+    this.links.setAttribute("viewBox", `0 0 100 ${rows * ROW}`);
+    this.links.style.setProperty("--rows", String(rows));
+    const lines = left.flatMap((hit, i) => {
+      const j = right.findIndex((other) => other.image === hit.image);
+      if (j < 0) return [];
+      const [from, to] = [(i + 0.5) * ROW, (j + 0.5) * ROW];
+      const kind = j === i ? "same" : j < i ? "up" : "down";
+      return [svg("path", { class: kind, data: { image: hit.image }, d: `M0 ${from}C50 ${from} 50 ${to} 100 ${to}` })];
+    });
+    this.links.replaceChildren(...lines);
+  }
+
+  showSummary(left, right) {
+    const top = (hits) => new Set(hits.slice(0, 10).map((hit) => hit.image));
+    const [ours, theirs] = [top(left), top(right)];
+    const shared = [...ours].filter((image) => theirs.has(image)).length;
+    const moves = largestMoves(left, right);
+    const most = Math.min(10, Math.max(ours.size, theirs.size));
+    const text = `${shared} of the top ${most} are in both.`;
+    this.summary.replaceChildren(
+      el("p", { class: "lead" }, text),
+      el(
+        "p",
+        { class: "soft" },
+        moves.length ? `Largest moves from left to right: ${moves.join("; ")}.` : "No image that both list has moved.",
+      ),
+    );
+    announce(text);
+  }
+
+  /** Bring out one image in both lists. @param {string | null} image */
+  mark(image) {
+    if (image === this.marked) return;
+    this.marked = image;
+    this.columns.classList.toggle("marking", image !== null);
+    for (const element of this.columns.querySelectorAll(".ranking [data-image], .moves [data-image]")) {
+      element.classList.toggle("marked", element.dataset.image === image);
+    }
+  }
+}
+
+function sidesOf(about, params) {
+  return Object.fromEntries(
+    SIDES.map((side) => [side, rulesPart(about, new URLSearchParams(params.get(side) ?? FIRST[side]))]),
+  );
+}
+
+function rankIn(hits, image) {
+  const place = hits.findIndex((hit) => hit.image === image);
+  return place < 0 ? null : place + 1;
+}
+
+/** How an image moved from the left list to the right one, said in the list of a side: sign, words, kind. */
+function moveInWords(side, rank, other) {
+  if (other === null)
+    return side === "right"
+      ? ["new", `not in the first ${DEPTH} on the left`, "new"]
+      : ["gone", `not in the first ${DEPTH} on the right`, "gone"];
+  const gain = side === "right" ? other - rank : rank - other;
+  const there = `rank ${other} on the ${side === "right" ? "left" : "right"}`;
+  if (gain === 0) return ["=", `the same rank on both sides`, "same"];
+  return gain > 0 ? [`▲ ${gain}`, there, "up"] : [`▼ ${-gain}`, there, "down"];
+}
+
+function largestMoves(left, right) {
+  const moved = left.flatMap((hit, i) => {
+    const to = rankIn(right, hit.image);
+    return to === null || to === i + 1 ? [] : [{ name: baseName(hit.path), from: i + 1, to }];
+  });
+  moved.sort((a, b) => Math.abs(b.from - b.to) - Math.abs(a.from - a.to));
+  return moved.slice(0, 3).map(({ name, from, to }) => `${name} from ${from} to ${to}`);
+}
+
+function imageOf(target) {
+  return target.closest?.("[data-image]")?.dataset.image ?? null;
+}
