@@ -22,7 +22,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "assignments": {"ge": 1, "le": 10},
     "hamming": {"ge": 0, "le": 128},
     "c": {"gt": 0, "le": 1e9},
-    "sigma": {"gt": 0, "le": 1e4},
+    "sigma": {"ge": 1e-3, "le": 1e4},
     "smooth": {"ge": 0, "le": 100},
 }
 _kinds = get_type_hints(SearchOptions)

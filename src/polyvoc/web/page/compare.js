@@ -26,8 +26,9 @@ class CompareView {
     this.query = params.get("query") ?? "";
     this.region = params.get("region");
     this.title = "Compare two rules";
-    this.asking = {};
+    this.asking = {}; // by side: the AbortController of the search under way
     this.hits = {};
+    this.marked = null; // the image that is brought out in both lists
     this.rules = sidesOf(about, params);
     this.build();
     this.ready = this.start();
@@ -95,6 +96,7 @@ class CompareView {
   async start() {
     try {
       const facts = await factsOf(this.query);
+      if (this.signal.aborted) return;
       const name = baseName(facts.name ?? facts.path);
       this.photograph.replaceChildren(
         el("img", {
@@ -139,8 +141,8 @@ class CompareView {
     } catch (error) {
       if (error.name === "AbortError") return;
       this.states[side].textContent = "This search failed.";
-      this.lists[side].replaceChildren();
       delete this.hits[side];
+      this.show();
       tellError(error, () => this.search(side));
     } finally {
       this.lists[side].setAttribute("aria-busy", "false");
@@ -164,9 +166,9 @@ class CompareView {
       const hits = this.hits[side] ?? [];
       this.lists[side].replaceChildren(...hits.map((hit, i) => this.row(side, hit, i + 1, others)));
     }
-    if (!left || !right) return;
-    this.drawMoves(left, right);
-    this.showSummary(left, right);
+    this.drawMoves(left ?? [], right ?? []);
+    if (left && right) this.showSummary(left, right);
+    else this.summary.replaceChildren();
   }
 
   row(side, hit, rank, others) {
@@ -257,7 +259,7 @@ function moveInWords(side, rank, other) {
       : ["gone", `not in the first ${DEPTH} on the right`, "gone"];
   const gain = side === "right" ? other - rank : rank - other;
   const there = `rank ${other} on the ${side === "right" ? "left" : "right"}`;
-  if (gain === 0) return ["=", `the same rank on both sides`, "same"];
+  if (gain === 0) return ["=", "the same rank on both sides", "same"];
   return gain > 0 ? [`▲ ${gain}`, there, "up"] : [`▼ ${-gain}`, there, "down"];
 }
 

@@ -14,7 +14,7 @@ import { baseName, count, percent, whole } from "./words.js";
 const LIMIT = 1000; // matches that are asked for
 const FIRST = 120; // matches that are shown until the slider is moved
 const SET_NAMES = { all: "all (intersection)", several: "several", one: "one only" };
-const FLAT = 2.3; // width by height of a drawing that leaves no room beside it
+const FLAT = 3; // width by height of a drawing that leaves no room beside it
 const NARROW = matchMedia("(max-width: 760px)");
 
 /** @type {import("./router.js").Route} */
@@ -220,6 +220,7 @@ class MatchesView {
   }
 
   key(event) {
+    if (event.altKey || event.ctrlKey || event.metaKey) return; // those are keys of the browser
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     const { shown } = this.drawing;
     if (event.key === "Escape") this.select(null);

@@ -15,9 +15,7 @@ const GLIDE = { duration: 350, easing: "cubic-bezier(.2,.8,.2,1)" };
 export const isVerified = (hit) => hit.inliers >= LEAST;
 
 export class ResultGrid {
-  /** @param {AbortSignal} signal of the view */
-  constructor(signal) {
-    this.signal = signal;
+  constructor() {
     /** @type {Map<number, Tile>} */
     this.tiles = new Map();
     this.divider = el(
@@ -48,7 +46,7 @@ export class ResultGrid {
     const tiles = new Map();
     const children = [];
     hits.forEach((hit, i) => {
-      const tile = this.tiles.get(hit.image) ?? new Tile(hit, this.signal);
+      const tile = this.tiles.get(hit.image) ?? new Tile(hit);
       tile.show(hit, { rank: i + 1, share: hit.score / best, params, itself: hit.image === query });
       tiles.set(hit.image, tile);
       children.push(tile.element);
@@ -87,10 +85,9 @@ export class ResultGrid {
 
 /** One hit. */
 class Tile {
-  /** @param {Hit} hit @param {AbortSignal} signal */
-  constructor(hit, signal) {
+  /** @param {Hit} hit */
+  constructor(hit) {
     this.image = hit.image;
-    this.signal = signal;
     this.box = thumbnail(hit.image, hit.path, { alt: "" });
     this.rank = el("span", { class: "rank" });
     this.link = el("a", { class: "tile-link" }, this.box, this.rank);

@@ -47,7 +47,7 @@ class SearchView {
     this.heading = heading("Results");
     this.status = el("p", { class: "state", id: "search-state" }, "Looking at the photograph …");
     this.progress = el("div", { class: "progress-line", id: "progress", hidden: true });
-    this.grid = new ResultGrid(this.signal);
+    this.grid = new ResultGrid();
     this.more = el("p", { class: "row centre" });
     this.picture = el("div", { class: "picture-place" });
     this.facts = el("p", { class: "soft small" });
