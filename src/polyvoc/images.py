@@ -70,13 +70,13 @@ class GreyImage:
 
 def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> GreyImage:
     """Give the upright photograph in grey; a long side above `long_side` is reduced to it, never enlarged."""
-    image, (width, height) = _read(source, long_side, "L", max_pixels)
+    image, (width, height) = _read(source, "L", _Limits(long_side, max_pixels))
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 
 
 def read_rgb(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> npt.NDArray[np.uint8]:
     """Give the upright photograph in colour [h, w, 3]; a long side above `long_side` is reduced to it, never enlarged."""
-    image, _ = _read(source, long_side, "RGB", max_pixels)
+    image, _ = _read(source, "RGB", _Limits(long_side, max_pixels))
     return np.array(image, dtype=np.uint8)
 
 
@@ -88,8 +88,8 @@ def resize(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArra
 def read_thumbnail(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> bytes:
     """Give a small upright JPEG in colour without metadata, which may tell where and by whom it was shot."""
     out = io.BytesIO()
-    pixels = read_rgb(source, long_side, max_pixels)
-    Image.fromarray(pixels).save(out, "JPEG", quality=85)  # an image made anew has no metadata
+    image, _ = _read(source, "RGB", _Limits(long_side, max_pixels, least=1))
+    Image.fromarray(np.asarray(image)).save(out, "JPEG", quality=85)  # an image made anew has no metadata
     return out.getvalue()
 
 
@@ -100,14 +100,23 @@ def describe(source: Source) -> str:
     return ascii(name) if any(unicodedata.category(character) in harmful for character in name) else name
 
 
-def _read(source: Source, long_side: int, mode: Mode, max_pixels: int) -> tuple[Image.Image, tuple[int, int]]:
+@dataclass(frozen=True)
+class _Limits:
+    """How large a photograph may be, and how small, before and after it is reduced."""
+
+    long_side: int
+    max_pixels: int
+    least: int = MIN_SIDE  # pixels of the short side after reduction
+
+
+def _read(source: Source, mode: Mode, limits: _Limits) -> tuple[Image.Image, tuple[int, int]]:
     """Give the upright reduced image, and the (width, height) of the upright full one."""
-    if long_side < MIN_SIDE:
-        raise OptionError(f"long_side={long_side!r} should be at least {MIN_SIDE}")
+    if limits.long_side < MIN_SIDE:
+        raise OptionError(f"long_side={limits.long_side!r} should be at least {MIN_SIDE}")
     name = describe(source)
     try:
         with _open_file(source) as file:
-            return _decode(file, long_side, mode, max_pixels)
+            return _decode(file, mode, limits)
     except ImageError as error:
         raise type(error)(f"{name}: {error}") from error.__cause__
     except MemoryError as error:
@@ -139,11 +148,11 @@ def _open_file(source: Source) -> IO[bytes]:
         raise UnreachableError(f"cannot be opened ({_reason(error)}); check the path and its permissions") from error
 
 
-def _decode(file: IO[bytes], long_side: int, mode: Mode, max_pixels: int) -> tuple[Image.Image, tuple[int, int]]:
+def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, tuple[int, int]]:
     with _quiet():
-        image = _open_header(file, max_pixels)
+        image = _open_header(file, limits.max_pixels)
     full = image.size
-    size = _reduced_size(full, long_side)
+    size = _reduced_size(full, limits)
     # JPEG can decode to 1/2, 1/4 or 1/8 by leaving out frequencies, and to luminance alone. Its last column
     # and row may then lie partly outside: `box` is the photograph within the decoded pixels.
     draft = image.draft(mode, (int(size[0] * _MARGIN), int(size[1] * _MARGIN)))
@@ -214,13 +223,13 @@ def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
     raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert or remove it")
 
 
-def _reduced_size(full: tuple[int, int], long_side: int) -> tuple[int, int]:
+def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
     """Give the (width, height) after reduction; refuse what is tiny or absurdly narrow."""
-    factor = min(1.0, long_side / max(full))
+    factor = min(1.0, limits.long_side / max(full))
     size = round(full[0] * factor), round(full[1] * factor)
-    if min(size) < MIN_SIDE:
+    if min(size) < limits.least:
         shape = f"{full[0]} x {full[1]} pixels" + (f", reduced {size[0]} x {size[1]}" if factor < 1 else "")
-        raise ImageError(f"too small: {shape}, the short side needs {MIN_SIDE}; remove it")
+        raise ImageError(f"too small: {shape}, the short side needs {limits.least}; remove it")
     return size
 
 

@@ -18,7 +18,7 @@ from polyvoc.web.service import AbsentError, Sent, Service
 from polyvoc.writer import IndexWriter
 
 QUEUE = 16  # changes that may wait
-LONGEST_NAME = 50  # characters, of up to four bytes: a file's name may have 255
+LONGEST_NAME = 45  # characters, of up to four bytes: a file's name may have 255
 
 
 class Changes:
@@ -82,9 +82,12 @@ class Changes:
             path = self._folder / file_name(sent)
             if not path.exists():
                 partial = path.with_name(f".{path.name}.partial")
-                partial.write_bytes(sent.content)
-                storage.flush_path(partial)
-                partial.rename(path)
+                try:
+                    partial.write_bytes(sent.content)
+                    storage.flush_path(partial)
+                    partial.rename(path)
+                finally:
+                    partial.unlink(missing_ok=True)
         return path
 
 
@@ -96,4 +99,4 @@ def file_name(sent: Sent) -> str:
     own = PurePath(re.split(r"[/\\]", sent.name)[-1])
     stem = re.sub(r"[^\w\- ]+", "-", own.stem).strip("- ")[:LONGEST_NAME] or "photograph"
     suffix = own.suffix.lower() if own.suffix.lower() in IMAGE_SUFFIXES else ".jpg"
-    return f"{stem}-{hashlib.blake2b(sent.content, digest_size=4).hexdigest()}{suffix}"
+    return f"{stem}-{hashlib.blake2b(sent.content, digest_size=8).hexdigest()}{suffix}"

@@ -58,7 +58,7 @@ def serve_command(  # noqa: PLR0913, PLR0917
         link = f"{address}#token={token}" if token is not None and sys.stderr.isatty() else address
         console.talk(f"Serving {index} at {link} (Ctrl-C stops it)")
         if show:
-            typer.launch(link)
+            typer.launch(address)  # without the token: everybody may see what programs are started with
 
     from polyvoc.web.server import serve  # what follows loads FastAPI and the index
 

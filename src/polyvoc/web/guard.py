@@ -1,8 +1,9 @@
 """Who may ask, and how much? Every request passes here first, and every answer leaves with headers that bind the browser.
 
 - The Host header must name this server: a foreign name that resolves to it (DNS rebinding) reaches nothing.
-- A request that changes or costs something must not come from a page of another origin, so that no such page can act for
-  the user (CSRF). Browsers say where a request comes from, in Sec-Fetch-Site or Origin; programs say nothing.
+- A request must not come from a page of another origin, so that no such page can act for the user (CSRF) or keep the server
+  busy. Browsers say where a request comes from, in Sec-Fetch-Site or Origin; programs say nothing. The page itself may be
+  linked from anywhere.
 - A token, where there is one, is sent in a header that browsers never add by themselves. For reading alone a cookie may stand
   in for it, since pictures on a page cannot carry headers; it does not hold the token.
 - The body may have so many bytes and take so long to come.
@@ -17,6 +18,8 @@ import ipaddress
 import json
 import secrets
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
@@ -28,6 +31,7 @@ from polyvoc.web.settings import MEGA, Settings, is_loopback
 
 COOKIE = "polyvoc"
 BODY_SECONDS = 120.0  # for a whole request to arrive
+UNDER_WAY = 64  # requests that may be on their way beside those that run and wait
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/openapi.json", "/session", "/favicon.ico"})  # tell nothing of the collection
 SEVERAL = frozenset({"/search/batch", "/images"})  # paths that take several photographs at a time
@@ -46,10 +50,11 @@ HEADERS = {
 class Refusal(Exception):
     """Why a request is not let in."""
 
-    def __init__(self, status: int, line: str) -> None:
-        """Remember the status of the answer and its line."""
+    def __init__(self, status: int, line: str, **headers: str) -> None:
+        """Remember the status of the answer, its line and further headers."""
         super().__init__(line)
         self.status = status
+        self.headers = headers
 
 
 class Token:
@@ -79,6 +84,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._token = token
+        self._taken = 0  # requests that send something, from their first byte to the last of the answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or refuse it."""
@@ -92,23 +98,38 @@ class Guard:
             limit = self._settings.max_upload * MEGA * (BATCH if scope["path"] in SEVERAL else 1)
             if _length(headers) > limit:
                 raise Refusal(413, _too_much(limit))
-            await self._app(scope, _Counted(receive, limit), answer)
+            with self._place(scope["method"]):
+                await self._app(scope, _Counted(receive, limit), answer)
         except Refusal as refusal:
             await _refuse(answer, refusal)
+
+    @contextmanager
+    def _place(self, method: str) -> Iterator[None]:
+        """Hold a place for a request that sends something: what is on its way takes room on the disk."""
+        sends = method not in READING
+        if sends and self._taken >= self._settings.threads + self._settings.queue + UNDER_WAY:
+            raise Refusal(503, "too many requests are under way already; try again in 1 s", **{"retry-after": "1"})
+        self._taken += sends
+        try:
+            yield
+        finally:
+            self._taken -= sends
 
     def _check(self, method: str, path: str, headers: Headers) -> None:
         if not self._is_known(headers.get("host", "")):
             line = "this server is not called so; start it with --allow-host NAME if it is"
             raise Refusal(421, line)
         writes = method not in READING and path.startswith("/images")
-        foreign = method not in READING and self._is_foreign(headers)
+        opened = path in OPEN or path.startswith("/page/")
+        foreign = not (opened and method in READING) and self._is_foreign(headers)
         if foreign and ((writes and not self._token.wanted) or headers.get("origin") not in self._settings.cors):
             raise Refusal(403, "pages of other origins may not ask; start the server with --cors ORIGIN if they should")
-        needed = writes or (self._settings.private and not (path in OPEN or path.startswith("/page/")))
+        needed = writes or (self._settings.private and not opened)
         if self._token.wanted and needed and method != "OPTIONS":
             given = self._token.is_in(headers.get("authorization", ""))
-            if not given and not (self._token.was_known(_cookie(headers)) and not writes):
-                raise Refusal(401, "this needs the server's token, in the header 'Authorization: Bearer TOKEN'")
+            if not given and (writes or not self._token.was_known(_cookie(headers))):
+                line = "this needs the server's token, in the header 'Authorization: Bearer TOKEN'"
+                raise Refusal(401, line, **{"www-authenticate": "Bearer"})
 
     def _is_known(self, host: str) -> bool:
         """Tell whether a Host header names this server.
@@ -175,8 +196,7 @@ class _Counted:
 async def _refuse(send: Send, refusal: Refusal) -> None:
     body = json.dumps({"error": str(refusal)}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

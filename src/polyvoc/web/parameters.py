@@ -122,4 +122,4 @@ class PageParameters(BaseModel):
 
     page: int = Field(0, ge=0, le=10**9)
     size: int = Field(60, ge=1, le=200)
-    find: str = Field("", max_length=200, description="A text in the path.")
+    find: str = Field("", max_length=200, pattern=r"^[^\x00]*$", description="A text in the path.")

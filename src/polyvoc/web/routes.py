@@ -29,6 +29,7 @@ REFUSED: Described = {status: {"model": records.Error} for status in (400, 401, 
 PICTURE: Described = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG without metadata."}}
 STREAM: Described = {200: {"model": records.Answer, "content": {LINES: {}}}}
 TEXT: Described = {200: {"content": {"text/plain": {}}, "description": "Counters."}}
+FULL: Described = {507: {"model": records.Error, "description": "The disk is full."}}
 FILE: Described = {200: {"content": {"image/*": {}}, "description": "The file as it was indexed."}}
 
 
@@ -152,13 +153,13 @@ async def original(request: Request, service: Serving, image: Image) -> Response
     return FileResponse(path, media_type=kind, filename=name, content_disposition_type="inline")
 
 
-@collection.post("/images", status_code=201, response_model=records.Added)
+@collection.post("/images", status_code=201, response_model=records.Added, responses=FULL)
 async def add(request: Request, changes: Changing, photos: Photos) -> Response:
     """Add photographs; only of a server started with `--write`. Those that cannot be used are told of, the others are added."""
     return Json(await done(request, changes.pool, lambda: changes.add(map(_sent, photos))), 201)
 
 
-@collection.delete("/images/{image}", response_model=records.Removed)
+@collection.delete("/images/{image}", response_model=records.Removed, responses=FULL)
 async def remove(request: Request, changes: Changing, image: Image) -> Response:
     """Take a photograph out of the index; only of a server started with `--write`. Its file stays."""
     return Json(await done(request, changes.pool, lambda: changes.remove(image)))

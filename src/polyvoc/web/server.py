@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 
@@ -18,11 +19,14 @@ from polyvoc.web.settings import Settings
 
 STOP_SECONDS = 30  # for requests that run when the server is told to stop
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+M_ARENA_MAX = -8  # of glibc's <malloc.h>
+ARENAS = 2
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve an index until the process is told to stop; `ready` is told the address once requests are answered."""
     with bind(settings.host, settings.port) as listening:
+        _share_arenas()
         _log_to_stderr()
         prepare(settings, lambda: ready(address(listening))).run(sockets=[listening])
 
@@ -86,6 +90,13 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _share_arenas() -> None:
+    """Let threads share what they free: glibc gives each an arena, eight per core, and each keeps up to 64 MB for later."""
+    if sys.platform == "linux":
+        with suppress(AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 def _log_to_stderr() -> None:

@@ -148,8 +148,8 @@ class Service:
         """Keep a photograph that was sent, so that it can be asked again; gives the name to ask by, and its facts."""
         index = self.index
         found, _ = self._features(index, sent)
-        vector = index.embed(sent.content) if index.home.embeds else None
         picture = self.decoders.thumbnail(sent.content, PICTURE)
+        vector = index.embed(sent.content) if index.home.embeds else None  # decodes what has passed the decoders
         return self.kept(self.uploads.keep(Upload(sent.name, found, vector, picture)))
 
     def kept(self, name: str) -> dict[str, Any]:

@@ -1,0 +1,325 @@
+"""What does HTTP cost? `polyvoc serve` beside the library, under load, and its memory over many requests.
+
+    python benchmarks/serve.py PHOTOGRAPHS --work FOLDER [--images 10000] [--cache FOLDER]
+
+The index is made up from the features of the real PHOTOGRAPHS as `endtoend.py` does, but it is a whole one, with a catalogue; made
+once and kept in FOLDER. The queries are real files, enlarged or reduced to a long side of 1024 pixels. The server is a process of
+its own with its default settings, the clients are another; only the searches in the library run in this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import clients
+from clients import Connection, Reply, Request, get, post
+from endtoend import Photographs, medians
+from machine import write_result
+from polyvoc import Index, IndexWriter, answers, checking, collection, storage
+from polyvoc.answers import Answer, Question
+from polyvoc.catalogue import FileState, ImageRow, SegmentRow
+from polyvoc.lab.cache import default_cache
+from polyvoc.segment import Batch, Segment
+from polyvoc.web.settings import Settings
+from search import at_1024
+
+SEGMENT = 2_500  # images
+CLIENTS = (1, 4, 16, 64)
+PAUSE = 0.02  # seconds before each search of a pair: threads of the one before may still be spinning
+START_SECONDS = 120
+MIXED_CLIENTS = 4
+SAMPLE = 250  # requests between two looks at the memory
+KEPT = 64  # photographs that a server keeps to be asked again: it has its full size only then
+PICTURES = 60  # images whose thumbnails are asked for
+
+
+def tell(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+# --- the index
+
+
+def made_up_index(folder: Path, files: list[Path], count: int, cache: Path) -> None:
+    """Make an index up, unless it is there; the first images are called after real files, which thumbnails are made of."""
+    if folder.exists():
+        return
+    tell("making an index up")
+    photographs = Photographs(files, cache)
+    partial = folder.with_name(f"{folder.name}.partial")
+    with IndexWriter.open(partial) as writer:
+        for first in range(writer.catalogue.next_image(), count + 1, SEGMENT):
+            commit(writer, photographs.images(first, min(SEGMENT, count + 1 - first)), files)
+            tell(f"images {first} and following")
+    damage = list(checking.check(partial))
+    assert not damage, damage
+    partial.rename(folder)
+
+
+def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
+    """Make a batch a part of an index, as the writer would if the images had been photographs."""
+    catalogue, number = writer.catalogue, writer.catalogue.next_segment()
+    folder = writer.home.segment_folder(number)
+    segment = Segment.build(batch, tuple(catalogue.fact("sizes")))
+    segment.save(folder)
+    rows = []
+    for position, (image, length) in enumerate(zip(batch.ids.tolist(), np.diff(batch.feature_starts).tolist(), strict=True)):
+        path, state = f"/made/up/{image:06d}.jpg", FileState(None, None)
+        if image <= len(files):
+            path, state = str(files[image - 1]), collection.state_of(files[image - 1])
+        rows.append(ImageRow(image, path, state, None, 1024, 768, length, number, position))
+    with catalogue.transaction():
+        catalogue.add_segment(number, SegmentRow(segment.n_images, segment.n_features, storage.checksum(folder / storage.META)))
+        catalogue.add_images(rows)
+        catalogue.count_commit()
+
+
+# --- the server
+
+
+@contextmanager
+def serving(index: Path, work: Path) -> Iterator[tuple[int, int]]:
+    """Serve an index in a process of its own; gives its number and the port."""
+    log = work / "serve.log"
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "polyvoc", "serve", str(index), "--port", "0"]
+        server = subprocess.Popen(command, stderr=out, start_new_session=True)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while (found := re.search(r"at http://[^ ]*:(\d+)/", log.read_text())) is None:
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield server.pid, int(found[1])
+    finally:
+        server.send_signal(signal.SIGINT)
+        tell(f"the server ended with {server.wait(60)}")
+
+
+# --- one client beside the library
+
+
+def overhead(pairs: int, library: Callable[[int], Answer], server: Callable[[int], Reply]) -> dict[str, Any]:
+    """Milliseconds of the same search in the library and over HTTP, taking turns, and of what lies between."""
+    timed: dict[str, list[float]] = {"library": [], "server": []}
+    stages: dict[str, list[dict[str, float]]] = {"library": [], "server": []}
+    for number in range(pairs):
+        for name in ("library", "server") if number % 2 else ("server", "library"):
+            time.sleep(PAUSE)
+            begin = time.perf_counter()
+            told = library(number) if name == "library" else server(number)
+            timed[name].append(1000 * (time.perf_counter() - begin))
+            stages[name].append(told.seconds if isinstance(told, Answer) else json.loads(told.body)["seconds"])
+    work = [1000 * sum(seconds.values()) for seconds in stages["server"]]
+    return {
+        "pairs": pairs,
+        "library_ms": quantiles(timed["library"]),
+        "server_ms": quantiles(timed["server"]),
+        "overhead_ms": quantiles(np.subtract(timed["server"], timed["library"])),
+        "outside_the_stages_ms": quantiles(np.subtract(timed["server"], work)),
+        "stages_ms": {
+            name: {stage: round(1000 * value, 3) for stage, value in medians(rows).items()} for name, rows in stages.items()
+        },
+        "pairs_ms": [[round(value, 3) for value in pair] for pair in zip(timed["library"], timed["server"], strict=True)],
+    }
+
+
+def beside_the_library(index: Index, port: int, queries: list[Path], ids: list[int], pairs: int) -> dict[str, Any]:
+    connection, options = Connection(port), index.default_options
+    uploads = [post("/search", query.read_bytes()) for query in queries]
+
+    def asked(request: Request) -> Reply:
+        reply = connection.ask(request)
+        assert reply.status == 200, reply
+        return reply
+
+    def of(values: list[Any], number: int) -> Any:
+        return values[number // 2 % len(values)]  # each asked in both orders
+
+    def in_library(questions: list[Any]) -> Callable[[int], Answer]:
+        return lambda number: answers.ask(index, Question(of(questions, number)), options)
+
+    by_id = [post(f"/search?query={image}") for image in ids]
+    kinds: dict[str, tuple[int, Callable[[int], Answer], Callable[[int], Reply]]] = {
+        "by id": (2 * pairs, in_library(ids), lambda number: asked(of(by_id, number))),
+        "upload": (pairs, in_library(queries), lambda number: asked(of(uploads, number))),
+    }
+    measured = {}
+    for name, (count, library, server) in kinds.items():
+        for number in range(0, 2 * len(queries), 2):  # compiles, and reads the files
+            library(number), server(number)
+        measured[name] = overhead(count, library, server)
+        tell(f"{name}: { {key: value for key, value in measured[name].items() if key != 'pairs_ms'} }")
+    connection.close()
+    return measured
+
+
+def quantiles(values: list[float] | npt.NDArray[np.float64]) -> dict[str, float]:
+    return {f"p{percent}": round(float(np.percentile(values, percent)), 3) for percent in (50, 95, 99)}
+
+
+# --- many clients
+
+
+def under_load(executor: Executor, port: int, requests: dict[str, list[Request]], enough: dict[str, int]) -> dict[str, Any]:
+    """Requests per second and their times for each kind and number of clients."""
+    measured: dict[str, Any] = {}
+    for name, several in requests.items():
+        measured[name] = {}
+        for count in CLIENTS:
+            seen = executor.submit(clients.load, port, several, count, enough[name]).result()
+            measured[name][str(count)] = entry = {
+                "answered": len(seen.answered),
+                "seconds": round(seen.seconds, 3),
+                "per_second": round(len(seen.answered) / seen.seconds, 2),
+                "ms": quantiles([1000 * seconds for seconds in seen.answered]),
+                "ms_with_waits": quantiles([1000 * seconds for seconds in seen.patient]),
+                "busy": seen.busy,
+                "failed": seen.failed,
+                "client_ms": round(1000 * seen.client_seconds / (len(seen.answered) + seen.busy), 3),
+            }
+            tell(f"{name}, {count} clients: {entry}")
+    return measured
+
+
+# --- memory
+
+
+def memory(pid: int) -> dict[str, float]:
+    """Megabytes of the server that are its own, those mapped from files, and all of each process that decodes."""
+    children = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that ended meanwhile
+            children += [int(child) for child in (task / "children").read_text().split()]
+    own = resident(pid)
+    return {
+        "own": own["RssAnon"],
+        "mapped": own["RssFile"],
+        "decoders": sum(resident(child)["VmRSS"] for child in children),
+        "largest_decoder": max(resident(child)["VmRSS"] for child in children),
+    }
+
+
+def resident(pid: int) -> dict[str, float]:
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(lines[name].split()[0]) / 1000 for name in ("VmRSS", "RssAnon", "RssFile")}
+
+
+def mixed(queries: list[Path], ids: list[int], count: int) -> list[Request]:
+    """Requests of every kind that a server gets, wrong ones as well."""
+    draw = random.Random(1)
+    photos = [query.read_bytes() for query in queries]
+    kinds: list[tuple[int, Callable[[], Request]]] = [
+        (60, lambda: post(f"/search?query={draw.choice(ids)}")),
+        (6, lambda: post(f"/search?query={draw.choice(ids)}&preset=best")),
+        (8, lambda: post("/search", draw.choice(photos))),
+        (2, lambda: post("/search?region=50,50,700,600", draw.choice(photos))),
+        (3, lambda: post("/queries", draw.choice(photos), 201)),
+        (8, lambda: get(f"/images/{draw.randint(1, PICTURES)}/thumbnail")),
+        (5, lambda: get(f"/explain?image={draw.choice(ids)}&query={draw.choice(ids)}")),
+        (2, lambda: get(f"/images?page={draw.randint(0, 50)}")),
+        (1, lambda: post("/search", draw.choice(photos)[:3000], 422)),
+        (1, lambda: post("/search", b"<svg></svg>", 422)),
+        (1, lambda: post("/search?query=1&top=0", status=422)),
+        (1, lambda: post("/search?query=99999999", status=404)),
+        (1, lambda: get("/images/9999/thumbnail", 404)),
+        (1, lambda: get("/queries/forgotten", 404)),
+    ]
+    chosen = draw.choices([make for _, make in kinds], [weight for weight, _ in kinds], k=count)
+    return [make() for make in chosen]
+
+
+def over_time(executor: Executor, pid: int, port: int, requests: list[Request], warm_up: list[Request]) -> dict[str, Any]:
+    """Megabytes after every so many requests, and how fast they grow."""
+
+    failed: list[str] = []
+
+    def ask(several: list[Request]) -> dict[str, float]:
+        seen = executor.submit(clients.load, port, several, MIXED_CLIENTS, len(several)).result()
+        failed.extend(seen.failed)
+        return memory(pid)
+
+    begin = time.perf_counter()
+    samples = [ask(warm_up)]
+    for first in range(0, len(requests), SAMPLE):
+        samples.append(ask(requests[first : first + SAMPLE]))
+        tell(f"memory after {first + SAMPLE} requests: {samples[-1]}")
+    told: dict[str, Any] = {
+        "requests": len(requests),
+        "warm_up": len(warm_up),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    thousands = np.arange(len(samples)) * SAMPLE / 1000
+    third = len(samples) // 3
+    for name in samples[0]:
+        values = [sample[name] for sample in samples]
+        told[name] = {
+            "first_third_mb": round(float(np.mean(values[:third])), 2),
+            "last_third_mb": round(float(np.mean(values[-third:])), 2),
+            "mb_per_1000_requests": round(float(np.polyfit(thousands, values, 1)[0]), 3),
+            "samples_mb": [round(value, 2) for value in values],
+        }
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photographs", type=Path)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=80)
+    parser.add_argument("--uploads", type=int, default=200, help="answers for each number of clients")
+    parser.add_argument("--searches", type=int, default=1_000, help="the same, by id")
+    parser.add_argument("--mixed", type=int, default=5_000, help="requests over which the memory is watched")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    files = sorted(arguments.photographs.absolute().rglob("*.jpg"))
+    path = arguments.work / f"serve-{arguments.images}.polyvoc"
+    made_up_index(path, files, arguments.images, arguments.cache)
+    queries = [at_1024(file, arguments.work) for file in files[:: max(1, len(files) // arguments.queries)]]
+    ids = random.Random(0).sample(range(1, arguments.images + 1), min(arguments.images, 1_000))
+    started = os.getloadavg()
+    index, _ = answers.open_index(path)
+    by_id = [post(f"/search?query={image}") for image in ids]
+    uploads = [post("/search", query.read_bytes()) for query in queries]
+    warm_up = [post("/queries", queries[n % len(queries)].read_bytes(), 201) for n in range(KEPT)]
+    warm_up += [get(f"/images/{image}/thumbnail") for image in range(1, PICTURES + 1)] + mixed(queries, ids, 376)
+    spawn = multiprocessing.get_context("spawn")
+    with serving(path, arguments.work) as (pid, port), ProcessPoolExecutor(1, spawn) as executor:
+        alone = beside_the_library(index, port, queries, ids, arguments.pairs)
+        kinds, enough = {"by id": by_id, "upload": uploads}, {"by id": arguments.searches, "upload": arguments.uploads}
+        loaded = under_load(executor, port, kinds, enough)
+        watched = over_time(executor, pid, port, mixed(queries, ids, arguments.mixed), warm_up)
+    settings = Settings(path)
+    result = {
+        "images": len(index),
+        "features": sum(segment.n_features for segment in index.engine.segments),
+        "settings": {"workers": settings.threads, "queue": settings.queue},
+        "load_average_before": [round(value, 2) for value in started],
+        "overhead": alone,
+        "load": loaded,
+        "memory": watched,
+    }
+    print(write_result("serve", result))
+
+
+if __name__ == "__main__":
+    main()
