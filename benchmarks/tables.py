@@ -190,6 +190,30 @@ def endtoend() -> str:
     )
 
 
+def serve() -> str:
+    """How many requests a server answers, how quickly, and what HTTP adds to a search."""
+    measured = result("serve")
+    rows = []
+    for kind, levels in measured["load"].items():
+        for clients, entry in levels.items():
+            times = [f"{entry['ms'][name]:.0f} ms" for name in ("p50", "p95", "p99")]
+            rows.append([kind, clients, f"{entry['per_second']:.1f}", *times, str(entry["busy"])])
+    added = {kind: entry["overhead_ms"]["p50"] for kind, entry in measured["overhead"].items()}
+    alone = {kind: entry["library_ms"]["p50"] for kind, entry in measured["overhead"].items()}
+    outside = {kind: entry["outside_the_stages_ms"]["p50"] for kind, entry in measured["overhead"].items()}
+    memory, setup = measured["memory"], measured["settings"]
+    own = memory["own"]
+    failed = sum(len(entry["failed"]) for levels in [*measured["load"].values(), {"": memory}] for entry in levels.values())
+    note = (
+        f"{measured['images']:,} images ({measured['features'] / 1e6:.0f} million features), {setup['workers']} searches at a time, {setup['queue']} may wait; "
+        f"server and clients share the machine. Times are of answered requests; the last column counts the answers that said to come again, besides which "
+        f"{failed or 'nothing'} failed. Over the same search in the library ({alone['by id']:.0f} ms by id, {alone['upload']:.0f} ms for a file) one client waits "
+        f"{added['by id']:+.1f} ms longer by id, {added['upload']:+.1f} ms for an upload (medians of pairs); outside the stages of the search pass {outside['by id']:.1f} and {outside['upload']:.1f} ms. Over {memory['requests']:,} mixed requests the server's own memory went from "
+        f"{own['first_third_mb']:.0f} MB (mean of the first third) to {own['last_third_mb']:.0f} MB (of the last); {where(measured)}."
+    )
+    return markdown(["search", "clients", "requests per second", "p50", "p95", "p99", "503"], rows) + "\n\n" + note
+
+
 def engine() -> str:
     """Bytes, times and ratios of the engine at each size."""
     measured = result("engine")
@@ -257,7 +281,7 @@ def findings(name: str, number: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
     "peers": peers,
-    "pareto": pareto, "search": search,
+    "pareto": pareto, "search": search, "serve": serve,
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ def answer(*arguments: object) -> Any:
     """Give the JSON that a command answers; stdout holds nothing else, and it is JSON for everybody."""
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
+    assert result.stderr == "", result.stderr
     return json.loads(result.stdout, parse_constant=_no_constant)
 
 

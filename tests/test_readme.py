@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polyvoc
 from polyvoc import cli, research
+from polyvoc.web import command
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -26,7 +27,7 @@ def test_tables_are_those_of_the_results() -> None:
 
 
 def test_commands_exist() -> None:
-    commands = {info.name for info in (*cli.app.registered_commands, *research.app.registered_commands)}
+    commands = {info.name for app in (cli.app, research.app, command.app) for info in app.registered_commands}
     mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
     assert mentioned == commands
 

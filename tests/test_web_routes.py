@@ -165,7 +165,7 @@ def test_an_explanation_is_that_of_the_library(served: Served, photographs: Path
     told = served.get("/explain", params={**asked, **({"region": ",".join(map(str, region))} if region else {})}).json()
     options = SearchOptions(**{**vars(index.default_options), "merge": "posterior"})
     found = index.explain(photo, image, options, region)
-    assert told["n_matches"] == len(found.weight) > 40 == len(told["matches"])
+    assert told["n_matches"] == np.count_nonzero((found.weight > 0) | found.inlier) > 40 == len(told["matches"])
     assert told["score"] == pytest.approx(float(found.weight.sum()))
     assert told["inliers"] == int(found.inlier.sum()) > 10
     assert told["image"] == {**inventory.photograph(index.image(image)), "available": True}
@@ -181,6 +181,16 @@ def test_an_explanation_is_that_of_the_library(served: Served, photographs: Path
         assert match["inlier"] is bool(found.inlier[number])
     weights = [match["weight"] for match in told["matches"]]
     assert weights == sorted(weights, reverse=True)
+
+
+def test_matches_that_say_nothing_are_left_out(served: Served, photographs: Path, index: Index) -> None:
+    """They share a word, but their signatures are too far apart to count."""
+    photo = photographs / "tower-b.jpg"
+    told = served.get("/explain", params={"query": keep(served, photo), "image": 7, "limit": 5000}).json()
+    found = index.explain(photo, 7)
+    assert told["n_matches"] == len(told["matches"]) == np.count_nonzero((found.weight > 0) | found.inlier) < len(found.weight)
+    assert all(match["weight"] > 0 or match["inlier"] for match in told["matches"])
+    assert told["score"] == pytest.approx(float(found.weight.sum()))
 
 
 def test_an_image_of_the_collection_is_explained_too(served: Served) -> None:

@@ -202,7 +202,8 @@ class Index:
         row = None if self._home is None else self._home.catalogue.image(image)
         if row is None and self._home is not None:
             return None
-        return Hit(image, "" if row is None else row.path, found.score, found.inliers, found.outline(asked.region))
+        path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
+        return Hit(image, path, found.score, found.inliers, found.outline(asked.region), width, height)
 
     @property
     def default_options(self) -> SearchOptions:

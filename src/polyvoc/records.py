@@ -212,6 +212,8 @@ class Hit:
     # Where the query, its region or else its whole frame, lies in this photograph: the corners from the upper left,
     # clockwise; None if not confirmed.
     outline: tuple[tuple[float, float], ...] | None = None
+    width: int = 0  # of the photograph, upright and at its full size; 0 if that is not known
+    height: int = 0
 
 
 @dataclass(frozen=True, eq=False)

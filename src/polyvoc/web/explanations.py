@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from polyvoc import geometry
 from polyvoc.answers import Question
 from polyvoc.index import Index
@@ -21,8 +23,12 @@ def asking(index: Index, question: Question) -> dict[str, Any]:
 
 
 def as_dict(found: Explanation, region: Region | None, frame: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Give an explanation as plain values, with at most `limit` matches, the heaviest."""
+    """Give an explanation as plain values, with at most `limit` matches, the heaviest.
+
+    Features may share a word and yet say nothing, being too far apart in Hamming space: only those count that vote or agree.
+    """
     n_vocabularies = found.words.shape[1]
+    speaking = np.flatnonzero((found.weight > 0) | found.inlier)
     box = region or (0, 0, frame["width"], frame["height"])
     transform = found.transform
     return {
@@ -31,8 +37,8 @@ def as_dict(found: Explanation, region: Region | None, frame: dict[str, Any], li
         "outline": None if transform is None else geometry.outline(box, transform),
         "transform": None if transform is None else transform.tolist(),
         "n_vocabularies": n_vocabularies,
-        "n_matches": len(found.weight),
-        "matches": [_match(found, number, n_vocabularies) for number in range(min(limit, len(found.weight)))],
+        "n_matches": len(speaking),
+        "matches": [_match(found, number, n_vocabularies) for number in speaking[:limit].tolist()],
     }
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+LONGEST = 60  # seconds that somebody is told to wait
 FORGET = 0.9  # share of the past in the running mean of seconds
 
 
@@ -41,7 +42,7 @@ class Pool:
         """Take a piece of work, or refuse it at once. Cancelling what is given takes it out of the queue again."""
         with self._lock:
             if self._held >= self.threads + self.queue:
-                raise BusyError(max(1, math.ceil(self._held * self._seconds / self.threads)))
+                raise BusyError(min(LONGEST, max(1, math.ceil(self._held * self._seconds / self.threads))))
             self._held += 1
         future = self._executor.submit(self._run, work)
         future.add_done_callback(lambda _: self._leave())

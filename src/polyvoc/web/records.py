@@ -23,6 +23,8 @@ class Hit(BaseModel):
     score: float
     inliers: int
     outline: list[Point] | None  # corners of the query's frame, or of its region, in this photograph
+    width: int
+    height: int
 
 
 class Answer(BaseModel):

@@ -18,6 +18,7 @@ from polyvoc.web.app import create_app
 from polyvoc.web.settings import Settings
 
 STOP_SECONDS = 30  # for requests that run when the server is told to stop
+KEEP_SECONDS = 75  # that an idle connection stays open: longer than a client is told to wait before it comes again
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 M_ARENA_MAX = -8  # of glibc's <malloc.h>
 ARENAS = 2
@@ -25,9 +26,8 @@ ARENAS = 2
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve an index until the process is told to stop; `ready` is told the address once requests are answered."""
-    with bind(settings.host, settings.port) as listening:
+    with bind(settings.host, settings.port) as listening, _log_to_stderr():
         _share_arenas()
-        _log_to_stderr()
         prepare(settings, lambda: ready(address(listening))).run(sockets=[listening])
 
 
@@ -40,6 +40,7 @@ def prepare(settings: Settings, ready: Callable[[], None]) -> uvicorn.Server:
         access_log=False,  # has whole addresses; ours has routes
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=KEEP_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     return _Server(config, ready)
@@ -99,10 +100,21 @@ def _share_arenas() -> None:
             ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Let the server's log go to stderr, as long as it serves."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    for name, level in (("polyvoc.web", logging.INFO), ("uvicorn.error", logging.WARNING)):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+    levels = {logging.getLogger("polyvoc.web"): logging.INFO, logging.getLogger("uvicorn.error"): logging.WARNING}
+    before = [(logger, logger.level, logger.propagate) for logger in levels]
+    for logger, level in levels.items():
+        logger.addHandler(handler)
         logger.setLevel(level)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, level, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate

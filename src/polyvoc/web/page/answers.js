@@ -7,7 +7,16 @@ import { TOP, searchPart } from "./options.js";
 const KEPT = 16;
 const FRESH = 5 * 60 * 1000; // ms; the collection may change
 
-/** @typedef {{image: number, path: string, score: number, inliers: number, outline: number[][] | null}} Hit */
+/**
+ * @typedef {object} Hit
+ * @property {number} image
+ * @property {string} path
+ * @property {number} score
+ * @property {number} inliers
+ * @property {number[][] | null} outline corners of what asks, in pixels of this photograph
+ * @property {number} width of this photograph
+ * @property {number} height
+ */
 /**
  * @typedef {object} Answer
  * @property {string} query

@@ -39,17 +39,22 @@ function startBar() {
   });
 }
 
+let router = null; // once the server has said what it holds
+let early = null; // files that were dropped before
+
+function currentIntake() {
+  return {
+    take: router === null ? (files) => (early = files) : (router.view?.takeFiles ?? ((files) => askWith(router.about, files))),
+    text: router?.view?.dropText ?? "Drop it: ask with this photograph",
+  };
+}
+
 async function open() {
   try {
     await takeTokenFromAddress();
-    const about = await getJson("/about");
-    const router = new Router(ROUTES, main, about);
-    startIntake(() => ({
-      take: router.view?.takeFiles ?? ((files) => askWith(about, files)),
-      text: router.view?.dropText ?? "Drop it: ask with this photograph",
-    }));
-    startKeys(() => router.view);
+    router = new Router(ROUTES, main, await getJson("/about"));
     router.start();
+    if (early) askWith(router.about, early);
     document.body.dataset.ready = "";
   } catch (error) {
     main.replaceChildren(el("div", { class: "page" }, heading("polyvoc"), el("p", {}, "The page could not be opened.")));
@@ -58,4 +63,6 @@ async function open() {
 }
 
 startBar();
+startIntake(currentIntake);
+startKeys(() => router?.view);
 open();

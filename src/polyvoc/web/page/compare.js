@@ -180,7 +180,6 @@ class CompareView {
       {
         class: "ranked",
         href: href("matches", new URLSearchParams([...this.parameters(side), ["image", hit.image]])),
-        "aria-label": `${rank}. ${name}, score ${three(hit.score)}, ${text}`,
       },
       el("span", { class: "rank" }, String(rank)),
       thumbnail(hit.image, hit.path, { alt: "" }),
@@ -191,7 +190,8 @@ class CompareView {
         el("span", { class: "soft small" }, `score ${three(hit.score)}`),
         hit.inliers > 0 && el("span", { class: "soft small" }, count(hit.inliers, "match agrees", "matches agree")),
       ),
-      el("span", { class: `move ${kind}`, title: text }, sign),
+      el("span", { class: `move ${kind}`, title: text, "aria-hidden": "true" }, sign),
+      el("span", { class: "unseen" }, text),
     );
     return el("li", { data: { image: hit.image, rank, move: kind } }, link);
   }

@@ -86,7 +86,7 @@ function example(title, text, code) {
     el(
       "div",
       { class: "code-box" },
-      el("pre", { tabindex: "0", "aria-label": `Example: ${title}` }, el("code", {}, code)),
+      el("pre", { tabindex: "0", role: "group", "aria-label": `Example: ${title}` }, el("code", {}, code)),
       button(
         "Copy",
         {

@@ -2,7 +2,7 @@
 
 import { button, el, icon, linkButton, still, svg } from "./elements.js";
 import { copyText } from "./messages.js";
-import { factsOf, thumbnail } from "./photograph.js";
+import { thumbnail } from "./photograph.js";
 import { href } from "./router.js";
 import { baseName, count, three } from "./words.js";
 
@@ -140,23 +140,20 @@ class Tile {
     this.link.href = href("matches", new URLSearchParams([...params, ["image", hit.image]]));
     this.link.setAttribute("aria-label", `${rank}. ${name}: score ${three(hit.score)}, ${found}. Open the matches`);
     this.askLink.href = href("search", new URLSearchParams([["query", hit.image], ...withoutQuery(params)]));
-    this.drawOutline(verified && !itself ? hit.outline : null);
+    this.drawOutline(verified && !itself && hit.outline ? hit : null);
   }
 
-  /** Where the query lies in this photograph, drawn over its thumbnail; needs the photograph's size. */
-  async drawOutline(outline) {
-    this.wanted = outline;
+  /** Where the query lies in this photograph, drawn over its thumbnail. @param {Hit | null} hit */
+  drawOutline(hit) {
     this.drawn?.remove();
     this.drawn = null;
-    if (!outline) return;
-    const { width, height } = await factsOf(this.image).catch(() => ({}));
-    if (!width || this.wanted !== outline) return;
+    if (!hit) return;
+    const { outline, width, height } = hit;
     const points = outline.map((point) => point.join(",")).join(" ");
     this.drawn = svg(
       "svg",
       { class: "outline", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-      svg("polygon", { class: "casing", points }),
-      svg("polygon", { points }),
+      svg("svg", { width, height, overflow: "hidden" }, svg("polygon", { class: "casing", points }), svg("polygon", { points })),
     );
     this.box.append(this.drawn);
   }

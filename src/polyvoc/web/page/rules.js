@@ -61,7 +61,8 @@ export class RulesPanel {
       el("div", { class: "fields" }, ...rows),
       this.reset,
     );
-    this.element = el("section", { class: "rules", "aria-label": "Rules" }, this.presets, this.note, details);
+    const where = name === "rules" ? "Rules" : `Rules of the ${name}`;
+    this.element = el("section", { class: "rules", "aria-label": where }, this.presets, this.note, details);
     this.show(params);
   }
 

@@ -126,7 +126,7 @@ function storage({ bytes: stored }) {
 }
 
 function vocabularies({ vocabularies: all }) {
-  const head = ["", "words", "dimension", "bits", "trained on", "fingerprint"];
+  const head = ["vocabulary", "words", "dimension", "bits", "trained on", "fingerprint"];
   const rows = all.map(({ size, dimension, bits, provenance, fingerprint }, i) => [
     `vocabulary ${i + 1}`,
     whole(size),
@@ -170,7 +170,7 @@ function section(title, text, ...rest) {
 function table(head, rows) {
   return el(
     "div",
-    { class: "table-box", tabindex: "0", role: "region", "aria-label": head.filter(Boolean).join(", ") },
+    { class: "table-box", tabindex: "0", role: "region", "aria-label": head.join(", ") },
     el(
       "table",
       {},
