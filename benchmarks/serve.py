@@ -264,6 +264,7 @@ def over_time(executor: Executor, pid: int, port: int, requests: list[Request], 
         "requests": len(requests),
         "warm_up": len(warm_up),
         "seconds": round(time.perf_counter() - begin, 1),
+        "failed": failed,
     }
     thousands = np.arange(len(samples)) * SAMPLE / 1000
     third = len(samples) // 3

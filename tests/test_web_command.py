@@ -62,18 +62,13 @@ def test_a_file_that_is_no_token_is_refused(tmp_path: Path) -> None:
 
 
 def test_where_a_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the file; else from the environment; made up only if it is needed, and there is somebody to see it."""
+    """From the file; else from the environment."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     monkeypatch.setenv("POLYVOC_TOKEN", "of-the-environment")
-    assert command._token(tmp_path / "token", True) == TOKEN
-    assert command._token(None, False) == "of-the-environment"
+    assert command._token(tmp_path / "token") == TOKEN
+    assert command._token(None) == "of-the-environment"
     monkeypatch.delenv("POLYVOC_TOKEN")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    assert command._token(None, True) is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert command._token(None, False) is None
-    made = {command._token(None, True) for _ in range(5)}
-    assert len(made) == 5 and all(token is not None and len(token) >= 32 for token in made)
+    assert command._token(None) is None
 
 
 def test_a_terminal_is_shown_the_token(_session_index: Path) -> None:

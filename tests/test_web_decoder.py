@@ -181,3 +181,35 @@ def test_signals_for_the_whole_group_do_not_end_them(decoders: Decoders, photogr
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(process, number)
     assert decoders.thumbnail(photographs / "wall-a.jpg", 64) and process_of(decoders) == process
+
+
+def test_colours_are_those_of_the_library(decoders: Decoders, photographs: Path) -> None:
+    content = (photographs / "tower-b.jpg").read_bytes()
+    assert np.array_equal(decoders.rgb(content, 200), images.read_rgb(content, 200))
+
+
+def test_files_of_the_collection_may_be_as_large_as_when_they_were_indexed(photographs: Path) -> None:
+    strict = Decoders(1, 60.0, 1000)
+    try:
+        path = photographs / "tower-b.jpg"
+        assert strict.thumbnail(path, 64) == images.read_thumbnail(path, 64)
+        with pytest.raises(ImageError, match="the limit is 1,000 in all"):
+            strict.thumbnail(path.read_bytes(), 64)
+    finally:
+        strict.close()
+
+
+def test_a_process_knows_no_secret_and_no_other_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, photographs: Path
+) -> None:
+    """Neither the token, nor what lies in the folder where the server was started."""
+    for name in ("json.py", "queue.py", "PIL.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYVOC_TOKEN", "a-token-for-tests")
+    found = Decoders(1, 60.0, 100_000_000)
+    try:
+        assert found.thumbnail((photographs / "tower-b.jpg").read_bytes(), 64)
+        assert b"a-token-for-tests" not in Path(f"/proc/{process_of(found)}/environ").read_bytes()
+    finally:
+        found.close()

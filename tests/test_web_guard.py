@@ -295,8 +295,11 @@ def test_the_cookie_reads_and_does_not_write(private: Served) -> None:
     assert private.client.post("/search?query=1", headers=cookie).status_code == 200
     refused(private.client.delete("/images/1", headers=cookie), 401)
     refused(private.client.post("/images", files={"photos": ("x.jpg", PHOTO)}, headers=cookie), 401)
-    for name, value in (("polyvoc", "0" * 64), ("polyvoc", ""), ("other", cookie["Cookie"].split("=")[1])):
-        refused(private.get("/images", headers={"Cookie": f"{name}={value}"}), 401)
+    own, value = cookie["Cookie"].split("=")
+    odd = {"Cookie": f'settings={{"x": [1, 2]}}; {own}={value}'}  # one of another program at this host comes along
+    assert private.get("/images", headers=odd).status_code == 200
+    for name, given in ((own, "0" * 64), (own, ""), ("other", value)):
+        refused(private.get("/images", headers={"Cookie": f"{name}={given}"}), 401)
     for broken in ('polyvoc="', "=;=;", "polyvoc=\x7f", "a" * 5000):
         refused(private.get("/images", headers={"Cookie": broken}), 401)
 
@@ -437,3 +440,23 @@ def test_requests_under_way_are_counted(served: Served, monkeypatch: pytest.Monk
     assert served.get("/images").status_code == 200  # those who only ask take no room
     monkeypatch.undo()
     assert served.search(PHOTO).status_code == 200
+
+
+def test_a_server_that_only_reads_takes_nothing(copy: Path) -> None:
+    """It says so before the photographs are sent."""
+    with serving(copy, workers=1) as reading:
+        head = "POST /images HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999\r\nConnection: close\r\n\r\n"
+        assert reading.raw(head.encode())[0] == 403
+
+
+def test_a_friend_can_read_why_it_was_refused(friendly: Served) -> None:
+    told = friendly.client.delete("/images/1", headers={"Origin": FRIEND, "Sec-Fetch-Site": "cross-site"})
+    assert told.headers["access-control-allow-origin"] == FRIEND and "token" in refused(told, 401)
+    other = friendly.client.delete("/images/1", headers={"Origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in other.headers
+
+
+@pytest.mark.parametrize("origin", ["*", "https://friend.example/", "friend.example", "https://", "https://a b"])
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(OptionError, match="should be an origin"):
+        Settings(Path("x"), cors=(origin,))

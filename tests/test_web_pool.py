@@ -102,9 +102,11 @@ def test_who_leaves_while_it_runs_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize(("running", "share"), [(1, 4), (2, 2), (3, 1), (4, 1)])
-def test_those_who_run_share_the_cores(running: int, share: int) -> None:
+def test_those_who_run_share_the_cores(running: int, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+
     async def main() -> Any:
-        pool, gate = Pool("test", 4, 0), Gate()
+        pool, gate = Pool("test", 5, 0), Gate()
         assert pool.share() == 4
         held = [pool.submit(gate.work()) for _ in range(running)]
         for _ in range(running):

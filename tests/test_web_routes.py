@@ -302,7 +302,16 @@ def test_facts_of_an_image(served: Served, index: Index) -> None:
 def test_thumbnails_are_those_of_the_library(served: Served, photographs: Path, side: int) -> None:
     told = served.get(f"/images/1/thumbnail?side={side}")
     assert told.content == images.read_thumbnail(photographs / "bridge-a.jpg", side)
-    assert told.headers["content-type"] == "image/jpeg" and told.headers["cache-control"].startswith("private, max-age=")
+    assert told.headers["content-type"] == "image/jpeg" and told.headers["cache-control"] == "private, no-cache"
+
+
+def test_a_browser_need_not_fetch_a_picture_twice(served: Served, photographs: Path) -> None:
+    """But it must ask whether it is still the same: another index may be served at this address next."""
+    for path in ("/images/1/thumbnail", f"/queries/{keep(served, photographs / 'wall-a.jpg')}/picture"):
+        first = served.get(path)
+        again = served.get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+        assert served.get(path, headers={"If-None-Match": '"another"'}).content == first.content
 
 
 def test_a_narrow_photograph_can_be_looked_at(writable: Served) -> None:
@@ -463,8 +472,10 @@ def test_what_is_not_there_is_absent(served: Served, path: str) -> None:
 
 
 def test_other_methods_are_refused(served: Served) -> None:
-    for method, path in (("PUT", "/images/1"), ("GET", "/search"), ("PATCH", "/images"), ("POST", "/health"), ("TRACE", "/")):
+    for method, path in (("GET", "/search"), ("POST", "/health"), ("TRACE", "/"), ("PUT", "/search")):
         refused(served.client.request(method, path), 405)
+    for method in ("PUT", "PATCH"):
+        refused(served.client.request(method, "/images/1"), 403)  # of a server that only reads
 
 
 def test_what_nobody_expects_is_one_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

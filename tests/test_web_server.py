@@ -351,7 +351,7 @@ def test_no_secret_is_in_the_log(_session_index: Path) -> None:
                 assert client.get(path, headers=bearer).status_code == 200
             assert client.post(f"/search?query={kept}", headers=bearer).status_code == 200
             assert client.post("/session", headers=bearer).status_code == 200
-            cookie = client.cookies["polyvoc"]
+            (cookie,) = client.cookies.values()
             assert client.get(f"/{kept}/secretpath").status_code in (401, 404)
             client.request("SECRETMETHOD", "/images")
             assert client.post("/search", files={"photo": ("secretname.jpg", b"broken")}, headers=bearer).status_code == 422

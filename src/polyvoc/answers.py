@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from polyvoc.errors import ImageError
 from polyvoc.evidence import plain_options
 from polyvoc.index import Index, Photograph
 from polyvoc.records import Features, Floats, Hit, Region, SearchOptions
-from polyvoc.searching import Asked
 
 THUMBNAIL = 320  # pixels of the long side
 
@@ -68,7 +67,7 @@ class Question:
     photograph: Photograph
     region: Region | None = None  # if only a part of it asks
     name: str | None = None  # what it is called in the answer; None: after its file
-    vector: Floats | None = None  # of the global embedding, if somebody has it already
+    embed: Callable[[], Floats] | None = None  # gives the vector of the global embedding, where the index cannot
 
     def name_in(self, index: Index) -> str:
         """Give what it is called: by its name, by its path, or else by what it is."""
@@ -89,7 +88,7 @@ def ask(index: Index, question: Question, options: SearchOptions, threads: int |
     """
     seconds: dict[str, float] = {}
     name, region = question.name_in(index), question.region
-    asked = _asked(index, question, options, seconds)
+    asked = index.asked(question.photograph, options, region, partial(clock, seconds), question.embed)
     started = time.perf_counter()
 
     def tell(hits: list[Hit]) -> None:
@@ -99,13 +98,6 @@ def ask(index: Index, question: Question, options: SearchOptions, threads: int |
     with clock(seconds, "score"):
         hits = index.find(asked, options, threads, None if early is None else tell)
     return Answer(name, options, hits, seconds, region)
-
-
-def _asked(index: Index, question: Question, options: SearchOptions, seconds: dict[str, float]) -> Asked:
-    if question.vector is None:
-        return index.asked(question.photograph, options, question.region, partial(clock, seconds))
-    asked = index.asked(question.photograph, replace(options, fuse=False), question.region, partial(clock, seconds))
-    return replace(asked, vector=question.vector)
 
 
 def as_page(answers: Sequence[Answer]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyvoc import evidence, neighbourhood, storage, witness
-from polyvoc.catalogue import Catalogue
+from polyvoc.catalogue import FILE, Catalogue
 from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine, Scores
 from polyvoc.errors import DamagedError, VocabularyError
@@ -36,6 +36,15 @@ class Home:
     def catalogue(self) -> Catalogue:
         """Open the catalogue for reading."""
         return Catalogue.open(self.path)
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Give what tells this index from another one at the same path, as of now; None if there is none."""
+        try:
+            status = (self.path / FILE).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def again(self) -> Home:
         """Give the same folder with a catalogue of its own; vocabularies and models that are loaded stay so."""

@@ -47,6 +47,7 @@ class Index:
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
         self.commit = commit  # that this is a snapshot of
+        self.identity = None if home is None else home.identity
         self._home = home
         self._line = line  # of term 2, if the index was calibrated
         self._evidence = evidence  # for `likelihood`, likewise
@@ -57,7 +58,12 @@ class Index:
         return cls._read(Home(Path(path), embedding))
 
     def reopened(self) -> Index:
-        """Give the index as of its last commit: this very one if that is its own. What is loaded of vocabularies is kept."""
+        """Give the index as of its last commit: this very one if that is its own. What is loaded of vocabularies is kept.
+
+        If another index was made at its path meanwhile, that one is opened.
+        """
+        if self.home.identity != self.identity:
+            return self.open(self.home.path, self.home.embedding)
         return self if self.home.catalogue.fact("commit") == self.commit else self._read(self.home.again())
 
     @classmethod
@@ -139,10 +145,11 @@ class Index:
     # -- queries
 
     def asked(self, photograph: Photograph, options: SearchOptions, region: Region | None = None,
-              clock: Clock = lambda stage: nullcontext()) -> Asked:  # fmt: skip
+              clock: Clock = lambda stage: nullcontext(), embed: Callable[[], Floats] | None = None) -> Asked:  # fmt: skip
         """Make a query of a photograph, or of a region of it.
 
-        An image of the collection asks by what is stored of it; its file is read for further assignments only.
+        An image of the collection asks by what is stored of it; its file is read for further assignments only. To `fuse` with
+        features, whose pixels somebody else has, `embed` gives the vector.
         """
         if region is not None and options.fuse:
             raise OptionError("fuse hears whole photographs; leave it out where a region asks")
@@ -158,7 +165,7 @@ class Index:
         vector = None
         if options.fuse:
             with clock("embed"):
-                vector = self.embed(photograph)
+                vector = self.embed(photograph) if embed is None else embed()
         return Asked(words, signatures, frames_of(found), vector, region or _whole(found))
 
     def features(self, photograph: Photograph, clock: Clock = lambda stage: nullcontext()) -> Features:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -76,8 +77,9 @@ def disk_bytes(home: Home) -> dict[str, int]:
     """Give the bytes of an index on the disk by kind, most first; the arrays of all segments by name."""
     counted: Counter[str] = Counter()
     for path in home.path.rglob("*"):
-        if path.is_file():
-            counted[_kind(path.relative_to(home.path))] += path.stat().st_size
+        with suppress(FileNotFoundError):  # swept away by a writer this very moment
+            if path.is_file():
+                counted[_kind(path.relative_to(home.path))] += path.stat().st_size
     return dict(counted.most_common())
 
 

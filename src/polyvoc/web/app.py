@@ -32,8 +32,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     token = Token(settings.token)
     app.state.service = service
-    app.state.changes = Changes(service) if settings.write else None
-    app.state.metrics = Metrics(service)
+    app.state.changes = changes = Changes(service) if settings.write else None
+    app.state.metrics = Metrics(service, *([changes.pool] if changes else []))
     app.state.token = token
     for router in (routes.searching, routes.collection, routes.operation):
         app.include_router(router)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -33,10 +34,13 @@ class Changes:
     def add(self, sent: Iterable[Sent]) -> dict[str, Any]:
         """Keep photographs as files and index them; files that cannot be used are not kept."""
         problems: list[Problem] = []
-        kept = [path for one in sent if (path := self._keep(one, problems)) is not None]
-        if kept:
-            problems += self._index(kept)
-            self._service.refresh()
+        kept: list[Path] = []
+        with self._taken_back() as written:
+            for one in sent:
+                kept += self._keep(one, written, problems)
+            if kept:
+                problems += self._index(kept)
+        self._service.refresh()
         catalogue = self._service.index.home.catalogue
         rows = [row for path in dict.fromkeys(kept) if (row := catalogue.image_at(str(path))) is not None]
         return {"added": list(map(inventory.photograph, rows)), "problems": [vars(problem) for problem in problems]}
@@ -70,13 +74,24 @@ class Changes:
             Path(problem.path).unlink(missing_ok=True)
         return [Problem(PurePath(problem.path).name, problem.reason) for problem in problems]
 
-    def _keep(self, sent: Sent, problems: list[Problem]) -> Path | None:
-        """Write a photograph to its file; None if it cannot be decoded."""
+    @contextmanager
+    def _taken_back(self) -> Iterator[list[Path]]:
+        """Give a list for files that are written; they go again if what follows fails."""
+        written: list[Path] = []
+        try:
+            yield written
+        except BaseException:
+            for path in written:
+                path.unlink(missing_ok=True)
+            raise
+
+    def _keep(self, sent: Sent, written: list[Path], problems: list[Problem]) -> list[Path]:
+        """Write a photograph to its file, unless it is there; none if it cannot be decoded."""
         try:
             self._service.check(sent)
         except ImageError as error:
             problems.append(Problem(sent.name, str(error)))
-            return None
+            return []
         with storage.writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / file_name(sent)
@@ -88,7 +103,8 @@ class Changes:
                     partial.rename(path)
                 finally:
                     partial.unlink(missing_ok=True)
-        return path
+                written.append(path)
+        return [path]
 
 
 def file_name(sent: Sent) -> str:

@@ -13,7 +13,7 @@ import typer
 from polyvoc import console
 from polyvoc.errors import OptionError
 from polyvoc.flags import DEFAULT_INDEX
-from polyvoc.web.settings import Settings, is_loopback
+from polyvoc.web.settings import Settings, is_local
 
 app = typer.Typer()
 
@@ -44,18 +44,20 @@ def serve_command(  # noqa: PLR0913, PLR0917
     originals: Annotated[bool, _access(None, "Files may be fetched, with their metadata.", "--originals")] = False,
     workers: Annotated[int, _limit("NUMBER", "Searches at a time; 0: one per core.")] = 0,
     queue: Annotated[int, _limit("NUMBER", "Requests that may wait for them.")] = 32,
-    max_upload: Annotated[int, _limit("MB", "Megabytes of a request.")] = 32,
+    max_upload: Annotated[int, _limit("MB", "Megabytes of a request; eight times that for several photographs.")] = 32,
     max_pixels: Annotated[int, _limit("MP", "Million pixels of a photograph.")] = 100,
 ) -> None:
     """Open a page, and an HTTP interface, to search an index by dropping a photograph."""
     names = tuple(allow_host or ())
-    guarded = private or (write and not (is_loopback(host) and all(map(is_loopback, names))))
-    token = _token(token_file, guarded)
+    given = _token(token_file)
+    guarded = private or (write and not is_local(host, *names))
+    made_up = secrets.token_urlsafe(24) if guarded and given is None and sys.stderr.isatty() else None
     limits = {"workers": workers, "queue": queue, "max_upload": max_upload, "max_pixels": max_pixels}
-    settings = Settings(index, host, port, write, photos, private, token, names, tuple(cors or ()), originals, **limits)
+    origins = tuple(cors or ())
+    settings = Settings(index, host, port, write, photos, private, given or made_up, names, origins, originals, **limits)
 
     def ready(address: str) -> None:
-        link = f"{address}#token={token}" if token is not None and sys.stderr.isatty() else address
+        link = address if made_up is None else f"{address}#token={made_up}"
         console.talk(f"Serving {index} at {link} (Ctrl-C stops it)")
         if show:
             typer.launch(address)  # without the token: everybody may see what programs are started with
@@ -65,14 +67,11 @@ def serve_command(  # noqa: PLR0913, PLR0917
     serve(settings, ready)
 
 
-def _token(file: Path | None, guarded: bool) -> str | None:
-    """Give the server's secret: from a file, from the environment, or made up if it can be shown to somebody."""
+def _token(file: Path | None) -> str | None:
+    """Give the server's secret, from a file or from the environment."""
     if file is not None:
         try:
             return file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})") from None
-    given = os.environ.get("POLYVOC_TOKEN") or None
-    if given is None and guarded and sys.stderr.isatty():
-        return secrets.token_urlsafe(24)
-    return given
+    return os.environ.get("POLYVOC_TOKEN") or None

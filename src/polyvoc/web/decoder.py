@@ -9,6 +9,7 @@ Run as a program this is the process.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import resource
@@ -22,14 +23,17 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from polyvoc import images
 from polyvoc.errors import ImageError, UnreachableError
 from polyvoc.images import GreyImage, Source
 
-Wanted = Literal["grey", "thumbnail"]
+logger = logging.getLogger("polyvoc.web")
+Wanted = Literal["grey", "rgb", "thumbnail"]
 MEMORY = 4 << 30  # bytes of address space of the process
-GRACE = 1.0  # seconds for the process to say itself that time is up
+MOST = 1 << 28  # bytes of an answer
+GRACE = 1.0  # seconds for the process to end itself when its time is up
 
 
 class Decoders:
@@ -38,7 +42,7 @@ class Decoders:
     def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
         """Start them: they are ready when the first photograph comes."""
         self._seconds = seconds
-        self._order = {"max_pixels": max_pixels, "seconds": seconds}
+        self._max_pixels = max_pixels  # of bytes; files of the collection may have as many as when they were indexed
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
         for _ in range(count):
             self._idle.put(_Process())
@@ -48,6 +52,11 @@ class Decoders:
         told, pixels = self._decode(source, "grey", long_side)
         shape = told["rows"], told["columns"]
         return GreyImage(np.frombuffer(pixels, np.uint8).reshape(shape), told["width"], told["height"])
+
+    def rgb(self, source: Source, long_side: int) -> npt.NDArray[np.uint8]:
+        """Give what `images.read_rgb` gives."""
+        told, pixels = self._decode(source, "rgb", long_side)
+        return np.frombuffer(pixels, np.uint8).reshape(told["rows"], told["columns"], 3)
 
     def thumbnail(self, source: Source, long_side: int) -> bytes:
         """Give what `images.read_thumbnail` gives."""
@@ -61,7 +70,8 @@ class Decoders:
 
     def _decode(self, source: Source, wanted: Wanted, long_side: int) -> tuple[dict[str, Any], bytes]:
         path = None if isinstance(source, bytes) else os.fspath(source)
-        order = {**self._order, "wanted": wanted, "long_side": long_side, "path": path}
+        most = images.MAX_PIXELS if path else self._max_pixels
+        order = {"wanted": wanted, "long_side": long_side, "max_pixels": most, "seconds": self._seconds, "path": path}
         with self._process() as process:
             told, content = process.ask(order, source if isinstance(source, bytes) else b"", self._seconds + GRACE)
         if "error" in told:
@@ -78,6 +88,7 @@ class Decoders:
             process.end()
             process = _Process()
             if isinstance(error, (OSError, EOFError, ValueError)):
+                logger.warning("a process that decodes was ended: %s", type(error).__name__)
                 raise ImageError("cannot be decoded within the limits of time and memory; reduce it first") from None
             raise
         finally:
@@ -90,8 +101,9 @@ class _Process:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]  # -P: nothing from the current folder
+            environment = {name: value for name, value in os.environ.items() if name != "POLYVOC_TOKEN"}
+            environment["OPENBLAS_NUM_THREADS"] = "1"
             self._popen = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment)
         self._connection = Connection(ours.detach())
 
@@ -99,10 +111,12 @@ class _Process:
         """Send an order and give the answer, which must come in time."""
         self._connection.send_bytes(json.dumps(order).encode())
         self._connection.send_bytes(content)
+        return json.loads(self._hear(seconds)), self._hear(GRACE)
+
+    def _hear(self, seconds: float) -> bytes:
         if not self._connection.poll(seconds):
             raise TimeoutError
-        told = json.loads(self._connection.recv_bytes())
-        return told, self._connection.recv_bytes()
+        return self._connection.recv_bytes(MOST)
 
     def end(self) -> None:
         """Kill the process."""
@@ -130,6 +144,9 @@ def _attempt(order: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byt
     try:
         if order["wanted"] == "thumbnail":
             return {}, images.read_thumbnail(source, order["long_side"], order["max_pixels"])
+        if order["wanted"] == "rgb":
+            pixels = images.read_rgb(source, order["long_side"], order["max_pixels"])
+            return {"rows": pixels.shape[0], "columns": pixels.shape[1]}, pixels.tobytes()
         grey = images.read_grey(source, order["long_side"], order["max_pixels"])
     except ImageError as error:
         return {"error": str(error), "unreachable": isinstance(error, UnreachableError)}, b""

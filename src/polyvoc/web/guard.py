@@ -3,7 +3,8 @@
 - The Host header must name this server: a foreign name that resolves to it (DNS rebinding) reaches nothing.
 - A request must not come from a page of another origin, so that no such page can act for the user (CSRF) or keep the server
   busy. Browsers say where a request comes from, in Sec-Fetch-Site or Origin; programs say nothing. The page itself may be
-  linked from anywhere.
+  linked from anywhere. (Off loopback and without TLS browsers leave Sec-Fetch-Site out, so that pictures of another page may
+  still ask, though that page cannot read what it gets.)
 - A token, where there is one, is sent in a header that browsers never add by themselves. For reading alone a cookie may stand
   in for it, since pictures on a page cannot carry headers; it does not hold the token.
 - The body may have so many bytes and take so long to come.
@@ -20,20 +21,20 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyvoc.web.settings import MEGA, Settings, is_loopback
 
-COOKIE = "polyvoc"
 BODY_SECONDS = 120.0  # for a whole request to arrive
 UNDER_WAY = 64  # requests that may be on their way beside those that run and wait
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN = frozenset({"/", "/health", "/openapi.json", "/session", "/favicon.ico"})  # tell nothing of the collection
+# Of the collection these tell no more than how many images it has.
+OPEN = frozenset({"/", "/health", "/openapi.json", "/session", "/favicon.ico"})
 SEVERAL = frozenset({"/search/batch", "/images"})  # paths that take several photographs at a time
 BATCH = 8  # times the bytes of one
 HEADERS = {
@@ -65,15 +66,17 @@ class Token:
         self.wanted = secret is not None
         self._secret = (secret or "").encode()
         self.cookie = hmac.new(secrets.token_bytes(32), self._secret, hashlib.sha256).hexdigest()
+        self.cookie_name = f"polyvoc-{secrets.token_hex(4)}"  # servers at other ports of this host share the jar
 
     def is_in(self, authorization: str) -> bool:
         """Tell whether an Authorization header carries the token."""
         scheme, _, given = authorization.partition(" ")
         return self.wanted and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._secret)
 
-    def was_known(self, cookie: str) -> bool:
-        """Tell whether a cookie is that of somebody who knew the token."""
-        return self.wanted and hmac.compare_digest(cookie.encode(), self.cookie.encode())
+    def was_known(self, cookies: str) -> bool:
+        """Tell whether a Cookie header is that of somebody who knew the token."""
+        given = cookie_parser(cookies).get(self.cookie_name, "")
+        return self.wanted and hmac.compare_digest(given.encode(), self.cookie.encode())
 
 
 class Guard:
@@ -92,8 +95,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         answer = _Bound(send)
+        headers = Headers(scope=scope)
         try:
-            headers = Headers(scope=scope)
             self._check(scope["method"], scope["path"], headers)
             limit = self._settings.max_upload * MEGA * (BATCH if scope["path"] in SEVERAL else 1)
             if _length(headers) > limit:
@@ -101,6 +104,9 @@ class Guard:
             with self._place(scope["method"]):
                 await self._app(scope, _Counted(receive, limit), answer)
         except Refusal as refusal:
+            origin = headers.get("origin")
+            if origin in self._settings.cors:  # so that the page may read why
+                refusal.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
             await _refuse(answer, refusal)
 
     @contextmanager
@@ -120,6 +126,8 @@ class Guard:
             line = "this server is not called so; start it with --allow-host NAME if it is"
             raise Refusal(421, line)
         writes = method not in READING and path.startswith("/images")
+        if writes and not self._settings.write:  # before anything is sent
+            raise Refusal(403, "this server only reads; start it with --write to add and remove photographs")
         opened = path in OPEN or path.startswith("/page/")
         foreign = not (opened and method in READING) and self._is_foreign(headers)
         if foreign and ((writes and not self._token.wanted) or headers.get("origin") not in self._settings.cors):
@@ -127,7 +135,7 @@ class Guard:
         needed = writes or (self._settings.private and not opened)
         if self._token.wanted and needed and method != "OPTIONS":
             given = self._token.is_in(headers.get("authorization", ""))
-            if not given and (writes or not self._token.was_known(_cookie(headers))):
+            if not given and (writes or not self._token.was_known(headers.get("cookie", ""))):
                 line = "this needs the server's token, in the header 'Authorization: Bearer TOKEN'"
                 raise Refusal(401, line, **{"www-authenticate": "Bearer"})
 
@@ -210,14 +218,6 @@ def _length(headers: Headers) -> int:
         return int(headers.get("content-length", "0"))
     except ValueError:
         return 0
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if found is None else found.value
 
 
 def _host_name(host: str) -> str:

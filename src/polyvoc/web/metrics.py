@@ -20,7 +20,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30)
 class Metrics:
     """Counters of one server."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *pools: Pool) -> None:
         """Count from zero."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -29,7 +29,7 @@ class Metrics:
         )
         self._seconds = self._histogram("request", "route")
         self._stages = self._histogram("stage", "stage")
-        for pool in service.pools:
+        for pool in (*service.pools, *pools):
             self._watch(pool)
         facts = {
             "images": ("Photographs in the index.", lambda: len(service.current)),

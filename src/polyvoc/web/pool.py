@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ class Pool:
     def share(self) -> int:
         """Give how many cores a piece of work that runs may use now: all of them if it is alone."""
         with self._lock:
-            return max(1, self.threads // max(1, self._running))
+            return max(1, (os.cpu_count() or 1) // max(1, self._running))
 
     @property
     def running(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from polyvoc.web.parameters import NO_ADDRESSES
 from polyvoc.web.pool import BusyError, Pool
 from polyvoc.web.service import AbsentError
 
+logger = logging.getLogger("polyvoc.web")
 T = TypeVar("T")
 LINES = "application/x-ndjson"
 WATCH_SECONDS = 0.5  # between looks whether the one who asked has left
@@ -27,11 +29,27 @@ GONE = 499  # nobody reads this answer
 
 
 class Json(JSONResponse):
-    """JSON in ASCII, as the command line prints it: file names that are no text pass as escapes."""
+    """JSON that is rendered already."""
 
     def render(self, content: Any) -> bytes:
         """Give the bytes."""
-        return json.dumps(content, allow_nan=False).encode()
+        assert isinstance(content, bytes)
+        return content
+
+
+def rendered(value: Any) -> bytes:
+    """Give JSON in ASCII, as the command line prints it: file names that are no text pass as escapes."""
+    return json.dumps(value, allow_nan=False).encode()
+
+
+async def told(request: Request, pool: Pool, work: Callable[[], Any], status: int = 200) -> Json:
+    """Let a pool do a piece of work and render its result: a large one takes its time, too."""
+    return Json(await done(request, pool, lambda: rendered(work())), status)
+
+
+async def finished(pool: Pool, work: Callable[[], Any], status: int = 200) -> Json:
+    """The same for work that goes on to its end, whether or not somebody still waits for it."""
+    return Json(await pool.submit(lambda: rendered(work())), status)
 
 
 async def done(request: Request, pool: Pool, work: Callable[[], T]) -> T:
@@ -63,7 +81,7 @@ async def lines(request: Request, pool: Pool, ask: Callable[[Callable[[Answer], 
     if first is None:
         future.result()  # what fails before the first line is an ordinary failure
 
-    async def told() -> AsyncIterator[bytes]:
+    async def parts() -> AsyncIterator[bytes]:
         try:
             if first is not None:
                 yield _line({"stage": "scored", **first.as_dict()})
@@ -77,7 +95,7 @@ async def lines(request: Request, pool: Pool, ask: Callable[[Callable[[Answer], 
         finally:
             future.cancel()
 
-    return StreamingResponse(told(), media_type=LINES)
+    return StreamingResponse(parts(), media_type=LINES)
 
 
 def _put(loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[Answer | None], first: Answer) -> None:
@@ -85,7 +103,7 @@ def _put(loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[Answer | None],
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, allow_nan=False).encode() + b"\n"
+    return rendered(value) + b"\n"
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------------
@@ -93,7 +111,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 def failure(status: int, line: str, headers: dict[str, str] | None = None) -> Response:
     """Say in one line what went wrong."""
-    return Json({"error": " ".join(line.split())}, status, headers)
+    return Json(rendered({"error": " ".join(line.split())}), status, headers)
 
 
 def handle_failures(app: FastAPI) -> None:
@@ -107,8 +125,11 @@ def handle_failures(app: FastAPI) -> None:
     async def known(_: Request, error: PolyvocError) -> Response:
         if isinstance(error, LockedError):
             return failure(503, str(error), {"Retry-After": str(LOCKED_SECONDS)})
-        statuses = {AbsentError: 404, ImageError: 422, OptionError: 422, WriteError: 507}
-        return failure(next((status for kind, status in statuses.items() if isinstance(error, kind)), 500), str(error))
+        statuses: dict[type[PolyvocError], int] = {AbsentError: 404, ImageError: 422, OptionError: 422, WriteError: 507}
+        status = next((status for kind, status in statuses.items() if isinstance(error, kind)), 500)
+        if status >= 500:
+            logger.error("%s", error)
+        return failure(status, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
@@ -16,20 +17,19 @@ from polyvoc.answers import Answer
 from polyvoc.web import records
 from polyvoc.web.about import about
 from polyvoc.web.changes import Changes
-from polyvoc.web.guard import COOKIE, Token
+from polyvoc.web.guard import Token
 from polyvoc.web.metrics import Metrics
 from polyvoc.web.parameters import LARGEST_ID, BatchParameters, ExplainParameters, PageParameters, SearchParameters
-from polyvoc.web.replies import LINES, Json, done, lines
+from polyvoc.web.replies import LINES, Json, done, finished, lines, rendered, told
 from polyvoc.web.service import Sent, Service
 
 MOST = 64  # photographs of a request
-PICTURE_SECONDS = 3600  # that browsers keep pictures; an image that changes gets another id
 Described = dict[int | str, dict[str, Any]]
 REFUSED: Described = {status: {"model": records.Error} for status in (400, 401, 403, 404, 408, 413, 421, 422, 503)}
 PICTURE: Described = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG without metadata."}}
 STREAM: Described = {200: {"model": records.Answer, "content": {LINES: {}}}}
 TEXT: Described = {200: {"content": {"text/plain": {}}, "description": "Counters."}}
-FULL: Described = {507: {"model": records.Error, "description": "The disk is full."}}
+FULL: Described = {507: {"model": records.Error, "description": "The disk is full, or may not be written."}}
 FILE: Described = {200: {"content": {"image/*": {}}, "description": "The file as it was indexed."}}
 
 
@@ -38,10 +38,7 @@ async def _service(request: Request) -> Service:
 
 
 async def _changes(request: Request) -> Changes:
-    changes = request.app.state.changes
-    if changes is None:
-        raise HTTPException(403, "this server only reads; start it with --write to add and remove photographs")
-    return cast(Changes, changes)
+    return cast(Changes, request.app.state.changes)  # the guard lets nobody in where there are none
 
 
 Serving = Annotated[Service, Depends(_service)]
@@ -80,7 +77,7 @@ async def search(
 
     if LINES in request.headers.get("accept", ""):
         return await lines(request, service.searches, ask)
-    return Json((await done(request, service.searches, ask)).as_dict())
+    return await told(request, service.searches, lambda: ask().as_dict())
 
 
 @searching.post("/search/batch", response_model=list[records.Answer | records.Failure])
@@ -90,35 +87,37 @@ async def search_batch(request: Request, service: Serving, parameters: Annotated
     if not photos and not parameters.query:
         raise HTTPException(422, "send photographs in the field 'photos', or name some with query=")
     asked: Iterable[str | Sent] = chain(map(_sent, photos), parameters.query)  # read one at a time
-    told = await done(request, service.searches, lambda: service.answers(asked, parameters))
-    for answer in told:
-        if isinstance(answer, Answer):
-            _metrics(request).watched(answer)
-    return Json([answer.as_dict() for answer in told])
+    metrics = _metrics(request)
+
+    def ask() -> list[dict[str, Any]]:
+        answers = service.answers(asked, parameters)
+        return [(metrics.watched(one) if isinstance(one, Answer) else one).as_dict() for one in answers]
+
+    return await told(request, service.searches, ask)
 
 
 @searching.get("/explain", response_model=records.Explanation)
 async def explain(request: Request, service: Serving, parameters: Annotated[ExplainParameters, Query()]) -> Response:
     """Say why an image answers a photograph: the features that match, the set and the weight of each, their arrangement."""
-    return Json(await done(request, service.searches, lambda: service.explain(parameters)))
+    return await told(request, service.searches, lambda: service.explain(parameters))
 
 
 @searching.post("/queries", status_code=201, response_model=records.Kept)
 async def keep(request: Request, service: Serving, photo: Photo) -> Response:
     """Keep a photograph for an hour, to search with it by its name: with other rules, or a region of it."""
-    return Json(await done(request, service.searches, lambda: service.keep(_sent(photo))), 201)
+    return await told(request, service.searches, lambda: service.keep(_sent(photo)), 201)
 
 
 @searching.get("/queries/{query}", response_model=records.Kept)
 async def kept(service: Serving, query: Kept) -> Response:
     """Give the facts of a kept photograph."""
-    return Json(service.kept(query))
+    return Json(rendered(service.kept(query)))
 
 
 @searching.get("/queries/{query}/picture", response_class=Response, responses=PICTURE)
 async def kept_picture(request: Request, service: Serving, query: Kept, side: Side = "640") -> Response:
     """Give a small picture of a kept photograph."""
-    return _jpeg(await done(request, service.pictures, lambda: service.picture(query, int(side))))
+    return _jpeg(request, await done(request, service.pictures, lambda: service.picture(query, int(side))))
 
 
 # --- collection ---------------------------------------------------------------------------------------------------------------
@@ -128,19 +127,19 @@ async def kept_picture(request: Request, service: Serving, query: Kept, side: Si
 async def images(request: Request, service: Serving, parameters: Annotated[PageParameters, Query()]) -> Response:
     """Give a page of the collection."""
     work = partial(service.listing, parameters.page, parameters.size, parameters.find)
-    return Json(await done(request, service.pictures, work))
+    return await told(request, service.pictures, work)
 
 
 @collection.get("/images/{image}", response_model=records.ShownPhotograph)
 async def image_facts(request: Request, service: Serving, image: Image) -> Response:
     """Give the facts of a photograph."""
-    return Json(await done(request, service.pictures, lambda: service.shown(image)))
+    return await told(request, service.pictures, lambda: service.shown(image))
 
 
 @collection.get("/images/{image}/thumbnail", response_class=Response, responses=PICTURE)
 async def thumbnail(request: Request, service: Serving, image: Image, side: Side = "320") -> Response:
     """Give a small picture of a photograph."""
-    return _jpeg(await done(request, service.pictures, lambda: service.thumbnail(image, int(side))))
+    return _jpeg(request, await done(request, service.pictures, lambda: service.thumbnail(image, int(side))))
 
 
 @collection.get("/images/{image}/file", response_class=FileResponse, responses=FILE)
@@ -154,21 +153,21 @@ async def original(request: Request, service: Serving, image: Image) -> Response
 
 
 @collection.post("/images", status_code=201, response_model=records.Added, responses=FULL)
-async def add(request: Request, changes: Changing, photos: Photos) -> Response:
+async def add(changes: Changing, photos: Photos) -> Response:
     """Add photographs; only of a server started with `--write`. Those that cannot be used are told of, the others are added."""
-    return Json(await done(request, changes.pool, lambda: changes.add(map(_sent, photos))), 201)
+    return await finished(changes.pool, lambda: changes.add(map(_sent, photos)), 201)
 
 
 @collection.delete("/images/{image}", response_model=records.Removed, responses=FULL)
-async def remove(request: Request, changes: Changing, image: Image) -> Response:
+async def remove(changes: Changing, image: Image) -> Response:
     """Take a photograph out of the index; only of a server started with `--write`. Its file stays."""
-    return Json(await done(request, changes.pool, lambda: changes.remove(image)))
+    return await finished(changes.pool, lambda: changes.remove(image))
 
 
 @collection.get("/statistics", response_model=dict[str, Any])
 async def statistics(request: Request, service: Serving) -> Response:
     """Give what `polyvoc info --distributions --json` prints."""
-    return Json(await done(request, service.searches, service.statistics))
+    return await told(request, service.searches, service.statistics)
 
 
 # --- operation ----------------------------------------------------------------------------------------------------------------
@@ -177,14 +176,15 @@ async def statistics(request: Request, service: Serving) -> Response:
 @operation.get("/about", response_model=dict[str, Any])
 async def about_this(request: Request, service: Serving) -> Response:
     """Give what a page needs to know: the index, the presets and choices, and what is allowed."""
-    return Json(await done(request, service.pictures, lambda: about(service)))
+    return await told(request, service.pictures, lambda: about(service))
 
 
 @operation.get("/health", response_model=records.Health)
 async def health(service: Serving) -> Response:
     """Tell that the server is well."""
     index = await asyncio.to_thread(lambda: service.index)  # not in a pool: to be full is not to be ill
-    return Json({"status": "stale" if service.stale else "ok", "commit": index.commit, "images": len(index)})
+    status = "stale" if service.stale else "ok"
+    return Json(rendered({"status": status, "commit": index.commit, "images": len(index)}))
 
 
 @operation.get("/metrics", response_class=Response, responses=TEXT)
@@ -199,8 +199,8 @@ async def session(request: Request) -> Response:
     token = cast(Token, request.app.state.token)
     if not token.is_in(request.headers.get("authorization", "")):
         raise HTTPException(401, "this is not the server's token")
-    response = Json({"ok": True})
-    response.set_cookie(COOKIE, token.cookie, httponly=True, samesite="strict")
+    response = Json(rendered({"ok": True}))
+    response.set_cookie(token.cookie_name, token.cookie, httponly=True, samesite="strict")
     return response
 
 
@@ -208,8 +208,13 @@ def _metrics(request: Request) -> Metrics:
     return cast(Metrics, request.app.state.metrics)
 
 
-def _jpeg(content: bytes) -> Response:
-    return Response(content, media_type="image/jpeg", headers={"Cache-Control": f"private, max-age={PICTURE_SECONDS}"})
+def _jpeg(request: Request, content: bytes) -> Response:
+    """Give a picture, unless the browser has it; it must ask each time, since another index may be served here next."""
+    tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
+    headers = {"Cache-Control": "private, no-cache", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
 
 
 def _sent(photo: UploadFile) -> Sent:

@@ -17,7 +17,7 @@ from polyvoc.answers import Answer, Failure, Question
 from polyvoc.catalogue import ImageRow
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.index import Index
-from polyvoc.records import Features, Region, SearchOptions
+from polyvoc.records import Features, Floats, Region, SearchOptions
 from polyvoc.web import explanations
 from polyvoc.web.decoder import Decoders
 from polyvoc.web.parameters import LARGEST_ID, Common, ExplainParameters
@@ -64,7 +64,7 @@ class Service:
         self._looked = time.monotonic()
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
-        self._distributions: tuple[int, dict[str, Any]] | None = None  # of a commit
+        self._statistics: tuple[Any, dict[str, Any]] | None = None  # of a commit
         self.uploads = Uploads()
         self.thumbnails = Thumbnails()
         self.searches = Pool("searches", settings.threads, settings.queue)
@@ -149,7 +149,7 @@ class Service:
         index = self.index
         found, _ = self._features(index, sent)
         picture = self.decoders.thumbnail(sent.content, PICTURE)
-        vector = index.embed(sent.content) if index.home.embeds else None  # decodes what has passed the decoders
+        vector = self._embed(index, sent) if index.home.embeds else None
         return self.kept(self.uploads.keep(Upload(sent.name, found, vector, picture)))
 
     def kept(self, name: str) -> dict[str, Any]:
@@ -180,12 +180,19 @@ class Service:
         """Give what is asked, and the seconds of each stage that this took."""
         if isinstance(asked, Sent):
             found, seconds = self._features(index, asked)
-            vector = index.embed(asked.content) if options.fuse else None  # decodes what has passed the decoders
-            return Question(found, region, asked.name, vector), seconds
+            return Question(found, region, asked.name, lambda: self._embed(index, asked)), seconds
         if asked.isascii() and asked.isdigit():
-            return Question(self.row(int(asked)).image, region), {}
+            image = self.row(int(asked)).image
+            if options.assignments > 1:
+                self.file(image)  # which is read again: only if it still is what was indexed
+            return Question(image, region), {}
         upload = self.upload(asked)
-        return Question(upload.features, region, upload.name, upload.vector), {}
+        return Question(upload.features, region, upload.name, upload.embed), {}
+
+    def _embed(self, index: Index, sent: Sent) -> Floats:
+        with sent.named_errors():
+            pixels = self.decoders.rgb(sent.content, index.home.embedder.long_side)
+        return index.home.embedder.embed_pixels(pixels, images.describe(sent.name))
 
     def _features(self, index: Index, sent: Sent) -> tuple[Features, dict[str, float]]:
         options = index.home.feature_options
@@ -219,7 +226,8 @@ class Service:
     def thumbnail(self, image: int, side: int) -> bytes:
         """Give a small picture of an image, without metadata."""
         self.row(image)  # one that was removed is not shown, whatever is kept of it
-        return self.thumbnails.get_or_make((image, side), lambda: self.decoders.thumbnail(self.file(image)[0], side))
+        key = self.current.identity, image, side
+        return self.thumbnails.get_or_make(key, lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
     def picture(self, name: str, side: int) -> bytes:
         """Give a small picture of a kept photograph."""
@@ -238,9 +246,10 @@ class Service:
     def statistics(self) -> dict[str, Any]:
         """Give what there is to know of the index, with how long its lists are and how much they share."""
         index = self.index
-        if self._distributions is None or self._distributions[0] != index.commit:
-            self._distributions = index.commit, inventory.distributions(index)
-        return {**inventory.take(index), **self._distributions[1]}
+        key = index.identity, index.commit
+        if self._statistics is None or self._statistics[0] != key:
+            self._statistics = key, {**inventory.take(index), **inventory.distributions(index)}
+        return self._statistics[1]
 
 
 def _is_unchanged(row: ImageRow) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,13 +44,16 @@ class Settings:
             raise OptionError(f"decode_seconds={self.decode_seconds!r} should be positive, and less than an hour")
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
             raise OptionError("the token should have at least 8 characters, letters, digits or signs")
+        for origin in self.cors:
+            if not re.fullmatch(r"https?://[^/\s?#*]+", origin):
+                raise OptionError(f"cors={origin!r} should be an origin, such as https://photos.example")
         if self.token is None and (self.private or (self.write and not self.local)):
             raise OptionError("this needs a token: give one in the environment, POLYVOC_TOKEN")
 
     @property
     def local(self) -> bool:
         """Tell whether only programs of this machine can reach the server."""
-        return is_loopback(self.host) and all(map(is_loopback, self.allow_hosts))
+        return is_local(self.host, *self.allow_hosts)
 
     @property
     def threads(self) -> int:
@@ -59,7 +63,13 @@ class Settings:
     @property
     def kept_photographs(self) -> Path:
         """Give the folder for photographs that are added; not inside the index, which `polyvoc index` passes over."""
-        return self.photos or self.index.absolute().with_name(f"{self.index.absolute().stem}-added")
+        index = Path(os.path.abspath(self.index))  # without "..", as the catalogue has its paths
+        return Path(os.path.abspath(self.photos or index.with_name(f"{index.stem}-added")))
+
+
+def is_local(*hosts: str) -> bool:
+    """Tell whether a server with these names can be reached from this machine alone."""
+    return all(map(is_loopback, hosts))
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from polyvoc.errors import OptionError
 from polyvoc.records import Features, Floats
+from polyvoc.witness import NO_PIXELS
 
 MOST = 64  # kept at a time: 1.5 MB each
 SECONDS = 3600.0
@@ -23,6 +25,12 @@ class Upload:
     features: Features
     vector: Floats | None  # of the global embedding, if the index has one
     picture: bytes  # JPEG without metadata
+
+    def embed(self) -> Floats:
+        """Give the vector."""
+        if self.vector is None:
+            raise OptionError(NO_PIXELS)
+        return self.vector
 
 
 class Uploads:

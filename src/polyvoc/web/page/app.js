@@ -65,4 +65,9 @@ async function open() {
 startBar();
 startIntake(currentIntake);
 startKeys(() => router?.view);
+addEventListener("hashchange", async () => {
+  if (!location.hash.startsWith("#token=")) return; // a link with the token, opened in a tab that shows the page already
+  await takeTokenFromAddress();
+  router?.show();
+});
 open();

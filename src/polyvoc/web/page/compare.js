@@ -115,6 +115,7 @@ class CompareView {
       );
       await Promise.all(SIDES.map((side) => this.search(side)));
     } catch (error) {
+      if (this.signal.aborted) return;
       const asks = this.query ? "The photograph that asked is forgotten, or it was removed: " : "Choose a photograph first: ";
       if (error.status === 404)
         this.summary.replaceChildren(el("p", {}, asks, el("a", { href: "#/" }, "start with another"), "."));

@@ -86,7 +86,7 @@ function dropZone(about) {
       chooser("Choose a photograph", { id: "photo-input", sign: icon("upload"), onFiles }),
       chooser("Take a photograph", { id: "camera-input", sign: icon("camera"), camera: true, onFiles }),
     ),
-    el("p", { class: "soft small" }, "It is sent to this server only, and forgotten after an hour."),
+    el("p", { class: "soft small" }, "It is sent to this server only, and forgotten when nobody has asked with it for an hour."),
   );
 }
 

@@ -104,11 +104,14 @@ function reference() {
   const rows = [
     ["POST /search", "a photograph or query=ID; an answer, or lines with Accept: application/x-ndjson"],
     ["POST /search/batch", "several photographs at once"],
-    ["POST /queries", "keep a photograph for an hour to ask with it again"],
+    ["POST /queries", "keep a photograph for a while to ask with it again"],
+    ["GET /queries/ID, /queries/ID/picture", "such a photograph"],
     ["GET /explain", "matched features of a query and an image"],
     ["GET /images", "the collection in pages, found by name"],
     ["GET /images/ID, /images/ID/thumbnail", "one image"],
-    ["GET /statistics, /about, /health, /metrics", "the index and the server"],
+    ["GET /images/ID/file", "the file itself, from a server that gives files"],
+    ["POST /images, DELETE /images/ID", "add and remove photographs, on a server that may write"],
+    ["GET /statistics, /about, /health, /metrics, /openapi.json", "the index and the server"],
   ];
   return el(
     "section",

@@ -133,7 +133,7 @@ export class RegionEditor {
     event.stopPropagation();
     this.show(next);
     clearTimeout(this.patience);
-    this.patience = setTimeout(() => this.onChange(this.region), PATIENCE);
+    this.patience = setTimeout(() => this.element.isConnected && this.onChange(this.region), PATIENCE);
   }
 
   /** The region after a key; undefined if the key says nothing. @returns {Region | null | undefined} */

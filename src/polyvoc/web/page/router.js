@@ -92,7 +92,7 @@ export class Router {
   make(name, params, first) {
     this.leaving.abort();
     this.leaving = new AbortController();
-    const route = this.routes[name] ?? this.routes.home;
+    const route = Object.hasOwn(this.routes, name) ? this.routes[name] : this.routes.home;
     this.name = name;
     this.view = route(params, { about: this.about, signal: this.leaving.signal });
     this.main.replaceChildren(this.view.element);

@@ -120,6 +120,7 @@ class SearchView {
       this.showPhotograph(facts);
       await this.search();
     } catch (error) {
+      if (this.signal.aborted) return;
       this.grid.clear();
       if (error.status === 404) this.showForgotten();
       else tellError(error, () => this.start());
@@ -146,13 +147,13 @@ class SearchView {
     this.showRegion();
   }
 
-  /** The server keeps uploads for an hour. */
+  /** The server does not keep uploads for ever. */
   showForgotten() {
     const image = isImage(this.query);
     this.heading.textContent = image ? "There is no such photograph" : "This photograph is forgotten";
     this.status.textContent = image
       ? `The collection has no image ${this.query} any more.`
-      : "The server keeps photographs that ask for an hour. Drop it again, or choose it again.";
+      : "The server keeps a photograph until nobody has asked with it for an hour. Drop it again, or choose it again.";
     this.aside.replaceChildren(
       chooser("Choose it again", { id: "photo-input", sign: icon("upload"), onFiles: this.takeFiles }),
       linkButton("Start", "#/", {}, "left"),

@@ -46,8 +46,8 @@ function showForm() {
     const form = el(
       "form",
       { class: "message token", id: "token-form", "aria-label": "Token" },
-      el("p", {}, "This server is private: it wants its token."),
-      el("label", { for: "token" }, "Token, as the server printed it when it started"),
+      el("p", {}, "For this the server wants its token."),
+      el("label", { for: "token" }, "Token, from whoever started the server"),
       input,
       button("Go on", { type: "submit", class: "primary" }),
       problem,
