@@ -97,8 +97,8 @@ def _sift(pixels: npt.NDArray[np.uint8], max_features: int) -> tuple[Sequence[An
 def _beside_the_main_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Do what takes much memory in another thread than the main one.
 
-    What the main thread frees glibc gives back to the system: SIFT then waits for 45,000 pages per photograph and takes 180
-    instead of 103 ms (1024 pixels). What other threads free they keep.
+    What the main thread frees glibc gives back to the system, and SIFT waits for tens of thousands of pages per photograph; of
+    what other threads free they keep more. `benchmarks/search.py` measures both.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(*arguments)
