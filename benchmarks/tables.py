@@ -209,7 +209,7 @@ def serve() -> str:
         f"{measured['images']:,} images ({measured['features'] / 1e6:.0f} million features), {setup['workers']} searches at a time, {setup['queue']} may wait; "
         f"server and clients share the machine. Times are of answered requests; the last column counts the answers that said to come again, besides which "
         f"{failed or 'nothing'} failed. Over the same search in the library ({alone['by id']:.0f} ms by id, {alone['upload']:.0f} ms for a file) one client waits "
-        f"{added['by id']:+.1f} ms longer by id, {added['upload']:+.1f} ms for an upload (medians of pairs); outside the stages of the search pass {outside['by id']:.1f} and {outside['upload']:.1f} ms. (SIFT takes {sift['library']:.0f} ms in the main thread of the library's process, {sift['server']:.0f} ms in a thread of the server.) Over {memory['requests']:,} mixed requests the server's own memory went from "
+        f"{added['by id']:+.1f} ms longer by id, {added['upload']:+.1f} ms for an upload (medians of pairs); outside the stages of the search pass {outside['by id']:.1f} and {outside['upload']:.1f} ms. (SIFT takes {sift['library']:.0f} ms in the library's process, {sift['server']:.0f} ms in the server's.) Over {memory['requests']:,} mixed requests the server's own memory went from "
         f"{own['first_third_mb']:.0f} MB (mean of the first third) to {own['last_third_mb']:.0f} MB (of the last); {where(measured)}."
     )
     return markdown(["search", "clients", "requests per second", "p50", "p95", "p99", "503"], rows) + "\n\n" + note
