@@ -34,7 +34,7 @@ BODY_SECONDS = 120.0  # for a whole request to arrive
 UNDER_WAY = 64  # requests that may be on their way beside those that run and wait
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # Of the collection these tell no more than how many images it has.
-OPEN = frozenset({"/", "/health", "/openapi.json", "/session", "/favicon.ico"})
+OPEN = frozenset({"/", "/health", "/openapi.json", "/session"})
 SEVERAL = frozenset({"/search/batch", "/images"})  # paths that take several photographs at a time
 BATCH = 8  # times the bytes of one
 HEADERS = {
