@@ -6,9 +6,6 @@ import base64
 import os
 import re
 import shutil
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,21 +204,3 @@ def tab_to(page: Page, name: str, key: str = "Tab") -> None:
         if re.search(name, focus["name"]):
             return
     raise AssertionError(f"Tab does not lead to {name}: {way}")
-
-
-@contextmanager
-def serving(*arguments: object, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """Run `polyvoc serve` with arguments, at any port; gives the address. What it logs is read, else it would wait for that."""
-    command = [sys.executable, "-m", "polyvoc", "serve", *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}) as process:
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        found = re.search(r"http://\S+", first)
-        reader = threading.Thread(target=process.stderr.read)
-        reader.start()
-        try:
-            assert found, first
-            yield found[0]
-        finally:
-            process.terminate()
-            reader.join()

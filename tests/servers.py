@@ -79,10 +79,12 @@ def serving(index: Path, **told: Any) -> Iterator[Served]:
 
 @dataclass(frozen=True)
 class Process:
-    """A server in a process of its own."""
+    """A server in a process of its own. What it logs is read all the time, else it would wait for that."""
 
     popen: subprocess.Popen[str]
     url: str
+    log: list[str]  # lines since it was ready
+    reader: threading.Thread
 
     def children(self) -> list[int]:
         """Give the processes that decode for it."""
@@ -91,8 +93,9 @@ class Process:
     def end(self, number: int) -> tuple[int, str]:
         """Send a signal; gives the exit code, and what it had to say since it was ready."""
         self.popen.send_signal(number)
-        _, told = self.popen.communicate(timeout=PATIENCE)
-        return self.popen.returncode, told
+        code = self.popen.wait(PATIENCE)
+        self.reader.join(PATIENCE)
+        return code, "".join(self.log)
 
 
 @contextmanager
@@ -101,16 +104,19 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
     command = [sys.executable, "-m", "polyvoc", "serve", *map(str, arguments), "--port", "0"]
     known = {name: value for name, value in os.environ.items() if name != "POLYVOC_TOKEN"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    popen = subprocess.Popen(command, text=True, env={**known, **(environment or {})}, **pipes)
-    assert popen.stderr is not None
-    try:
-        found = re.search(r"http://\S+", popen.stderr.readline())
-        assert found, popen.communicate(timeout=PATIENCE)
-        yield Process(popen, found[0])
-    finally:
-        if popen.poll() is None:
-            popen.kill()
-        popen.communicate(timeout=PATIENCE)
+    with subprocess.Popen(command, text=True, env={**known, **(environment or {})}, **pipes) as popen:
+        assert popen.stderr is not None
+        first, log = popen.stderr.readline(), []
+        reader = threading.Thread(target=log.extend, args=[popen.stderr])
+        reader.start()
+        try:
+            found = re.search(r"http://\S+", first)
+            assert found, first
+            yield Process(popen, found[0], log, reader)
+        finally:
+            popen.terminate()
+            popen.wait(PATIENCE)
+            reader.join(PATIENCE)
 
 
 def children_of(process: int) -> list[int]:

@@ -16,6 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
 import browsers
+import servers
 from browsers import PHONE, Drag, Watch, asks, seen, tab_to
 from conftest import draw_scene
 from polyvoc import demo
@@ -64,8 +65,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(browser: Browser, world: Path) -> Iterator[str]:
-    with browsers.serving(world / "photos.polyvoc", "--write") as address:
-        yield address
+    with servers.running(world / "photos.polyvoc", "--write") as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
@@ -814,8 +815,8 @@ def test_motion_only_where_it_is_liked(watch: Watch, image: Callable[[str], int]
 
 @pytest.fixture(scope="module")
 def private(browser: Browser, world: Path) -> Iterator[str]:
-    with browsers.serving(world / "photos.polyvoc", "--private", environment={"POLYVOC_TOKEN": TOKEN}) as address:
-        yield address
+    with servers.running(world / "photos.polyvoc", "--private", environment={"POLYVOC_TOKEN": TOKEN}) as server:
+        yield server.url
 
 
 def pictures_load(page: Page) -> None:
