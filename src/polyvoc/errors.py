@@ -6,6 +6,7 @@ PolyvocError
 │   └── UnreachableError   it cannot be read now: no permission, no answer from the disk, no memory
 ├── VocabularyError        a vocabulary is missing, damaged, or does not fit
 ├── DatasetError           a dataset lacks files, or one of them is damaged or foreign
+├── ClusterError           machines of a cluster do not answer
 └── IndexError             an index as a whole
     ├── NotAnIndexError    the folder holds no index, or something foreign
     ├── VersionError       the index was written by a newer polyvoc
@@ -37,6 +38,10 @@ class VocabularyError(PolyvocError):
 
 class DatasetError(PolyvocError):
     """A dataset lacks files, or one of its files is damaged or foreign."""
+
+
+class ClusterError(PolyvocError):
+    """Machines of a cluster do not answer."""
 
 
 class IndexError(PolyvocError):

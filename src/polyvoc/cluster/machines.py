@@ -1,0 +1,55 @@
+"""The door to Ray: nothing else of polyvoc imports it. Which cluster, and what of it may be used?
+
+Every machine of a cluster needs polyvoc, and sees the index, and the photographs, under the same paths.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from polyvoc.errors import ClusterError, OptionError
+
+LOCAL = "local"  # a cluster of this machine alone, which ends with the program
+_lock = threading.Lock()
+# Ray would ask the internet whether it may count its users, and warn of what the next version does with graphics cards.
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+def connect(address: str) -> Any:
+    """Give the module of Ray, connected to a cluster: at its address, at "auto", or "local" for one on this machine.
+
+    A program that is connected already stays so.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise OptionError("Ray is not installed; install it: pip install 'polyvoc[cluster]'") from None
+    with _lock:
+        if ray.is_initialized():
+            return ray
+        try:
+            ray.init(address, include_dashboard=False if address == LOCAL else None, log_to_driver=False,
+                     logging_level=logging.ERROR)  # fmt: skip
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise ClusterError(f"no Ray cluster answers at {address!r} ({reason}); start one: ray start --head") from None
+    return ray
+
+
+def disconnect() -> None:
+    """Leave the cluster, if the program is in one; one of this machine alone ends."""
+    import ray
+
+    with _lock:
+        if ray.is_initialized():
+            ray.shutdown()
+
+
+def count_cores(ray: Any) -> int:
+    """Count the cores that the machines of a cluster offer, at least 1."""
+    return max(int(ray.cluster_resources().get("CPU", 1)), 1)
