@@ -112,7 +112,7 @@ def weighed(ground: Ground) -> dict[str, Any]:
     for question in range(len(ground.dataset.questions)):
         asked = bench.asked(question)
         (scores,), _ = searching.score(bench.engine, asked, replace(options, verify=0))
-        places = [place for place, _ in bench.engine.ranked([scores], options.verify)]
+        places = [one.place for one in bench.engine.ranked([scores], options.verify)]
         nats = np.zeros(len(scores))
         for (_, position), found in searching.verify(bench.engine, asked.sketch, places, options).items():
             nats[position] = found.weight

@@ -101,7 +101,7 @@ def verification(engine: Engine, quantiser: Quantiser, found: Features, threads:
     begin = time.perf_counter()
     scores = engine.scores(engine.query(asked.words, asked.signatures, options), options, threads)
     scored = time.perf_counter()
-    places = [place for place, _ in engine.ranked(scores, 200)]
+    places = [one.place for one in engine.ranked(scores, 200)]
     ranked = time.perf_counter()
     searching.verify(engine, asked.sketch, places, options, threads)
     return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}

@@ -127,7 +127,10 @@ def signed(query: Picture, bits: int, changed: list[int]) -> Picture:
 def expanded(query: Picture, hits: list[Picture], kind: Expansion, bits: int) -> tuple[Any, Any]:
     segment = engine_of(hits).segments[0]
     table = geometry.default_table(3, bits)
-    return expand(query.asked.sketch, [(segment, position, IDENTITY) for position in range(len(hits))], kind, table)
+    sketch = query.asked.sketch
+    pairs = [geometry.inlier_pairs(sketch, segment, position, table) for position in range(len(hits))]
+    spoken = [(geometry.Sketch.of(segment, position), IDENTITY, pairs[position]) for position in range(len(hits))]
+    return expand(sketch, spoken, kind)
 
 
 @pytest.mark.parametrize("bits", [64, 128])

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 
 from benches import world_bench
-from polyvoc import scoring
 from polyvoc.lab import openpoints
 from polyvoc.lab.matchtable import UNRELATED, Matcher, MatchTable, closeness
 from polyvoc.merging import Model
@@ -94,7 +93,7 @@ def test_sets_are_counted_as_by_the_engine(k: int) -> None:
         world, matcher, table = matched(seed, k)
         engine = matcher.bench.engine
         query = engine.query(world.words, None, options)
-        assert np.array_equal(table.counts, scoring.count_sets(engine.segments, query, engine.statistics, options, map))
+        assert np.array_equal(table.counts, engine.counts(query, options))
 
 
 def test_distances_need_signatures() -> None:

@@ -21,6 +21,7 @@ from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
 from polyvoc.neighbourhood import PAIR, Neighbourhood, Pairs, Record
 from polyvoc.segment import Segment
+from polyvoc.shards import Standing
 from polyvoc.writer import IndexWriter
 from samples import unflushed
 from scenes import SIZES, Picture, engine_of, joined, picture, seen_again
@@ -45,7 +46,7 @@ def ends(pairs: Pairs) -> list[tuple[int, int]]:
 
 
 def linked(segments: list[Segment], pairs: Pairs) -> Engine:
-    return Engine(segments, SIZES, neighbours=Neighbourhood(pairs, segments))
+    return Engine(segments, SIZES, neighbours=Neighbourhood(pairs))
 
 
 def pairs_of(*rows: tuple[int, int, float]) -> Pairs:
@@ -56,13 +57,17 @@ def parts(*values: Sequence[float]) -> list[np.ndarray]:
     return [np.array(part, np.float32) for part in values]
 
 
+def standing(segments: list[Segment]) -> list[Standing]:
+    return Engine(segments, segments[0].sizes).standing()
+
+
 # -- what it adds to a score
 
 
 def test_the_formula_by_hand() -> None:
     segments = engine_of(things()[:4], 2).segments  # images 0, 1 | 2, 3
-    graph = Neighbourhood(pairs_of((0, 1, 1.0), (0, 2, 3.0)), segments)
-    first, second = graph.smoothed(parts([8.0, 4.0], [0.0, 5.0]), 0.5)
+    graph = Neighbourhood(pairs_of((0, 1, 1.0), (0, 2, 3.0)))
+    first, second = graph.smoothed(standing(segments), parts([8.0, 4.0], [0.0, 5.0]), 0.5)
     # image 0: neighbours 1 and 2 say (1 * 4 + 3 * 0) / (1 + 3) = 1; images 1 and 2: image 0 says 8; image 3 has nobody.
     np.testing.assert_allclose(first, [(8 + 0.5 * 1) / 1.5, (4 + 0.5 * 8) / 1.5], rtol=1e-6)
     np.testing.assert_allclose(second, [(0 + 0.5 * 8) / 1.5, 5.0], rtol=1e-6)
@@ -73,7 +78,7 @@ def test_images_without_neighbours_keep_their_scores_exactly() -> None:
     segments = engine_of(things(), 3).segments
     before = [np.random.default_rng(s).random(part.n_images).astype(np.float32) for s, part in enumerate(segments)]
     for share in (0.1, 1.0, 7.3):
-        after = Neighbourhood(pairs_of(), segments).smoothed(before, share)
+        after = Neighbourhood(pairs_of()).smoothed(standing(segments), before, share)
         assert all(np.array_equal(old, new) for old, new in zip(before, after, strict=True))
 
 
@@ -85,7 +90,7 @@ def test_a_search_is_smoothed_last() -> None:
     plain, _ = searching.score(engine, images[0].asked, options)
     told, _ = searching.score(engine, images[0].asked, replace(options, smooth=1.0))
     assert engine.neighbours is not None
-    assert np.array_equal(told[0], engine.neighbours.smoothed(plain, 1.0)[0])
+    assert np.array_equal(told[0], engine.neighbours.smoothed(engine.standing(), plain, 1.0)[0])
     assert not np.array_equal(told[0], plain[0])
 
 
@@ -107,12 +112,12 @@ def test_segments_do_not_matter() -> None:
     images = things(2)
     expected = found(engine_of(images))
     scores = np.random.default_rng(3).random(len(images)).astype(np.float32)
-    whole = Neighbourhood(expected, engine_of(images).segments).smoothed([scores], 0.7)[0]
+    whole = Neighbourhood(expected).smoothed(engine_of(images).standing(), [scores], 0.7)[0]
     for segment_images in (1, 3, 7):
         engine = engine_of(images, segment_images)
         assert np.array_equal(found(engine), expected)
         split = np.split(scores, np.cumsum([segment.n_images for segment in engine.segments])[:-1])
-        assert np.array_equal(np.concatenate(Neighbourhood(expected, engine.segments).smoothed(split, 0.7)), whole)
+        assert np.array_equal(np.concatenate(Neighbourhood(expected).smoothed(engine.standing(), split, 0.7)), whole)
 
 
 def test_removed_images_are_neither_asked_nor_heard() -> None:
@@ -121,20 +126,21 @@ def test_removed_images_are_neither_asked_nor_heard() -> None:
     segments = [whole.segments[0].without([1, 3])]
     assert ends(found(Engine(segments, SIZES))) == [(0, 2)]
     scores = parts([1, 0, 2, 0, 4, 5, 5, 5, 5, 5])
-    np.testing.assert_allclose(Neighbourhood(pairs, segments).smoothed(scores, 1.0)[0], [1.5, 0, 1.5, 0, 4, 5, 5, 5, 5, 5])
+    after = Neighbourhood(pairs).smoothed(standing(segments), scores, 1.0)[0]
+    np.testing.assert_allclose(after, [1.5, 0, 1.5, 0, 4, 5, 5, 5, 5, 5])
 
 
 def test_images_added_later_are_alone() -> None:
     pairs = pairs_of((0, 1, 2.0))
     scores = parts([2, 4, 6, 8, 1, 1, 1, 1, 1, 1])
     np.testing.assert_allclose(
-        Neighbourhood(pairs, engine_of(things()).segments).smoothed(scores, 1.0)[0], [3, 3, 6, 8, 1, 1, 1, 1, 1, 1]
+        Neighbourhood(pairs).smoothed(engine_of(things()).standing(), scores, 1.0)[0], [3, 3, 6, 8, 1, 1, 1, 1, 1, 1]
     )
 
 
 def test_nothing_has_no_neighbours() -> None:
     assert len(found(Engine([], SIZES), 0)) == 0
-    assert Neighbourhood(pairs_of(), []).smoothed([], 1.0) == []
+    assert Neighbourhood(pairs_of()).smoothed([], [], 1.0) == []
     assert len(found(engine_of([picture(np.random.default_rng(0), 0)]), 0)) == 0
 
 

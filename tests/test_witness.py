@@ -124,7 +124,7 @@ def test_a_silent_witness_leaves_the_ranking_of_the_words(seed: int) -> None:
         found = whole(world, vectors)
         assert ((found > 0) == (words > 0)).all()
         assert (np.sign(np.subtract.outer(found, found)) == np.sign(np.subtract.outer(words, words))).all()
-        assert [place for place, _ in engine.ranked([found], 99)] == [place for place, _ in engine.ranked([words], 99)]
+        assert [one.place for one in engine.ranked([found], 99)] == [one.place for one in engine.ranked([words], 99)]
 
 
 def test_without_words_vectors_decide() -> None:

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import add
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import scoring, weighting
-from polyvoc.errors import OptionError
+from polyvoc import merging, operations, scoring, weighting
+from polyvoc.errors import ClusterError, OptionError
 from polyvoc.evidence import default_evidence
-from polyvoc.records import Idf, SearchOptions
-from polyvoc.scoring import Query
+from polyvoc.geometry import Sketch
+from polyvoc.operations import Best, Place, Scored
+from polyvoc.records import SearchOptions
+from polyvoc.scoring import Query, Weights
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
+from polyvoc.shards import LocalShards, Scores, Shards, Standing
 from polyvoc.weighting import Statistics
 
 if TYPE_CHECKING:
     from polyvoc.neighbourhood import Neighbourhood  # which searches with engines
 
 Array = npt.NDArray[Any]
-Scores = npt.NDArray[np.float32]
 MAX_VOCABULARIES = 9
 
 
 class Engine:
-    """A snapshot of segments: read-only, shareable by threads. A search allocates a few bytes per image."""
+    """A snapshot of segments, wherever they are held: read-only, shareable by threads."""
 
-    def __init__(self, segments: list[Segment], sizes: Sequence[int], norms: list[Scores] | None = None,
+    def __init__(self, shards: Shards | Sequence[Segment], sizes: Sequence[int], norms: Sequence[Scores] | None = None,
                  neighbours: Neighbourhood | None = None) -> None:  # fmt: skip
-        """Hold the segments of one collection; the norms of the default options, and who is like whom, if they are known."""
-        self.segments = segments
+        """Ask the shards of one collection, or hold its segments; the norms of the default options, and who is like whom, if
+        they are known."""
         self.neighbours = neighbours
         self.sizes = tuple(int(size) for size in sizes)
         if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
             raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")
-        self.statistics = Statistics.of_segments(segments, self.sizes)
-        self._norms: dict[NormKey, list[Scores]] = {}
-        if norms is not None:
-            self._norms[norm_key(SearchOptions(), len(self.sizes))] = norms
-        self._lock = threading.Lock()
+        self.shards = LocalShards(shards, self.sizes, norms) if isinstance(shards, Sequence) else shards
+        self._standing: list[Standing] | None = None
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -61,24 +58,62 @@ class Engine:
             segments.append(Segment.build(Batch.of_words(images[part], len(sizes), bits, first), tuple(sizes)))
         return cls(segments, sizes)
 
+    def attempt(self, whole: bool = False) -> Self:
+        """Give the same engine, which notes who does not answer from now on; `whole`: ClusterError instead."""
+        if isinstance(self.shards, LocalShards):
+            return self
+        again = copy(self)
+        again.shards = self.shards.attempt(whole)
+        return again
+
+    # -- what is known of the segments together
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Give the segments, if this process holds them."""
+        if not isinstance(self.shards, LocalShards):
+            raise OptionError("the segments of this index are held by other machines; open it without ray")
+        return self.shards.segments
+
+    @property
+    def statistics(self) -> Statistics:
+        """Give what the weights need to know of all segments."""
+        return self.shards.statistics
+
     @property
     def signed(self) -> bool:
         """Tell whether Hamming signatures are stored."""
-        return bool(self.segments) and all(segment.signed for segment in self.segments)
+        return bool(self.shards.census) and all(part.signed for part in self.shards.census)
+
+    @property
+    def bits(self) -> int:
+        """Give the length of the signatures, 0 without any."""
+        return 64 * max((part.planes for part in self.shards.census if part.n_features), default=0)
+
+    def standing(self, threads: int | None = None) -> list[Standing]:
+        """Give the images of each segment; none of a segment that does not answer."""
+        if self._standing is None:
+            nobody = np.empty(0, np.int64)
+            parts = self.shards.each(operations.standing, threads=threads)
+            found = [
+                Standing(np.full(known.n_images, -1), nobody) if part is None else part
+                for part, known in zip(parts, self.shards.census, strict=True)
+            ]
+            if any(part is None for part in parts):
+                return found
+            self._standing = found
+        return self._standing
+
+    # -- queries
 
     def query(self, words: Array, signatures: Array | None, options: SearchOptions) -> Query:
         """Check a query against this collection."""
-        if options.signed and self.segments and not self.signed:
+        if options.signed and self.shards.census and not self.signed:
             raise OptionError(f"{scoring.asking(options)} needs an index with signatures; this one has none")
         query = Query.of(words, signatures, self.sizes, options)
         if query.bits and self.bits and query.bits != self.bits:
             raise OptionError(f"the query has signatures of {query.bits} bits, the index of {self.bits}; use its vocabularies")
         return query
-
-    @property
-    def bits(self) -> int:
-        """Give the length of the signatures, 0 without any."""
-        return 64 * max((segment.planes for segment in self.segments if segment.n_features), default=0)
 
     def settled(self, options: SearchOptions) -> SearchOptions:
         """Give the options with the table that `likelihood` uses here, checked."""
@@ -90,57 +125,61 @@ class Engine:
                               f"{len(self.sizes)} with {self.bits}; fit one: polyvoc calibrate --save")  # fmt: skip
         return replace(options, evidence=held)
 
+    def counts(self, query: Query, options: SearchOptions, threads: int | None = None) -> npt.NDArray[np.int64]:
+        """Phase 1: count features (or images) of every exact mask [Q, 2^K]; zeros for rules that do not ask."""
+        nothing = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+        if not merging.needs_counts(options, len(query.sizes)):
+            return nothing
+        found = self.shards.joined(operations.count, add, query, options, threads=threads)
+        counts = nothing if found is None else found.astype(np.int64)
+        scoring.complete(counts, query, self.statistics, options)
+        return counts
+
+    def weights(self, query: Query, options: SearchOptions, threads: int | None = None) -> Weights:
+        """Count, and turn the counts into what all segments vote with."""
+        weights = scoring.weigh(query, self.counts(query, options, threads), self.statistics, options)
+        if options.burstiness in ("inter", "both"):
+            for part in self.shards.each(operations.total, query, weights, options, threads=threads):
+                if part is not None:
+                    weights.totals[:] += part  # in the order of segments: sums of floats depend on it
+        return weights
+
     def scores(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[Scores]:
-        """Score every image: one array per segment, 0 for deleted images."""
-        if options.merge == "likelihood" and not self.bits:  # no image has a feature
-            return [np.zeros(segment.n_images, np.float32) for segment in self.segments]
-        options = self.settled(options)
-        norms = self.norms(options, threads)
-        scale = self.scale(query, options)
-        with threads_over(self.segments, threads) as over:
-            votes = scoring.votes(self.segments, query, self.statistics, options, over)
-            return [_divide(*part, scale) for part in zip(self.segments, votes, norms, strict=True)]
+        """Score every image: one array per segment, 0 for deleted images and those of a segment that does not answer."""
+        found: list[Scores | None] = [None] * len(self.shards.census)
+        if not self._silent(options):
+            options = self.settled(options)
+            shared = query, self.weights(query, options, threads), options, self.scale(query, options)
+            found = self.shards.each(operations.score, *shared, threads=threads)
+        return [
+            np.zeros(known.n_images, np.float32) if part is None else part
+            for part, known in zip(found, self.shards.census, strict=True)
+        ]
 
-    def best(self, query: Query, options: SearchOptions, threads: int | None = None) -> list[tuple[int, int, float]]:
-        """Give (segment, position, score) of the best images with a score above 0, ties by image id."""
-        return [(*place, score) for place, score in self.ranked(self.scores(query, options, threads), options.top)]
+    def best(self, query: Query, options: SearchOptions, threads: int | None = None, depth: int | None = None,
+             also: Sequence[Place] = ()) -> Best:  # fmt: skip
+        """Give the `depth` (else `top`) best images, and the scores of some others: only these travel."""
+        if self._silent(options):
+            return Best([], {})
+        options, depth = self.settled(options), depth or options.top
+        weights, scale = self.weights(query, options, threads), self.scale(query, options)
+        shared = query, weights, options, scale, depth, tuple(also)
+        found: Best | None = self.shards.joined(operations.best, operations.joining(depth), *shared, threads=threads)
+        return found or Best([], {})
 
-    def ranked(self, scores: Sequence[Scores], top: int) -> list[tuple[tuple[int, int], float]]:
-        """Give ((segment, position), score) of the `top` images with the highest scores above 0, ties by image id."""
-        found = []
-        for number, part in enumerate(scores):
-            candidates = np.flatnonzero(part > 0)
-            if len(candidates) > top:  # keep all that tie with the last
-                limit = np.partition(part[candidates], -top)[-top]
-                candidates = candidates[part[candidates] >= limit]
-            ids = self.segments[number].ids
-            found += [(-float(part[p]), int(ids[p]), number, int(p)) for p in candidates]
-        return [((number, position), -score) for score, _, number, position in sorted(found)[:top]]
+    def ranked(self, scores: Sequence[Scores], top: int) -> list[Scored]:
+        """Give the `top` images with the highest scores above 0, ties by image id."""
+        parts = zip(self.standing(), scores, strict=True)
+        found = [one for number, (held, part) in enumerate(parts) for one in operations.best_of(number, held.ids, part, top)]
+        return operations.ranked(found, top)
 
-    def image_at(self, place: tuple[int, int]) -> int:
-        """Give the id of the image at (segment, position)."""
-        return int(self.segments[place[0]].ids[place[1]])
-
-    def vector_at(self, place: tuple[int, int]) -> npt.NDArray[np.float32] | None:
-        """Give the stored vector [d] of the image at (segment, position), None if it has none."""
-        held = self.segments[place[0]].embeddings
-        return None if held is None or not held[place[1]].any() else held[place[1]].astype(np.float32)
+    def _silent(self, options: SearchOptions) -> bool:
+        """Tell whether no image can answer: none has a feature, hence a signature."""
+        return options.merge == "likelihood" and not self.bits
 
     def norms(self, options: SearchOptions, threads: int | None = None) -> list[Scores]:
         """Give the norms of all images, one array per segment; computed once per kind."""
-        key = norm_key(options, len(self.sizes))
-        with self._lock:
-            if key not in self._norms:
-                self._norms[key] = self._compute_norms(key, threads)
-            return self._norms[key]
-
-    def _compute_norms(self, key: NormKey, threads: int | None) -> list[Scores]:
-        if key.kind == "none":
-            return [np.ones(segment.n_images, np.float32) for segment in self.segments]
-        squares = weighting.idf_squared(self.statistics, key.idf)
-        root = key.kind == "root"
-        with threads_over(self.segments, threads) as over:
-            return list(over(lambda part: weighting.norms(part, squares, key.n_vocabularies, root), self.segments))
+        return self._all(self.shards.each(operations.norm, options, threads=threads))
 
     def scale(self, query: Query, options: SearchOptions) -> float:
         """Give what scores are divided by besides the norms of images: for "self" what makes an image score 1 against itself.
@@ -157,39 +196,54 @@ class Engine:
             total *= (options.evidence.rows[options.evidence.groups[-1] * bins][0] / len(query.sizes)) ** 2
         return float(np.sqrt(total)) or 1.0
 
+    # -- single images
 
-class NormKey(NamedTuple):
-    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root") or "none"; its idf; over how many vocabularies."""
+    def find(self, image: int) -> Place | None:
+        """Give where an image stands, None if it is not in the collection."""
+        places = self.shards.each(operations.place_of, image, threads=1)
+        found = [place for place in places if place is not None]
+        if not found and self.shards.missing:
+            raise ClusterError(f"image {image} is not on the machines that answer; ask again when all of them do")
+        return found[0] if found else None
 
-    kind: str
-    idf: Idf
-    n_vocabularies: int
+    def image_at(self, place: Place) -> int:
+        """Give the id of the image at (segment, position)."""
+        return int(self.standing()[place[0]].ids[place[1]])
+
+    def features_at(self, place: Place) -> dict[str, Array]:
+        """Give what is stored of the features of an image: words, signatures, xy, shape."""
+        found: dict[str, Array] = self._one(operations.features_at, place)
+        return found
+
+    def sketches(self, places: Sequence[Place]) -> list[Sketch]:
+        """Give what is stored of images for geometry, and to ask with."""
+        return self._all(self.shards.at(operations.sketch_at, places))
+
+    def vector_at(self, place: Place) -> npt.NDArray[np.float32] | None:
+        """Give the stored vector [d] of an image, None if it has none."""
+        rows = self.shards.at(operations.vector_at, [place])
+        if rows[0] is None and self.shards.missing:
+            raise ClusterError(NO_ANSWER)
+        vector: npt.NDArray[np.float32] | None = rows[0]
+        return vector
+
+    def norm_at(self, place: Place, options: SearchOptions) -> float:
+        """Give the norm of an image."""
+        return float(self._one(operations.norm_at, place, options))
+
+    def inliers(self, sketch: Sketch, place: Place, table: Array) -> npt.NDArray[np.int64]:
+        """Give the pairs (query feature, feature) [n, 2] that agree on the arrangement of an image."""
+        found: npt.NDArray[np.int64] = self._one(operations.inliers, place, sketch, table)
+        return found
+
+    def _one(self, operation: Any, place: Place, *shared: Any) -> Any:
+        return self._all(self.shards.at(operation, [place], *shared))[0]
+
+    def _all(self, found: list[Any]) -> list[Any]:
+        """Give what all of the shards said that were asked; nothing stands in for what is missing."""
+        if any(one is None for one in found):
+            raise ClusterError(NO_ANSWER)
+        return found
 
 
-def norm_key(options: SearchOptions, n_vocabularies: int) -> NormKey:
-    """Name the norm that options ask for."""
-    kinds = {"tfidf": ("tf", options.idf), "tf": ("tf", "none"), "sqrt-tf": ("root", options.idf),
-             "self": ("root", options.idf), "features": ("root", "none"), "none": ("none", "none")}  # fmt: skip
-    return NormKey(*kinds[options.norm], 1 if options.merge == "b0" else n_vocabularies)
-
-
-@contextmanager
-def threads_over(segments: Sequence[Any], threads: int | None) -> Iterator[Callable[..., Any]]:
-    """Give a `map` over segments or other parts of the work: on all cores unless told, in their order."""
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
-    threads = min(len(segments), threads or os.cpu_count() or 1)
-    if threads <= 1:
-        yield map
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield pool.map
-
-
-def _divide(segment: Segment, votes: Scores, norms: Scores, scale: float) -> Scores:
-    scores = np.divide(votes, norms, out=np.zeros_like(votes), where=norms > 0)
-    if scale != 1.0:
-        scores /= np.float32(scale)
-    if len(segment.alive):
-        scores[segment.alive == 0] = 0
-    return scores
+NO_ANSWER = "a machine that holds what is asked for does not answer; ask again when it does"

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import geometry
 from polyvoc.geometry import Sketch
 from polyvoc.records import Expansion
-from polyvoc.segment import Segment, with_planes
+from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
-Verified = tuple[Segment, int, Array]  # segment, position, and the transform from the query to that image
+# An image, the transform from the query to it, and the pairs (query feature, feature) that agree with that (for "hamming").
+Verified = tuple[Sketch, Array, Array]
 MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
 
 
-def expand(query: Sketch, hits: Sequence[Verified], kind: Expansion, table: Array) -> tuple[Array, Array | None]:
+def expand(query: Sketch, hits: Sequence[Verified], kind: Expansion) -> tuple[Array, Array | None]:
     """Give the words [Q, K] and signatures of a query and what its hits add to it.
 
     "average": the features of the hits join those of the query. "hamming": features that match one of the query change
@@ -31,11 +31,9 @@ def expand(query: Sketch, hits: Sequence[Verified], kind: Expansion, table: Arra
     signed = query.signatures.shape[1] > 0
     words, signatures = [np.asarray(query.words, np.int64)], [with_planes(query.signatures, 2)]
     ballots = _ballots(query) if kind == "hamming" and signed else None
-    for segment, position, transform in hits:
-        image = Sketch.of(segment, position)
+    for image, transform, pairs in hits:
         chosen = _inside(query, image, transform)
         if ballots is not None:
-            pairs = geometry.inlier_pairs(query, segment, position, table)
             _vote(ballots, query, image, pairs)
             chosen[pairs[:, 1]] = False
         words.append(image.words[chosen].astype(np.int64))

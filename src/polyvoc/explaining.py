@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import geometry, merging, scoring, searching
-from polyvoc.engine import Engine, threads_over
+from polyvoc import merging, scoring, searching
+from polyvoc.engine import Engine
+from polyvoc.operations import Place
 from polyvoc.records import Explanation, Hit, SearchOptions
 from polyvoc.scoring import Query, Weights
-from polyvoc.searching import Asked, Found, Place
+from polyvoc.searching import Asked, Found
 from polyvoc.segment import with_planes
 
 Array = npt.NDArray[Any]
@@ -25,19 +26,17 @@ def explain(engine: Engine, asked: Asked, options: SearchOptions, place: Place, 
     """Match a query's features with those of the image at (segment, position), heaviest match first."""
     options = engine.settled(options)
     query = engine.query(asked.words, asked.signatures, options)
-    segment = engine.segments[place[0]]
-    image = segment.features_of(place[1])
+    image = engine.features_at(place)
     n_vocabularies = len(query.sizes)
     pairs, terms, distances = _matches(query, image, n_vocabularies)
     q, f = pairs.T
     mask = ((terms >= 0) << np.arange(n_vocabularies)).sum(axis=1)
-    with threads_over(engine.segments, None) as over:
-        # Those of the Bayes rules are told whatever the rule: how far the lists overlap explains a match under each of them.
-        counts = scoring.count_sets(engine.segments, query, engine.statistics, replace(options, merge="posterior"), over)
+    # Those of the Bayes rules are told whatever the rule: how far the lists overlap explains a match under each of them.
+    counts = engine.counts(query, replace(options, merge="posterior"))
     weights = scoring.weigh(query, counts, engine.statistics, options)
     set_mask = _image_masks(q, mask, len(query.words)) if options.sets == "image" else mask
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
-    norm = engine.norms(options)[place[0]][place[1]] * engine.scale(query, options)
+    norm = engine.norm_at(place, options) * engine.scale(query, options)
     weight = _weights(weights, q, set_mask, idf, distances) / (norm if norm > 0 else 1)
     arranged, inlier = _arranged(engine, asked, options, place, pairs)
     order = np.lexsort((f, q, -weight))
@@ -63,8 +62,7 @@ def _arranged(engine: Engine, asked: Asked, options: SearchOptions, place: Place
     The rule b0 votes with one vocabulary but is verified with all: inliers that it alone does not match have no pair.
     """
     found = searching.verify(engine, asked.sketch, [place], options)[place]
-    table = searching.match_table(engine, options)
-    inliers = geometry.inlier_pairs(asked.sketch, engine.segments[place[0]], place[1], table)
+    inliers = engine.inliers(asked.sketch, place, searching.match_table(engine, options))
     agreeing = set(map(tuple, inliers.tolist()))
     return found, np.array([tuple(pair) in agreeing for pair in pairs.tolist()], bool)
 

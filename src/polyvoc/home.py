@@ -13,12 +13,13 @@ import numpy as np
 from polyvoc import evidence, neighbourhood, storage, witness
 from polyvoc.catalogue import FILE, Catalogue
 from polyvoc.embedding import Embedder
-from polyvoc.engine import Engine, Scores
+from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, VocabularyError
 from polyvoc.neighbourhood import Neighbourhood
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, FeatureOptions
 from polyvoc.segment import Segment
+from polyvoc.shards import Scores
 from polyvoc.vocabulary import Vocabulary, bits_of
 from polyvoc.witness import Embedding
 
@@ -70,7 +71,7 @@ class Home:
         try:
             known = self._read_norms(norms, segments) if current else None
             pairs = None if graph is None else graph.read(self.neighbours_file(graph.commit))
-            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs, segments))
+            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs))
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
 

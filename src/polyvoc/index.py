@@ -19,14 +19,16 @@ import numpy.typing as npt
 
 from polyvoc import explaining, features, images, presets, searching, witness
 from polyvoc.catalogue import ImageRow
-from polyvoc.engine import Engine, Scores
+from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.geometry import Frames
 from polyvoc.home import Home
+from polyvoc.operations import Place
 from polyvoc.presets import Preset
 from polyvoc.records import Evidence, Explanation, Features, Floats, Hit, Region, SearchOptions
-from polyvoc.searching import Asked, Found, Place
+from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES
+from polyvoc.shards import Scores
 from polyvoc.witness import Embedding
 
 Array = npt.NDArray[Any]
@@ -92,9 +94,9 @@ class Index:
         options = options or SearchOptions()
         query = self.engine.query(words, signatures, options)
         scores = self.engine.scores(query, options, threads)
-        live = [segment.live_positions() for segment in self.engine.segments]
-        ids = [segment.ids[positions] for segment, positions in zip(self.engine.segments, live, strict=True)]
-        values = [part[positions] for part, positions in zip(scores, live, strict=True)]
+        standing = self.engine.standing(threads)
+        ids = [part.ids[part.live] for part in standing]
+        values = [values[part.live] for values, part in zip(scores, standing, strict=True)]
         order = np.argsort(np.concatenate([np.empty(0, np.int64), *ids]), kind="stable")
         return np.concatenate([np.empty(0, np.float32), *values])[order]
 
@@ -205,12 +207,11 @@ class Index:
 
     def _hit(self, found: Found, asked: Asked) -> Hit | None:
         """Give what was found as a hit; None if it was removed since this index was opened."""
-        image = self.engine.image_at(found.place)
-        row = None if self._home is None else self._home.catalogue.image(image)
+        row = None if self._home is None else self._home.catalogue.image(found.image)
         if row is None and self._home is not None:
             return None
         path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
-        return Hit(image, path, found.score, found.inliers, found.outline(asked.region), width, height)
+        return Hit(found.image, path, found.score, found.inliers, found.outline(asked.region), width, height)
 
     @property
     def default_options(self) -> SearchOptions:
@@ -269,11 +270,10 @@ class Index:
     def _find(self, image: int) -> Place:
         if isinstance(image, bool):  # which Python calls a number
             raise OptionError(f"{image} is not the id of an image; give a number")
-        for number, segment in enumerate(self.engine.segments):
-            for position in np.flatnonzero(segment.ids == image):
-                if not len(segment.alive) or segment.alive[position]:
-                    return number, int(position)
-        raise OptionError(f"image {image} is not in the index")
+        place = self.engine.find(image)
+        if place is None:
+            raise OptionError(f"image {image} is not in the index")
+        return place
 
 
 def frames_of(features: Features) -> Frames:

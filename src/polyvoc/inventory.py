@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import catalogue, merging, scoring
+from polyvoc import catalogue, merging, operations
 from polyvoc.catalogue import ImageRow
-from polyvoc.engine import Engine, threads_over
+from polyvoc.engine import Engine
 from polyvoc.evidence import plain_options
 from polyvoc.home import SEGMENTS, Home
 from polyvoc.index import Index
@@ -130,9 +130,7 @@ def _ratios(engine: Engine, words: npt.NDArray[np.int64]) -> list[dict[str, Any]
         return []
     options = SearchOptions(merge="posterior")  # whose sets are counted
     query = Query.of(words, None, engine.sizes, options)
-    with threads_over(engine.segments, None) as over:
-        counts = scoring.count_sets(engine.segments, query, engine.statistics, options, over)
-    ratios = merging.ratios(counts)
+    ratios = merging.ratios(engine.counts(query, options))
     chosen = [*combinations(range(n_vocabularies), 2), *([tuple(range(n_vocabularies))] if n_vocabularies > 2 else [])]
     return [_histogram(ratios[:, sum(1 << k for k in numbers)], numbers) for numbers in chosen]
 
@@ -149,16 +147,10 @@ def _histogram(ratios: npt.NDArray[np.float64], numbers: tuple[int, ...]) -> dic
 
 def _sample(engine: Engine) -> npt.NDArray[np.int64]:
     """Give the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
-    live = [segment.live_positions() for segment in engine.segments]
-    ends = [np.cumsum(np.diff(part.arrays["feature_starts"])[at]) for part, at in zip(engine.segments, live, strict=True)]
-    bounds = np.cumsum([0, *(int(part[-1]) if len(part) else 0 for part in ends)])
+    lengths = [0 if part is None else int(part) for part in engine.shards.each(operations.live_features)]
+    bounds = np.cumsum([0, *lengths])
     count = min(int(bounds[-1]), SAMPLE)
     wanted = np.arange(count) * bounds[-1] // max(count, 1)
-    found = [np.empty((0, len(engine.sizes)), np.int64)]
-    for number, segment in enumerate(engine.segments):
-        mine = wanted[(bounds[number] <= wanted) & (wanted < bounds[number + 1])] - bounds[number]
-        image = np.searchsorted(ends[number], mine, "right")
-        rest = ends[number][image].astype(np.int64) - mine  # features from this one to the end of its image
-        rows = segment.arrays["feature_starts"][live[number][image] + 1] - rest
-        found.append(segment.arrays["words"][rows].astype(np.int64))
-    return np.concatenate(found)
+    mine = [wanted[(first <= wanted) & (wanted < last)] - first for first, last in pairwise(bounds)]
+    found = engine.shards.at(operations.words_at, list(enumerate(mine)))
+    return np.concatenate([np.empty((0, len(engine.sizes)), np.int64), *(part for part in found if part is not None)])

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import searching, storage
-from polyvoc.engine import Engine, Scores
+from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.geometry import Sketch
 from polyvoc.lookahead import count_threads, in_order
+from polyvoc.operations import Place
 from polyvoc.records import Progress, SearchOptions
-from polyvoc.searching import Asked, Place
-from polyvoc.segment import Segment
+from polyvoc.searching import Asked
+from polyvoc.shards import Scores, Standing
 
 CANDIDATES = 20  # images that each one verifies
 PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("weight", np.float32)])  # two ids, first < second; ln(1 + inliers)
@@ -31,43 +30,54 @@ Pairs = npt.NDArray[np.void]  # [P] of PAIR, by their ids
 Floats = npt.NDArray[np.float64]
 
 
+class Edges(NamedTuple):
+    """Image and neighbour of every pair, both ways [2 P], as places in all segments joined; weights; their sums [N]."""
+
+    images: npt.NDArray[np.int64]
+    neighbours: npt.NDArray[np.int64]
+    weights: Floats
+    totals: Floats
+
+
 # --- what neighbours say ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Neighbourhood:
-    """A graph, and the segments where its images stand now. Those that stand in none are ignored."""
+    """A graph of images. Those that stand in no segment are ignored."""
 
     pairs: Pairs
-    segments: Sequence[Segment]
+    _edges: tuple[Sequence[Standing], Edges] | None = None  # of the images that stood when it was asked last
 
-    def smoothed(self, scores: Sequence[Scores], share: float) -> list[Scores]:
+    def smoothed(self, standing: Sequence[Standing], scores: Sequence[Scores], share: float) -> list[Scores]:
         """Give the mean of each score and those of its neighbours, these together with the weight `share`.
 
         One array per segment, as `scores` are. An image without neighbours keeps its score.
         """
         if not scores:
             return []
+        known = self._edges
+        if known is None or known[0] is not standing:
+            known = self._edges = standing, _edges(self.pairs, standing)
         own = np.concatenate(scores).astype(np.float64)
-        images, neighbours, weights, totals = self._edges
+        images, neighbours, weights, totals = known[1]
         theirs = np.bincount(images, weights * own[neighbours], len(own))
         theirs = np.divide(theirs, totals, out=own.copy(), where=totals > 0)
         mean = ((own + share * theirs) / (1 + share)).astype(np.float32)
         return np.split(mean, np.cumsum([len(part) for part in scores])[:-1])
 
-    @cached_property
-    def _edges(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats, Floats]:
-        """Give image and neighbour of every pair, both ways [2 P], as places in all segments joined; weights; sums [N]."""
-        ids = np.concatenate([np.empty(0, np.int64), *(segment.ids for segment in self.segments)])
-        starts = np.cumsum([0, *(segment.n_images for segment in self.segments)])
-        live = [first + part.live_positions() for first, part in zip(starts, self.segments, strict=False)]
-        places = np.concatenate([np.empty(0, np.int64), *live])
-        places = places[np.argsort(ids[places])]
-        known = self.pairs[np.isin(self.pairs["first"], ids[places]) & np.isin(self.pairs["second"], ids[places])]
-        first, second = (places[np.searchsorted(ids[places], known[name])] for name in ("first", "second"))
-        images, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
-        totals = np.asarray(np.bincount(images, weights, len(ids)), np.float64)
-        return images, np.concatenate([second, first]), weights, totals
+
+def _edges(pairs: Pairs, standing: Sequence[Standing]) -> Edges:
+    ids = np.concatenate([np.empty(0, np.int64), *(part.ids for part in standing)])
+    starts = np.cumsum([0, *(len(part.ids) for part in standing)])
+    live = [first + part.live for first, part in zip(starts, standing, strict=False)]
+    places = np.concatenate([np.empty(0, np.int64), *live])
+    places = places[np.argsort(ids[places])]
+    known = pairs[np.isin(pairs["first"], ids[places]) & np.isin(pairs["second"], ids[places])]
+    first, second = (places[np.searchsorted(ids[places], known[name])] for name in ("first", "second"))
+    images, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
+    totals = np.asarray(np.bincount(images, weights, len(ids)), np.float64)
+    return Edges(images, np.concatenate([second, first]), weights, totals)
 
 
 # --- who they are -------------------------------------------------------------------------------------------------------------
@@ -78,7 +88,7 @@ def find(engine: Engine, options: SearchOptions, candidates: int = CANDIDATES, p
     if candidates < 1:
         raise OptionError(f"candidates={candidates!r} should be at least 1")
     options = replace(options, top=candidates + 1)  # and itself
-    places = [(number, int(at)) for number, segment in enumerate(engine.segments) for at in segment.live_positions()]
+    places = [(number, int(at)) for number, part in enumerate(engine.standing()) for at in part.live]
     searches = in_order(lambda place: _confirmed(engine, place, options), places, count_threads(None), "polyvoc-link")
     inliers: dict[tuple[int, int], int] = {}
     try:
@@ -96,12 +106,12 @@ def find(engine: Engine, options: SearchOptions, candidates: int = CANDIDATES, p
 
 def _confirmed(engine: Engine, place: Place, options: SearchOptions) -> dict[int, int]:
     """Give the images that show what the one at a place shows, and the inliers of each."""
-    sketch = Sketch.of(engine.segments[place[0]], place[1])
+    (sketch,) = engine.sketches([place])
     signatures = sketch.signatures if sketch.signatures.shape[1] else None
     hits = searching.search(engine, Asked(sketch.words, signatures), options, threads=1)
     others = [hit.place for hit in hits if hit.place != place][: options.top - 1]
     seen = searching.verify(engine, sketch, others, options, threads=1).values()
-    return {engine.image_at(one.place): one.inliers for one in seen if one.trusted}
+    return {one.image: one.inliers for one in seen if one.trusted}
 
 
 # --- where they are kept ------------------------------------------------------------------------------------------------------

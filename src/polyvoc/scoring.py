@@ -6,10 +6,10 @@ machines give the same scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from polyvoc.segment import Segment, bases_of, with_planes
 from polyvoc.weighting import Statistics
 
 Array = npt.NDArray[Any]
-Map = Callable[..., Iterable[Any]]  # `map` over segments, or the like of a pool of threads or machines
 BURSTINESS: dict[Burstiness, int] = {
     "none": kinds.NONE, "best": kinds.BEST, "intra": kinds.INTRA, "inter": kinds.INTER, "both": kinds.BOTH
 }  # fmt: skip
@@ -37,6 +36,7 @@ class Query:
     words: npt.NDArray[np.int64]
     signatures: npt.NDArray[np.uint64] | None
     sizes: tuple[int, ...]
+    key: str = field(default_factory=lambda: uuid4().hex)  # tells it from others wherever it travels
 
     @classmethod
     def of(cls, words: Array, signatures: Array | None, sizes: tuple[int, ...], options: SearchOptions) -> Query:
@@ -286,25 +286,16 @@ def _vote_matches(segment: Segment, query: Query, weights: Weights, options: Sea
                          scores)  # fmt: skip
 
 
-def count_sets(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions, over: Map,
-               runs: Sequence[Runs | None] | None = None) -> npt.NDArray[np.int64]:  # fmt: skip
-    """Sum phase 1 over segments: features (or images) of every exact mask [Q, 2^K]; zeros for rules that do not ask."""
-    n_vocabularies = len(query.sizes)
-    counts = np.zeros((len(query.words), 1 << n_vocabularies), np.int64)
-    if not merging.needs_counts(options, n_vocabularies):
-        return counts
-    runs = runs or [None] * len(segments)
-    for part in over(lambda segment, found: count(segment, query, options, found), segments, runs):
-        counts += part
+def complete(counts: npt.NDArray[np.int64], query: Query, statistics: Statistics, options: SearchOptions) -> None:
+    """Put what phase 1 need not count into its sum over all segments [Q, 2^K]: the features in one list only."""
     if query.words.shape[2] > 1 or options.sets == "image":
-        return counts
+        return  # counted as well
     words = query.words[:, :, 0]
     lengths = np.where(words >= 0, statistics.occurrences[query.numbers[:, :, 0]], 0)
-    masks = np.arange(1 << n_vocabularies)
-    for k in range(n_vocabularies):  # those in one list only: its length, less all that it shares
+    masks = np.arange(counts.shape[1])
+    for k in range(len(query.sizes)):  # its length, less all that it shares
         shared = masks[(masks >> k & 1 == 1) & (masks != 1 << k)]
         counts[:, 1 << k] = lengths[:, k] - counts[:, shared].sum(axis=1)
-    return counts
 
 
 def weigh(query: Query, counts: npt.NDArray[np.int64], statistics: Statistics, options: SearchOptions) -> Weights:
@@ -341,18 +332,3 @@ def joint_evidence(query: Query, counts: npt.NDArray[np.int64],
     if options.hamming is not None:
         table[:, options.hamming + 1 :] = 0
     return np.array(held.groups) * (len(held.edges) + 1) + bins, table
-
-
-def votes(segments: list[Segment], query: Query, statistics: Statistics, options: SearchOptions,
-          over: Map) -> Iterable[npt.NDArray[np.float32]]:  # fmt: skip
-    """Score a query: both phases; gives the votes of each segment in turn."""
-    runs: list[Runs | None] = [None] * len(segments)
-    twice = merging.needs_counts(options, len(query.sizes)) or options.burstiness in ("inter", "both")
-    if twice and path_of(query, options) != "matches":
-        runs = list(over(lambda segment: find_runs(segment, query), segments))  # both phases want them: look up once
-    counts = count_sets(segments, query, statistics, options, over, runs)
-    weights = weigh(query, counts, statistics, options)
-    if options.burstiness in ("inter", "both"):
-        for part in over(lambda segment, found: total(segment, query, weights, options, found), segments, runs):
-            weights.totals[:] += part
-    return over(lambda segment, found: vote(segment, query, weights, options, found), segments, runs)

@@ -1,11 +1,12 @@
 """A query against a collection, from its words to the ranking: score, verify, expand, smooth, rank.
 
-Scores are arrays over all images, one per segment, from the first stage to the last; a later stage changes some of them.
+Only the best candidates are looked at, so only they are fetched from those who hold the segments. Whoever wants the scores
+of all images (smoothing, fusion, a measure of accuracy) gets arrays, one per segment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,15 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import expansion, geometry, witness
-from polyvoc.engine import Engine, Scores, threads_over
+from polyvoc import expansion, geometry, operations, witness
+from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
-from polyvoc.geometry import Sketch
+from polyvoc.geometry import Sketch, Verifications
+from polyvoc.operations import Place, Scored
 from polyvoc.records import Floats, Region, SearchOptions, inside
 from polyvoc.segment import with_planes
+from polyvoc.shards import Scores
 
 Array = npt.NDArray[Any]
-Place = tuple[int, int]  # segment, position
 
 PROOF = 5.0  # nats of inliers that double a score or so: it is multiplied by 1 + ln(1 + nats / PROOF)
 TRUSTED, LEAST = 20.0, 6  # nats and inliers from which a hit may speak for the query
@@ -42,7 +44,7 @@ class Asked:
     @classmethod
     def stored(cls, engine: Engine, place: Place, size: tuple[int, int], region: Region | None = None) -> Asked:
         """Ask with what is stored of an image, of some width and height, or of a region of it."""
-        sketch = Sketch.of(engine.segments[place[0]], place[1])
+        (sketch,) = engine.sketches([place])
         at = sketch.frames
         held = np.ones(len(at), bool) if region is None else inside(at.xy, region, size)
         signatures = sketch.signatures[held] if sketch.signatures.shape[1] else None
@@ -68,6 +70,7 @@ class Found:
     """An image that answers a query."""
 
     place: Place
+    image: int
     score: float
     inliers: int = 0  # matches that agree on one transform
     weight: float = 0.0  # what they say together, in nats
@@ -91,72 +94,116 @@ class _Search:
     asked: Asked
     options: SearchOptions
     threads: int | None
+    of_all: bool  # does anybody want the scores of all images?
+    every: list[Scores] = field(default_factory=list)  # if so, by words alone, one array per segment
     seen: dict[Place, Found] = field(default_factory=dict)  # verified so far
 
-    def scores(self, words: Array, signatures: Array | None) -> list[Scores]:
+    def best(self, words: Array, signatures: Array | None) -> list[Scored]:
+        """Score, and give the best by words alone: enough to verify and to fill the ranking; then all others seen before."""
         query = self.engine.query(words, signatures, self.options)
-        return self.engine.scores(query, self.options, self.threads)
+        depth = self.options.verify + len(self.seen) + self.options.top
+        if not self.of_all:
+            found = self.engine.best(query, self.options, self.threads, depth, tuple(self.seen))
+            return _united(found.ranked, found.also.values())
+        self.every = self.engine.scores(query, self.options, self.threads)
+        again = [Scored(place, one.image, float(self.every[place[0]][place[1]])) for place, one in self.seen.items()]
+        return _united(self.engine.ranked(self.every, depth), again)
 
-    def verified(self, scores: list[Scores]) -> list[Scores]:
-        """Verify the best candidates and raise the scores of all that were verified, now or before."""
-        places = [place for place, _ in self.engine.ranked(scores, self.options.verify)]
-        fresh = [place for place in places if place not in self.seen]
+    def verified(self, best: list[Scored]) -> list[Scored]:
+        """Verify the best candidates, and give all with the scores of those raised that were verified, now or before."""
+        candidates = [one.place for one in best[: self.options.verify] if one.score > 0]
+        fresh = [place for place in candidates if place not in self.seen]
         self.seen.update(verify(self.engine, self.asked.sketch, fresh, self.options, self.threads))
-        raised = [part.copy() for part in scores]
-        for (segment, position), found in self.seen.items():
-            raised[segment][position] *= 1 + np.log1p(found.weight / PROOF)
-        return raised
+        return [one._replace(score=self._raised(one)) if one.place in self.seen else one for one in best]
 
-    def expanded(self) -> list[Scores] | None:
+    def _raised(self, one: Scored) -> float:
+        return float(np.float32(one.score * (1 + np.log1p(self.seen[one.place].weight / PROOF))))
+
+    def expanded(self) -> list[Scored] | None:
         """Score again with what verified hits add to the query; None if there are none."""
         copy = COPY * len(self.asked.words)
         trusted = [found for found in self.seen.values() if found.trusted and found.inliers <= copy]
-        trusted.sort(key=lambda found: (-found.weight, self.engine.image_at(found.place)))
+        trusted.sort(key=lambda found: (-found.weight, found.image))
+        chosen = [found for found in trusted[: self.options.expand] if found.transform is not None]
         if not trusted:
             return None
-        hits = [(f.place, f.transform) for f in trusted[: self.options.expand]]
-        chosen = [(self.engine.segments[place[0]], place[1], moved) for place, moved in hits if moved is not None]
-        return self.scores(*expansion.expand(self.asked.sketch, chosen, self.options.expansion, self.table))
+        return self.best(*expansion.expand(self.asked.sketch, self._spoken(chosen), self.options.expansion))
 
-    @property
-    def table(self) -> Array:
-        return match_table(self.engine, self.options)
+    def _spoken(self, chosen: Sequence[Found]) -> list[expansion.Verified]:
+        """Give what hits have to say; for "hamming" also which of their features match the query's."""
+        sketches = self.engine.sketches([found.place for found in chosen])
+        table, pairs = match_table(self.engine, self.options), np.empty((0, 2), np.int64)
+        spoken = []
+        for found, sketch in zip(chosen, sketches, strict=True):
+            if self.options.expansion == "hamming":
+                pairs = self.engine.inliers(self.asked.sketch, found.place, table)
+            assert found.transform is not None
+            spoken.append((sketch, found.transform, pairs))
+        return spoken
+
+    def arrays(self, best: list[Scored]) -> list[Scores]:
+        """Give the scores of all images, one array per segment, with those of `best` in their places."""
+        scores = [part.copy() for part in self.every]
+        for (segment, position), _, value in best:
+            scores[segment][position] = value
+        return scores
+
+
+def _united(best: list[Scored], again: Iterable[Scored]) -> list[Scored]:
+    """Give the best, best first, and behind them those of the others that are not among them."""
+    held = {one.place for one in best}
+    return best + [one for one in again if one.place not in held]
 
 
 def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None,
            early: Callable[[list[Found]], None] | None = None) -> list[Found]:  # fmt: skip
     """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows."""
+    at_work = _begin(engine, asked, options, threads, of_all=False)
 
-    def ranked(scores: Sequence[Scores], seen: dict[Place, Found]) -> list[Found]:
-        best = engine.ranked(scores, options.top)
-        return [replace(seen.get(place, Found(place, 0.0)), score=value) for place, value in best]
+    def ranked(best: list[Scored], seen: dict[Place, Found]) -> list[Found]:
+        found = operations.ranked((one for one in best if one.score > 0), options.top)
+        return [replace(seen.get(one.place, Found(*one)), score=one.score) for one in found]
 
-    return ranked(*score(engine, asked, options, threads, None if early is None else lambda first: early(ranked(first, {}))))
+    best = _run(at_work, None if early is None else lambda first: early(ranked(first, {})))
+    if at_work.of_all:
+        best = engine.ranked(_finished(at_work, best), options.top)
+    return ranked(best, at_work.seen)
 
 
 def score(engine: Engine, asked: Asked, options: SearchOptions,
-          threads: int | None = None,
-          early: Callable[[list[Scores]], None] | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
-    """Give the final scores of all images, one array per segment, and what was verified on the way.
+          threads: int | None = None) -> tuple[list[Scores], dict[Place, Found]]:  # fmt: skip
+    """Give the final scores of all images, one array per segment, and what was verified on the way."""
+    at_work = _begin(engine, asked, options, threads, of_all=True)
+    return _finished(at_work, _run(at_work, None)), at_work.seen
 
-    `early` is told the scores by words alone before any image is verified, if any will be; it should leave them as they are.
-    """
+
+def _begin(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None, of_all: bool) -> _Search:
     if options.smooth and engine.neighbours is None:
         raise OptionError("smooth needs the neighbours of every image; find them: polyvoc link")
-    options = engine.settled(options)
-    at_work = _Search(engine, asked, options, threads)
-    scores = at_work.scores(asked.words, asked.signatures)
-    if options.verify:
-        if early is not None:
-            early(scores)
-        first = at_work.verified(scores)
-        again = at_work.expanded() if options.expansion != "none" else None
-        scores = first if again is None else at_work.verified(again)
+    return _Search(engine, asked, engine.settled(options), threads, of_all or options.smooth > 0 or options.fuse)
+
+
+def _run(at_work: _Search, early: Callable[[list[Scored]], None] | None) -> list[Scored]:
+    """Score, verify and expand; gives the best images, and whatever was verified."""
+    best = at_work.best(at_work.asked.words, at_work.asked.signatures)
+    if not at_work.options.verify:
+        return best
+    if early is not None:
+        early(best)
+    first = at_work.verified(best)
+    again = at_work.expanded() if at_work.options.expansion != "none" else None
+    return first if again is None else at_work.verified(again)
+
+
+def _finished(at_work: _Search, best: list[Scored]) -> list[Scores]:
+    """Give the scores of all images after what concerns all of them: smoothing and fusion."""
+    engine, options = at_work.engine, at_work.options
+    scores = at_work.arrays(best)
     if options.smooth and engine.neighbours is not None:
-        scores = engine.neighbours.smoothed(scores, options.smooth)
+        scores = engine.neighbours.smoothed(engine.standing(at_work.threads), scores, options.smooth)
     if options.fuse:
-        scores = witness.fused(engine, scores, asked.vector, threads)
-    return scores, at_work.seen
+        scores = witness.fused(engine, scores, at_work.asked.vector, at_work.threads)
+    return scores
 
 
 def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: SearchOptions,
@@ -171,16 +218,20 @@ def verify(engine: Engine, query: Sketch, places: Sequence[Place], options: Sear
         by_segment.setdefault(segment, []).append(position)
     chunks = [(s, held[i : i + CHUNK]) for s, held in by_segment.items() for i in range(0, len(held), CHUNK)]
 
-    def of_chunk(chunk: tuple[int, list[int]]) -> dict[Place, Found]:
-        number, positions = chunk
-        found = geometry.verify_images(query, engine.segments[number], np.array(positions), table)
-        return {
-            (number, position): Found((number, position), 0.0, int(count), float(weight), transform if count else None)
-            for position, count, weight, transform in zip(positions, found.counts, found.weights, found.transforms, strict=True)
-        }
+    told = engine.shards.at(operations.verify, chunks, query, table, threads=threads)
+    seen = {}
+    for (number, positions), part in zip(chunks, told, strict=True):
+        if part is not None:  # else its machine does not answer: it stays where its words put it
+            seen.update(_seen(number, positions, *part))
+    return seen
 
-    with threads_over(chunks, threads) as over:
-        return {place: one for part in over(of_chunk, chunks) for place, one in part.items()}
+
+def _seen(number: int, positions: Sequence[int], ids: Sequence[int], found: Verifications) -> dict[Place, Found]:
+    rows = zip(positions, ids, found.counts, found.weights, found.transforms, strict=True)
+    return {
+        (number, position): Found((number, position), image, 0.0, int(count), float(weight), transform if count else None)
+        for position, image, count, weight, transform in rows
+    }
 
 
 def match_table(engine: Engine, options: SearchOptions) -> Array:

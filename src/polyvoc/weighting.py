@@ -36,6 +36,15 @@ class Statistics:
             documents=sum((segment.documents() for segment in segments), zeros),
         )
 
+    def __add__(self, other: Statistics) -> Statistics:
+        """Sum over two parts of a collection."""
+        return Statistics(
+            n_images=self.n_images + other.n_images,
+            sizes=self.sizes,
+            occurrences=self.occurrences + other.occurrences,
+            documents=self.documents + other.documents,
+        )
+
 
 def idf_squared(statistics: Statistics, idf: Idf) -> npt.NDArray[np.float64]:
     """Give the squared inverse document frequency of each word [W]; 0 for words nobody has.

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from polyvoc import fusion
 from polyvoc.catalogue import Catalogue
 from polyvoc.embedding import Embedder
-from polyvoc.engine import Engine, Scores, threads_over
+from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.kernels import cosines
 from polyvoc.records import Floats
-from polyvoc.segment import Segment
+from polyvoc.shards import Held, Scores
 
 CANDIDATES = 1000  # best images of each witness that are weighed by both
 FACT = "embedding"
@@ -102,7 +102,7 @@ def fused(engine: Engine, scores: Sequence[Scores], vector: Floats | None, threa
     """
     if vector is None:
         raise OptionError(NO_PIXELS)
-    live = [segment.live_positions() for segment in engine.segments]
+    live = [part.live for part in engine.standing(threads)]
     words = np.maximum(_join([part[positions] for part, positions in zip(scores, live, strict=True)]), 0)
     near = _join([part[positions] for part, positions in zip(nearness(engine, vector, threads), live, strict=True)])
     chosen = np.flatnonzero(_best(words) | _best(near))
@@ -116,20 +116,24 @@ def fused(engine: Engine, scores: Sequence[Scores], vector: Floats | None, threa
 def nearness(engine: Engine, vector: Floats, threads: int | None = None) -> list[npt.NDArray[np.float64]]:
     """Score every image by its vector, one array per segment: 0 where it has none."""
     scaled = np.ascontiguousarray(vector, np.float32) * cosines.SCALE
+    parts = engine.shards.each(near, scaled, threads=threads)
+    return [
+        np.zeros(known.n_images) if part is None else fusion.nearness(part)
+        for part, known in zip(parts, engine.shards.census, strict=True)
+    ]
 
-    def of_segment(segment: Segment) -> npt.NDArray[np.float64]:
-        rows = segment.embeddings
-        if rows is None:
-            return np.zeros(segment.n_images)
-        if rows.shape != (segment.n_images, len(vector)) or rows.dtype != np.float16:
-            raise DamagedError(f"vectors {rows.dtype}{list(rows.shape)} do not compare with one of {len(vector)} numbers; "
-                               "run 'polyvoc check'")  # fmt: skip
-        found = np.empty(len(rows), np.float32)
-        cosines.products(rows.view(np.uint16), scaled, found)
-        return fusion.nearness(found)
 
-    with threads_over(engine.segments, threads) as over:
-        return list(over(of_segment, engine.segments))
+def near(held: Held, scaled: Floats) -> Floats | None:
+    """Give the cosine of a vector with that of every image of a segment [n]; None if nobody has one."""
+    rows = held.segment.embeddings
+    if rows is None:
+        return None
+    if rows.shape != (held.segment.n_images, len(scaled)) or rows.dtype != np.float16:
+        raise DamagedError(f"vectors {rows.dtype}{list(rows.shape)} do not compare with one of {len(scaled)} numbers; "
+                           "run 'polyvoc check'")  # fmt: skip
+    found = np.empty(len(rows), np.float32)
+    cosines.products(rows.view(np.uint16), scaled, found)
+    return found
 
 
 def _best(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import scoring
 from polyvoc.lab import paper
 from polyvoc.lab.cache import digest
 from polyvoc.lab.cells import (
@@ -83,7 +82,7 @@ def sampled_ratios(bench: Bench) -> list[float]:
     found: list[npt.NDArray[np.float64]] = []
     for question in range(0, len(bench.dataset.questions), -(-len(bench.dataset.questions) // ASKED)):
         query = bench.engine.query(bench.words[bench.rows(question)], None, options)
-        counts = scoring.count_sets(bench.engine.segments, query, bench.engine.statistics, options, map)
+        counts = bench.engine.counts(query, options, threads=1)
         found.append(counts[:, 3] / np.maximum(counts[:, 1:].sum(axis=1), 1))
     return [round(float(ratio), 5) for ratio in np.concatenate(found)]
 

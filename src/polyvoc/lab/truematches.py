@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import geometry, scoring
+from polyvoc import geometry
 from polyvoc.errors import OptionError
 from polyvoc.geometry import Sketch
 from polyvoc.index import Index
@@ -245,11 +245,11 @@ def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place]
     engine = index.engine
     query = read_sketch(index, place)
     options = replace(index.default_options, top=sampling.candidates + 1)
-    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)
+    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options).ranked
     table = geometry.default_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
     confirmed: list[Place] = []
     doubtful: list[Place] = []
-    for hit in [(segment, position) for segment, position, _ in hits if (segment, position) != place][: sampling.candidates]:
+    for hit in [one.place for one in hits if one.place != place][: sampling.candidates]:
         inliers = geometry.inlier_pairs(query, engine.segments[hit[0]], hit[1], table)
         if len(inliers) >= min(sampling.inliers, DOUBTFUL):
             bits = _nearest(query, read_sketch(index, hit), *inliers.T)
@@ -295,7 +295,7 @@ def set_counts(index: Index, query: Sketch) -> Counts:
     """
     engine, options = index.engine, SearchOptions(merge="bayes")
     asked = engine.query(query.words.astype(np.int64), None, options)
-    counts = scoring.count_sets(engine.segments, asked, engine.statistics, options, map)
+    counts = engine.counts(asked, options, threads=1)
     n_vocabularies = len(engine.sizes)
     own, _, shared = sharing(query, query, range(n_vocabularies))
     masks = shared @ (1 << np.arange(n_vocabularies))
