@@ -68,7 +68,7 @@ def test_an_early_answer_changes_nothing(index: Index, photographs: Path, preset
 def test_answers_as_json(index: Index) -> None:
     answer = answers.ask(index, Question(2, (10, 10, 300, 250)), index.default_options)
     values = json.loads(json.dumps(answer.as_dict()))
-    assert list(values) == ["query", "region", "options", "hits", "seconds"]
+    assert list(values) == ["query", "region", "options", "hits", "complete", "missing", "seconds"]
     assert values["region"] == [10, 10, 300, 250]
     assert values["hits"] == json.loads(json.dumps([asdict(hit) for hit in answer.hits]))
     assert answers.ask(index, Question(2), index.default_options).as_dict()["region"] is None

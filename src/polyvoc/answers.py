@@ -15,7 +15,7 @@ from polyvoc import images, page
 from polyvoc.errors import ImageError
 from polyvoc.evidence import plain_options
 from polyvoc.index import Index, Photograph
-from polyvoc.records import Features, Floats, Hit, Region, SearchOptions
+from polyvoc.records import ClusterOptions, Features, Floats, Hits, Region, SearchOptions, Spans
 
 THUMBNAIL = 320  # pixels of the long side
 
@@ -26,9 +26,14 @@ class Answer:
 
     query: str
     options: SearchOptions
-    hits: Sequence[Hit]
+    hits: Hits
     seconds: dict[str, float]  # by stage, in their order
     region: Region | None = None  # of the photograph, if only a part of it asked
+
+    @property
+    def missing(self) -> Spans:
+        """Give the ids of images that could not be asked, because their machines do not answer."""
+        return self.hits.missing
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -36,7 +41,8 @@ class Answer:
         seconds = {stage: round(value, 6) for stage, value in self.seconds.items()}
         region = None if self.region is None else list(self.region)
         options = plain_options(self.options)
-        return {"query": self.query, "region": region, "options": options, "hits": hits, "seconds": seconds}
+        found = {"hits": hits, "complete": self.hits.complete, "missing": [list(span) for span in self.missing]}
+        return {"query": self.query, "region": region, "options": options, **found, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,11 @@ class Failure:
         return asdict(self)
 
 
-def open_index(path: Path) -> tuple[Index, float]:
+def open_index(path: Path, cluster: ClusterOptions | None = None) -> tuple[Index, float]:
     """Open an index, its vocabularies too; gives the seconds which that took."""
     seconds: dict[str, float] = {}
     with clock(seconds, "open"):
-        index = Index.open(path)
+        index = Index.open(path, ray=cluster)
         _ = index.home.quantiser
     return index, seconds["open"]
 
@@ -91,7 +97,7 @@ def ask(index: Index, question: Question, options: SearchOptions, threads: int |
     asked = index.asked(question.photograph, options, region, partial(clock, seconds), question.embed)
     started = time.perf_counter()
 
-    def tell(hits: list[Hit]) -> None:
+    def tell(hits: Hits) -> None:
         assert early is not None
         early(Answer(name, options, hits, {**seconds, "score": time.perf_counter() - started}, region))
 

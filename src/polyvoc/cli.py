@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Shipped
-from polyvoc.records import FeatureOptions, Region, SearchOptions, TrainOptions
+from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped
+from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions, TrainOptions
 from polyvoc.web import command
 
 # Whatever loads OpenCV, numba or the vocabularies is imported inside the commands: `polyvoc --help` should be quick.
@@ -228,6 +228,7 @@ def search_command(  # noqa: PLR0913, PLR0917
     fast: Annotated[bool, typer.Option("--fast", help="Rank by scores alone, without looking at arrangements.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Let verified hits ask along: takes about twice as long.")] = False,
     threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use; all unless given.")] = None,
+    ray: Ray = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures.")] = None,
     timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each stage.")] = False,
@@ -243,7 +244,7 @@ def search_command(  # noqa: PLR0913, PLR0917
         raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
     if region is not None and len(queries) > 1:
         raise OptionError(f"--region is part of one photograph, not of {len(queries)}; search with one at a time")
-    opened, seconds = answers.open_index(index)
+    opened, seconds = answers.open_index(index, None if ray is None else ClusterOptions(ray))
     options = replace(opened.preset("fast" if fast else "best" if best else "default"), **chosen)
 
     def ask(question: Question) -> Answer:

@@ -30,6 +30,10 @@ Shipped = Annotated[
 Own = Annotated[
     list[Path] | None, typer.Option("--vocabulary", metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS|local", help="Spread the work over a Ray cluster: its address, auto, or local."),
+]
 DEFAULT_INDEX = Path("photos.polyvoc")
 
 RECEIVER = "chosen"  # the parameter of a command that gets the flags: {name of the field: value}
@@ -54,6 +58,7 @@ SEARCH_TEXTS = {
     "expand": "Verified hits that ask along, at most.",
     "smooth": "Weight of an image's verified neighbours in its score; needs 'polyvoc link'.",
     "fuse": "Hear the global embedding, too, of an index made with --embedding.",
+    "whole": "Of an index on a cluster: rather fail than answer without the images of machines that are down.",
 }
 FEATURE_TEXTS = {
     "long_side": "Larger photographs are reduced to this many pixels on their long side.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,25 @@ from polyvoc.vocabulary import Vocabulary, bits_of
 from polyvoc.witness import Embedding
 
 SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
+
+
+class Part(NamedTuple):
+    """A segment of a commit."""
+
+    segment: int  # its number in the catalogue
+    n_images: int
+    n_features: int
+    deleted: Sequence[int]  # positions
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a commit refers to."""
+
+    sizes: tuple[int, ...]  # of the vocabularies
+    parts: tuple[Part, ...]
+    norms: Path | None  # file with those of all images, if they are of this commit
+    graph: neighbourhood.Record | None
 
 
 @dataclass(frozen=True)
@@ -59,21 +78,34 @@ class Home:
         if "catalogue" in vars(self):
             self.catalogue.close()
 
+    def read_layout(self) -> Layout:
+        """Give what the last commit refers to."""
+        with self.catalogue.snapshot():
+            numbers = self.catalogue.segments()
+            rows = [(number, self.catalogue.segment(number), self.catalogue.deleted(number)) for number in numbers]
+            norms = self.catalogue.fact(NORMS)
+            current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
+            return Layout(
+                sizes=tuple(self.catalogue.fact("sizes")),
+                parts=tuple(Part(number, row.n_images, row.n_features, gone) for number, row, gone in rows if row is not None),
+                norms=self.norms_file(norms["commit"]) if current else None,
+                graph=self.read_graph(),
+            )
+
     def read_engine(self, linked: bool = True) -> Engine:
         """Map the segments of the last commit, and their graph unless it does not matter."""
-        with self.catalogue.snapshot():
-            sizes = tuple(self.catalogue.fact("sizes"))
-            numbers = self.catalogue.segments()
-            deleted = {number: self.catalogue.deleted(number) for number in numbers}
-            norms, graph = self.catalogue.fact(NORMS), self.read_graph() if linked else None
-            current = norms is not None and norms["commit"] == self.catalogue.fact("commit")
-        segments = [self.read_segment(number, sizes, deleted[number]) for number in numbers]
+        layout = self.read_layout()
+        segments = [self.read_segment(part.segment, layout.sizes, part.deleted) for part in layout.parts]
         try:
-            known = self._read_norms(norms, segments) if current else None
-            pairs = None if graph is None else graph.read(self.neighbours_file(graph.commit))
-            return Engine(segments, sizes, known, None if pairs is None else Neighbourhood(pairs))
+            known = None if layout.norms is None else _read_norms(layout.norms, segments)
+            return Engine(segments, layout.sizes, known, self.read_neighbours(layout) if linked else None)
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{self.path / SEGMENTS}: arrays contradict each other; run 'polyvoc check'") from None
+
+    def read_neighbours(self, layout: Layout) -> Neighbourhood | None:
+        """Map the graph of neighbours, if there is one."""
+        graph = layout.graph
+        return None if graph is None else Neighbourhood(graph.read(self.neighbours_file(graph.commit)))
 
     def read_graph(self) -> neighbourhood.Record | None:
         """Give what is known of the graph of neighbours, if there is one."""
@@ -97,11 +129,6 @@ class Home:
         if not all(isinstance(position, int) and 0 <= position < segment.n_images for position in deleted):
             raise DamagedError(f"{self.catalogue.path}: segment {number} has no such images to delete; run 'polyvoc check'")
         return segment.without(deleted)
-
-    def _read_norms(self, norms: dict[str, Any], segments: list[Segment]) -> list[Scores]:
-        counts = [segment.n_images for segment in segments]
-        values = storage.map_array(self.norms_file(norms["commit"]), np.float32, (sum(counts),))
-        return np.split(values, np.cumsum(counts)[:-1]) if counts else []
 
     def segment_folder(self, number: int) -> Path:
         """Give the folder of a segment."""
@@ -159,3 +186,9 @@ class Home:
     def embedder(self) -> Embedder:
         """Load the model of the global embedding, once."""
         return witness.model_of(self.catalogue, self.embedding)
+
+
+def _read_norms(path: Path, segments: Sequence[Segment]) -> list[Scores]:
+    counts = [segment.n_images for segment in segments]
+    values = storage.map_array(path, np.float32, (sum(counts),))
+    return np.split(values, np.cumsum(counts)[:-1]) if counts else []

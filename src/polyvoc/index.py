@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,14 @@ from polyvoc.geometry import Frames
 from polyvoc.home import Home
 from polyvoc.operations import Place
 from polyvoc.presets import Preset
-from polyvoc.records import Evidence, Explanation, Features, Floats, Hit, Region, SearchOptions
+from polyvoc.records import ClusterOptions, Evidence, Explanation, Features, Floats, Hit, Hits, Region, SearchOptions
 from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES
 from polyvoc.shards import Scores
 from polyvoc.witness import Embedding
+
+if TYPE_CHECKING:
+    from polyvoc.cluster.fleet import Fleet
 
 Array = npt.NDArray[Any]
 # A path, the bytes of a file, features made elsewhere, or the id of an image of the collection.
@@ -53,11 +56,22 @@ class Index:
         self._home = home
         self._line = line  # of term 2, if the index was calibrated
         self._evidence = evidence  # for `likelihood`, likewise
+        self._fleet: Fleet | None = None  # that holds the segments, if a cluster does
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], embedding: Embedding | None = None) -> Index:
-        """Open an index on the disk; to `fuse` with a model that is no file, or that has moved, give it as `embedding`."""
-        return cls._read(Home(Path(path), embedding))
+    def open(cls, path: str | os.PathLike[str], embedding: Embedding | None = None,
+             ray: str | ClusterOptions | None = None) -> Index:  # fmt: skip
+        """Open an index on the disk; to `fuse` with a model that is no file, or that has moved, give it as `embedding`.
+
+        With `ray`, the address of a Ray cluster or more about it, the machines of the cluster hold the segments.
+        """
+        home, fleet = Home(Path(path), embedding), None
+        _ = home.catalogue  # what is no index is refused before a cluster is asked
+        if ray is not None:
+            from polyvoc.cluster.fleet import Fleet
+
+            fleet = Fleet(ray if isinstance(ray, ClusterOptions) else ClusterOptions(ray))
+        return cls._read(home, fleet)
 
     def reopened(self) -> Index:
         """Give the index as of its last commit: this very one if that is its own. What is loaded of vocabularies is kept.
@@ -65,15 +79,17 @@ class Index:
         If another index was made at its path meanwhile, that one is opened.
         """
         if self.home.identity != self.identity:
-            return self.open(self.home.path, self.home.embedding)
-        return self if self.home.catalogue.fact("commit") == self.commit else self._read(self.home.again())
+            return self.open(self.home.path, self.home.embedding, None if self._fleet is None else self._fleet.options)
+        return self if self.home.catalogue.fact("commit") == self.commit else self._read(self.home.again(), self._fleet)
 
     @classmethod
-    def _read(cls, home: Home) -> Index:
+    def _read(cls, home: Home, fleet: Fleet | None) -> Index:
         for _ in range(ATTEMPTS):
             commit = home.catalogue.fact("commit")
             try:
-                return cls(home.read_engine(), home, commit, home.read_line(), home.read_evidence())
+                index = cls(_read_engine(home, fleet), home, commit, home.read_line(), home.read_evidence())
+                index._fleet = fleet
+                return index
             except DamagedError:  # merged away by a writer since the catalogue was read?
                 if home.catalogue.fact("commit") == commit:
                     raise
@@ -103,7 +119,7 @@ class Index:
     # -- photographs
 
     def search(self, photograph: Photograph, top: int | None = None, options: SearchOptions | None = None,
-               threads: int | None = None, region: Region | None = None) -> list[Hit]:  # fmt: skip
+               threads: int | None = None, region: Region | None = None) -> Hits:  # fmt: skip
         """Find the photographs that show the same thing, best first; with a region, what is within it.
 
         An image of the collection, given by its id, is found itself as well.
@@ -112,7 +128,7 @@ class Index:
         return self.find(self.asked(photograph, options, region), options, threads)
 
     def search_words(self, words: Array, signatures: Array | None, options: SearchOptions, threads: int | None = None,
-                     features: Features | None = None, vector: Floats | None = None) -> list[Hit]:  # fmt: skip
+                     features: Features | None = None, vector: Floats | None = None) -> Hits:  # fmt: skip
         """Find images by a query's words, best first.
 
         To verify hits it takes the features, too: they say where the words lie; to `fuse`, the query's vector.
@@ -122,17 +138,20 @@ class Index:
         return self.find(Asked(words, signatures, frames_of(features), vector, _whole(features)), options, threads)
 
     def find(self, asked: Asked, options: SearchOptions, threads: int | None = None,
-             early: Callable[[list[Hit]], None] | None = None) -> list[Hit]:  # fmt: skip
+             early: Callable[[Hits], None] | None = None) -> Hits:  # fmt: skip
         """Find images by a query, best first. Images that were removed since this index was opened are left out.
 
         `early` is told the hits by words alone, if verification follows: for those who would rather not wait.
         """
+        engine = self.engine.attempt(options.whole)
 
-        def hits(found: list[Found]) -> list[Hit]:
-            return [hit for one in found if (hit := self._hit(one, asked)) is not None]
+        def hits(found: list[Found]) -> Hits:
+            missing = engine.shards.missing  # perhaps since a later stage: what is half asked is left out
+            told = (self._hit(one, asked) for one in found if one.place[0] not in missing)
+            return Hits((hit for hit in told if hit is not None), engine.shards.missing_ids)
 
         first = None if early is None else lambda found: early(hits(found))
-        return hits(searching.search(self.engine, asked, options, threads, first))
+        return hits(searching.search(engine, asked, options, threads, first))
 
     def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None,
                 region: Region | None = None) -> Explanation:  # fmt: skip
@@ -270,10 +289,18 @@ class Index:
     def _find(self, image: int) -> Place:
         if isinstance(image, bool):  # which Python calls a number
             raise OptionError(f"{image} is not the id of an image; give a number")
-        place = self.engine.find(image)
+        place = self.engine.attempt().find(image)
         if place is None:
             raise OptionError(f"image {image} is not in the index")
         return place
+
+
+def _read_engine(home: Home, fleet: Fleet | None) -> Engine:
+    if fleet is None:
+        return home.read_engine()
+    from polyvoc.cluster.serving import open_engine
+
+    return open_engine(home, fleet)
 
 
 def frames_of(features: Features) -> Frames:

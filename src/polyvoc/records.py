@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -158,6 +158,7 @@ class SearchOptions:
     expand: int = 5  # verified hits that do, at most
     smooth: float = 0.0  # weight of an image's verified neighbours in its score: of an index that was linked
     fuse: bool = False  # hear the global embedding, too, of an index that was made with one
+    whole: bool = False  # of an index on a cluster: rather fail than answer without the images of machines that are down
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense, naming the choices."""
@@ -232,6 +233,40 @@ class Explanation:
     feature_xy: Floats  # [m, 2]
     inlier: npt.NDArray[np.bool_]  # [m] does it agree with the arrangement of the others?
     transform: npt.NDArray[np.float64] | None  # [2, 3] places of the query to places of the photograph; None: no arrangement
+
+
+Spans = tuple[tuple[int, int], ...]  # ranges of image ids, both ends included
+
+
+class Hits(list[Hit]):
+    """What a search found, best first; and which images could not be asked because their machines do not answer."""
+
+    def __init__(self, hits: Iterable[Hit] = (), missing: Spans = ()) -> None:
+        """Take hits, and the ids of the images that are missing."""
+        super().__init__(hits)
+        self.missing = missing
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether every image of the collection was asked."""
+        return not self.missing
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where on a cluster an index is held."""
+
+    address: str = "auto"  # of a Ray cluster; "auto": the one that runs here; "local": one of this machine alone
+    shards: int = 0  # parts that the segments are spread over, each held by a process; 0: one per core
+    replicas: int = 1  # processes that hold the same part
+    patience: float = 10.0  # seconds that a question waits for a part
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _require(bool(self.address), "address", self.address, "that of a Ray cluster, auto or local")
+        _require(self.shards >= 0, "shards", self.shards, "0 or more")
+        _require(self.replicas >= 1, "replicas", self.replicas, "at least 1")
+        _require(0 < self.patience < math.inf, "patience", self.patience, "positive")
 
 
 @dataclass(frozen=True)

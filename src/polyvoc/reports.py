@@ -68,6 +68,9 @@ def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
             write(f"{rank:>4}  {hit.score:8.4f} ", linked(hit.path))
         if not answer.hits:
             talk("nothing in the index shows the same thing")
+        if not answer.hits.complete:
+            count = sum(last - first + 1 for first, last in answer.missing)
+            talk(f"incomplete: {count:,} images are on machines that do not answer now (--whole waits for them)")
         if timings:
             talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from polyvoc import scoring, weighting
 from polyvoc.errors import OptionError
-from polyvoc.records import Idf, SearchOptions
+from polyvoc.records import Idf, SearchOptions, Spans
 from polyvoc.scoring import Query, Runs
 from polyvoc.segment import Segment
 from polyvoc.weighting import Statistics
@@ -128,6 +128,10 @@ class Shards(Protocol):
     def missing(self) -> Sequence[int]:
         """Give the segments that did not answer since this attempt began, in order."""
 
+    @property
+    def missing_ids(self) -> Spans:
+        """Give the ids of the images in those segments."""
+
     def attempt(self, whole: bool) -> Shards:
         """Give the same shards with a clean slate for what is missing; `whole`: raise ClusterError rather than miss any."""
 
@@ -145,6 +149,7 @@ class LocalShards:
     """Segments of this process, mapped or in memory, asked by threads."""
 
     missing: Sequence[int] = ()
+    missing_ids: Spans = ()
 
     def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...], norms: Sequence[Scores] | None = None) -> None:
         """Hold segments; the norms of the default options if they are known."""

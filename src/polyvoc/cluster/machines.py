@@ -12,6 +12,7 @@ from typing import Any
 
 from polyvoc.errors import ClusterError, OptionError
 
+CALLS = 16  # that one actor works on at a time
 LOCAL = "local"  # a cluster of this machine alone, which ends with the program
 _lock = threading.Lock()
 # Ray would ask the internet whether it may count its users, and warn of what the next version does with graphics cards.
@@ -52,4 +53,22 @@ def disconnect() -> None:
 
 def count_cores(ray: Any) -> int:
     """Count the cores that the machines of a cluster offer, at least 1."""
-    return max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    return max(int(sum(cores(ray).values())), 1)
+
+
+def cores(ray: Any) -> dict[str, float]:
+    """Give the cores that each machine of a cluster offers, by the machine's id."""
+    return {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
+
+
+def start(ray: Any, kind: type, machine: str, *arguments: Any) -> Any:
+    """Start an actor on a machine, or elsewhere if that one goes; restarted whenever it dies, without its calls."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # No cores are reserved: like a database it stays for long and works in bursts.
+    settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "max_concurrency": CALLS}
+    return (
+        ray.remote(kind)
+        .options(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=True))
+        .remote(*arguments)
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from polyvoc import console
 from polyvoc.errors import OptionError
 from polyvoc.flags import DEFAULT_INDEX
+from polyvoc.records import ClusterOptions
 from polyvoc.web.settings import Settings, is_local
 
 app = typer.Typer()
@@ -24,6 +26,10 @@ def _access(metavar: str | None, text: str, *names: str) -> Any:
 
 def _limit(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=text, rich_help_panel="Limits")
+
+
+def _cluster(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Many machines")
 
 
 IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.")]
@@ -46,6 +52,10 @@ def serve_command(  # noqa: PLR0913, PLR0917
     queue: Annotated[int, _limit("NUMBER", "Requests that may wait for them.")] = 32,
     max_upload: Annotated[int, _limit("MB", "Megabytes of a request; eight times that for several photographs.")] = 32,
     max_pixels: Annotated[int, _limit("MP", "Million pixels of a photograph.")] = 100,
+    ray: Annotated[str | None, _cluster("ADDRESS|local", "A Ray cluster holds the index: its address, auto, or local.")] = None,
+    shards: Annotated[int, _cluster("NUMBER", "Parts that the index is spread over; 0: one per core of the cluster.")] = 0,
+    replicas: Annotated[int, _cluster("NUMBER", "Processes that hold the same part.")] = 1,
+    patience: Annotated[float, _cluster("SECONDS", "How long a search waits for a part.")] = 10.0,
 ) -> None:
     """Open a page, and an HTTP interface, to search an index by dropping a photograph."""
     names = tuple(allow_host or ())
@@ -54,7 +64,9 @@ def serve_command(  # noqa: PLR0913, PLR0917
     made_up = secrets.token_urlsafe(24) if guarded and given is None and sys.stderr.isatty() else None
     limits = {"workers": workers, "queue": queue, "max_upload": max_upload, "max_pixels": max_pixels}
     origins = tuple(cors or ())
+    held = None if ray is None else ClusterOptions(ray, shards, replicas, patience)
     settings = Settings(index, host, port, write, photos, private, given or made_up, names, origins, originals, **limits)
+    settings = replace(settings, cluster=held)
 
     def ready(address: str) -> None:
         link = address if made_up is None else f"{address}#token={made_up}"

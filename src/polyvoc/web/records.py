@@ -34,6 +34,8 @@ class Answer(BaseModel):
     region: tuple[float, float, float, float] | None
     options: dict[str, Any]
     hits: list[Hit]
+    complete: bool  # was every photograph of the collection asked?
+    missing: list[tuple[int, int]]  # if not: ranges of ids, both ends included; their machines do not answer now
     seconds: dict[str, float]
 
 

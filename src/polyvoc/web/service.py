@@ -60,7 +60,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Open the index and load its vocabularies; start the processes that decode."""
         self.settings = settings
-        self._index, _ = answers.open_index(settings.index)
+        self._index, _ = answers.open_index(settings.index, settings.cluster)
         self._looked = time.monotonic()
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from polyvoc.errors import OptionError
+from polyvoc.records import ClusterOptions
 
 MEGA = 1_000_000
 
@@ -32,6 +33,7 @@ class Settings:
     max_upload: int = 32  # megabytes of a request
     max_pixels: int = 100  # million, of a photograph that is sent
     decode_seconds: float = 10.0
+    cluster: ClusterOptions | None = None  # whose machines hold the index
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense, and doors left open by mistake."""

@@ -3,6 +3,7 @@
 import { stream } from "./api.js";
 import { ApiError } from "./failure.js";
 import { TOP, searchPart } from "./options.js";
+import { count } from "./words.js";
 
 const KEPT = 16;
 const FRESH = 5 * 60 * 1000; // ms; the collection may change
@@ -23,6 +24,8 @@ const FRESH = 5 * 60 * 1000; // ms; the collection may change
  * @property {number[] | null} region
  * @property {Record<string, any>} options
  * @property {Hit[]} hits
+ * @property {boolean} complete were all photographs asked?
+ * @property {number[][]} missing ranges of ids of those that were not, since their machines do not answer
  * @property {Record<string, number>} seconds by stage
  */
 
@@ -50,7 +53,7 @@ export async function ask(about, params, { signal, onScored }) {
     },
   });
   if (!answer) throw new ApiError("The answer broke off; try again.", 0);
-  keepAnswer(asked.toString(), answer);
+  if (answer.complete) keepAnswer(asked.toString(), answer);
   return answer;
 }
 
@@ -58,6 +61,13 @@ export async function ask(about, params, { signal, onScored }) {
 export function keptAnswer(about, params) {
   const entry = kept.get(parameters(about, params).toString());
   return entry && Date.now() - entry.when < FRESH ? entry.answer : null;
+}
+
+/** What is to be said of photographs that were not asked. @param {Answer} answer */
+export function lacking(answer) {
+  if (answer.complete) return "";
+  const images = answer.missing.reduce((sum, [first, last]) => sum + last - first + 1, 0);
+  return ` · ${count(images, "photograph")} not asked: their machines do not answer now`;
 }
 
 /** How long a search took, all stages together. @param {Answer} answer */

@@ -1,6 +1,6 @@
 // What does another rule change? Two rankings of one photograph side by side, with a line for every image in both.
 
-import { ask, secondsOf } from "./answers.js";
+import { ask, lacking, secondsOf } from "./answers.js";
 import { button, el, heading, linkButton, svg } from "./elements.js";
 import { announce, tellError } from "./messages.js";
 import { rulesPart } from "./options.js";
@@ -137,7 +137,7 @@ class CompareView {
     try {
       const answer = await ask(this.about, this.parameters(side), { signal });
       this.hits[side] = answer.hits;
-      this.states[side].textContent = `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}`;
+      this.states[side].textContent = `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}${lacking(answer)}`;
       this.show();
     } catch (error) {
       if (error.name === "AbortError") return;

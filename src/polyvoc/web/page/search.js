@@ -1,6 +1,6 @@
 // What shows the same as this photograph? The query with its region and rules on one side, the ranking on the other.
 
-import { ask, secondsOf } from "./answers.js";
+import { ask, lacking, secondsOf } from "./answers.js";
 import { button, el, heading, icon, linkButton } from "./elements.js";
 import { askWith, chooser } from "./intake.js";
 import { announce, tellError } from "./messages.js";
@@ -225,6 +225,7 @@ class SearchView {
         ? "Nothing in the collection shares a feature with it."
         : `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}` +
           (verify > 0 ? `, ${verified === 0 ? "none" : whole(verified)} verified` : " by scores alone") +
+          lacking(answer) +
           ` · ${inWords(this.about, rulesPart(this.about, this.params))}`;
     announce(this.status.textContent);
     this.showMore(answer.hits.length);

@@ -1,0 +1,311 @@
+"""An index held by the machines of a cluster: rankings and scores of one machine, exactly; never wrong while one is down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyvoc
+from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
+from polyvoc import explaining, inventory, neighbourhood, presets, searching
+from polyvoc.cluster.fleet import Fleet
+from polyvoc.cluster.holder import spans
+from polyvoc.engine import Engine
+from polyvoc.errors import ClusterError, DamagedError, OptionError
+from polyvoc.home import Home
+from polyvoc.neighbourhood import Neighbourhood
+from polyvoc.records import ClusterOptions, Hit, Hits, SearchOptions
+from polyvoc.searching import Found
+from samples import build, collection, features, unflushed, vocabularies
+from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
+from test_laws import RULES, grid_options
+from worlds import World, random_evidence, random_world, with_assignments, with_long_signatures
+
+__all__ = ["unflushed"]
+pytestmark = quiet
+SHARDS = (1, 2, 3, 7)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with cluster(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fleets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fleet]]:
+    """Fleets of 1, 2, 3 and 7 shards; something stays open, so that they stay, too."""
+    made = {count: Fleet(ClusterOptions(nodes.address, shards=count, patience=60)) for count in SHARDS}
+    home = stored(tmp_path_factory.mktemp("kept") / "index", Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments)
+    kept = [held_by(fleet, home) for fleet in made.values()]
+    yield made
+    del kept
+
+
+def told(found: list[Found]) -> list[Any]:
+    """Give hits as plain values, exactly."""
+    rows = [(one.place, one.image, one.score, one.inliers, one.weight, one.transform) for one in found]
+    return [(*row[:5], None if row[5] is None else row[5].tolist()) for row in rows]
+
+
+# -- random worlds
+
+
+def worlds(count: int) -> Iterator[tuple[int, World]]:
+    for seed in range(count):
+        world = random_world(seed)
+        if seed % 5 == 1:
+            world = with_assignments(world, seed, 2)
+        elif seed % 5 == 3:
+            world = with_long_signatures(world, seed)
+        yield seed, world
+
+
+def with_ties(world: World, segment_images: int) -> Engine:
+    """Index every image of a world twice, so that ranks are shared; a few are deleted."""
+    images, signatures = world.images * 2, world.image_signatures * 2
+    whole = Engine.from_words(images, world.sizes, signatures, segment_images)
+    deleted = [
+        part.without([0]) if number % 3 == 1 and part.n_images > 1 else part for number, part in enumerate(whole.segments)
+    ]
+    return Engine(deleted, world.sizes)
+
+
+@pytest.mark.parametrize("count", SHARDS)
+def test_shards_equal_the_whole_on_random_worlds(count: int, fleets: dict[int, Fleet], tmp_path: Path) -> None:
+    for seed, world in worlds(20):
+        local = with_ties(world, 1 + seed % 4)
+        far = held_by(fleets[count], stored(tmp_path / str(seed), local.segments))
+        assert far.shards.census == local.shards.census
+        assert all(np.array_equal(getattr(far.statistics, name), getattr(local.statistics, name))
+                   for name in ("n_images", "occurrences", "documents"))  # fmt: skip
+        for number, merge in enumerate(RULES):
+            bits = 128 if world.query_signatures.ndim > world.words.ndim else 64
+            table = random_evidence(seed, len(world.sizes), bits) if merge == "likelihood" else None
+            options = grid_options(31 * seed + number, merge=merge, top=5, evidence=table)
+            query = local.query(world.words, world.query_signatures, options)
+            same = far.query(world.words, world.query_signatures, options)
+            assert np.array_equal(far.counts(same, options), local.counts(query, options))
+            for one, other in zip(far.scores(same, options), local.scores(query, options), strict=True):
+                assert one.dtype == other.dtype and np.array_equal(one, other)
+            for depth in (1, 4, 100):
+                assert far.best(same, options, depth=depth) == local.best(query, options, depth=depth)
+
+
+# -- pictures: geometry, expansion, smoothing, explanations
+
+
+def gallery(seed: int, bits: int) -> tuple[Picture, list[Picture]]:
+    """Give a query and a collection in which some show it anew, some have its words, some are equal."""
+    rng = np.random.default_rng([17, seed])
+    query = picture(rng, 40, bits)
+    images = [joined(seen_again(rng, query), picture(rng, 10, bits)) for _ in range(4)]
+    images += [joined(scrambled(rng, query.chosen(slice(0, 20))), picture(rng, 10, bits)) for _ in range(6)]
+    return query, [*images, images[4], images[0], *(picture(rng, 30, bits) for _ in range(8))]
+
+
+@pytest.mark.parametrize("count", SHARDS)
+@pytest.mark.parametrize("bits", [0, 64, 128])
+def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict[int, Fleet], tmp_path: Path) -> None:
+    query, images = gallery(bits, bits)
+    segments = engine_of(images, 3).segments
+    graph = neighbourhood.find(engine_of(images), presets.preset("fast", bits))
+    local = Engine(segments, segments[0].sizes, neighbours=Neighbourhood(graph))
+    far = held_by(fleets[count], stored(tmp_path / "index", segments), Neighbourhood(graph))
+    for preset, top in ((p, top) for p in ("fast", "default", "best") for top in (1, 6, 50)):
+        for change in ({}, {"verify": 2 if preset != "fast" else 0}, {"smooth": 0.5}):
+            options = replace(presets.preset(preset, bits), top=top, **change)
+            assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
+    options = replace(presets.preset("best", bits), expansion="hamming")
+    assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
+    for place in ((0, 0), (2, 1)):
+        hit = Hit(local.image_at(place), "", 0.0)
+        one, other = (explaining.explain(engine, query.asked, options, place, hit) for engine in (far, local))
+        assert repr(vars(one)) == repr(vars(other))
+    assert [far.find(image) for image in range(21)] == [local.find(image) for image in range(21)]
+
+
+# -- whole indexes
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("held") / "index"
+    build(path, collection(60), vocabularies(), commits=7).close()
+    return path
+
+
+def plain(hits: Hits) -> list[Any]:
+    return [asdict(hit) for hit in hits]
+
+
+def test_it_has_the_face_of_the_local_index(nodes: Nodes, index: Path) -> None:
+    with polyvoc.open(index) as local, polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2)) as far:
+        assert len(far) == len(local) and far.commit == local.commit and far.default_options == local.default_options
+        assert len(far.engine.shards.census) > 3
+        for seed in range(6):
+            hits = far.search(features(seed), top=7)
+            assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
+        assert plain(far.search(5)) == plain(local.search(5))
+        assert inventory.distributions(far) == inventory.distributions(local)
+        options = SearchOptions()
+        words = local.quantise(features(3), options)
+        assert np.array_equal(far.score_words(*words, options), local.score_words(*words, options))
+        assert repr(far.explain(features(2), 3)) == repr(local.explain(features(2), 3))
+        with pytest.raises(OptionError, match="image 999 is not in the index"):
+            far.image(999)
+        with pytest.raises(OptionError, match="held by other machines"):
+            _ = far.engine.segments
+
+
+def test_several_questions_at_a_time_get_their_own_answers(nodes: Nodes, index: Path) -> None:
+    with polyvoc.open(index) as local, polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=3)) as far:
+        expected = [plain(local.search(features(seed % 20))) for seed in range(60)]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda seed: far.search(features(seed % 20)), range(60)))
+        assert [plain(hits) for hits in answers] == expected
+
+
+def test_a_new_commit_is_opened_beside_the_old_one(nodes: Nodes, tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, collection(20), vocabularies(), commits=3).close()
+    old = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
+    before = plain(old.search(features(25)))
+    assert old.reopened() is old
+    build(path, collection(10, first=20)).close()
+    new = old.reopened()
+    with polyvoc.open(path) as local:
+        assert len(new) == len(local) == 30
+        assert plain(new.search(features(25))) == plain(local.search(features(25)))
+    assert plain(old.search(features(25))) == before
+    fleet = new._fleet
+    assert fleet is not None and fleet is old._fleet
+    del old
+    assert new.search(features(25)).complete
+    del new
+    eventually(lambda: not fleet.shards)
+
+
+def test_an_empty_index(nodes: Nodes, tmp_path: Path) -> None:
+    with polyvoc.IndexWriter.open(tmp_path / "index", vocabularies()):
+        pass
+    far = polyvoc.open(tmp_path / "index", ray=ClusterOptions(nodes.address, shards=2))
+    assert far.search(features(0)) == [] and len(far) == 0
+
+
+# -- what goes wrong
+
+
+def test_a_holder_killed_in_the_middle_of_200_questions(nodes: Nodes, index: Path) -> None:
+    """Every answer is right, or says which images it lacks; afterwards all are right again."""
+    with polyvoc.open(index) as local:
+        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
+        ids = {row.image for row in local.images()}
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2))
+    assert far._fleet is not None
+    victim = far._fleet.shards[0][0].actor
+    first = process_of(victim)
+    answers: dict[int, Hits] = {}
+    reached = threading.Event()
+
+    def ask(number: int) -> None:
+        answers[number] = far.search(features(number % 20))
+        if len(answers) == 60:
+            reached.set()
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = pool.map(ask, range(200))
+        assert reached.wait(60)
+        os.kill(first, signal.SIGKILL)
+        list(asked)
+    incomplete = {number: hits for number, hits in answers.items() if not hits.complete}
+    assert len(answers) == 200 and incomplete
+    held = far.engine.shards
+    mine = {image for number in held._held[0] for first, last in held._spans[number] for image in range(first, last + 1)}  # type: ignore[attr-defined]
+    assert mine < ids
+    for number, hits in answers.items():
+        if hits.complete:
+            assert plain(hits) == expected[number % 20]
+        else:
+            lacking = {image for low, high in hits.missing for image in range(low, high + 1)}
+            assert lacking == mine and not lacking & {hit.image for hit in hits}
+    eventually(lambda: far.search(features(0)).complete)
+    assert process_of(victim) != first
+    assert all(plain(far.search(features(seed))) == expected[seed] for seed in range(20))
+
+
+def test_a_replica_stands_in_for_one_that_dies(nodes: Nodes, index: Path) -> None:
+    with polyvoc.open(index) as local:
+        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, replicas=2))
+    assert far._fleet is not None
+    for number in range(60):
+        if number == 20:
+            os.kill(process_of(far._fleet.shards[1][0].actor), signal.SIGKILL)
+        hits = far.search(features(number % 20))
+        assert hits.complete and plain(hits) == expected[number % 20]
+
+
+def test_whoever_wants_the_whole_waits_for_it_or_fails(nodes: Nodes, index: Path) -> None:
+    with polyvoc.open(index) as local:
+        expected = plain(local.search(features(4)))
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, patience=60))
+    assert far._fleet is not None
+    options = replace(far.default_options, whole=True)
+    actor = far._fleet.shards[0][0].actor
+    os.kill(process_of(actor), signal.SIGKILL)
+    assert plain(far.search(features(4), options=options)) == expected  # it waits until the shard answers again
+    ray.kill(actor)  # for good
+    eventually(lambda: not far.search(features(4)).complete)
+    far._fleet.options = replace(far._fleet.options, patience=0.2)
+    with pytest.raises(ClusterError, match=r"1 of 2 shards did not answer within 0\.2 s"):
+        far.search(features(4), options=options)
+    lost = far.search(features(4)).missing[0][0]
+    with pytest.raises(ClusterError, match=f"image {lost} is not on the machines that answer"):
+        far.image(lost)
+
+
+def test_segments_that_are_gone_are_one_line(nodes: Nodes, tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, collection(9), vocabularies()).close()
+    array = next(Home(path).path.rglob("postings.npy"))
+    array.unlink()
+    with pytest.raises(DamagedError, match=r"postings.npy is missing; run 'polyvoc check'"):
+        polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
+
+
+def test_spans_are_ranges_of_live_ids() -> None:
+    segment = Engine.from_words([np.zeros((1, 1), np.int32)] * 9, (1,)).segments[0]
+    assert spans(segment).tolist() == [[0, 8]]
+    assert spans(segment.without([0, 4, 5, 8])).tolist() == [[1, 3], [6, 7]]
+    assert spans(segment.without(range(9))).tolist() == []
+
+
+def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path) -> None:
+    """What the node held answers again, wherever Ray finds room, and no answer in between is wrong."""
+    with polyvoc.open(index) as local:
+        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=3))
+    seen = set()
+
+    def ask(number: int) -> bool:
+        hits = far.search(features(number % 20))
+        assert not hits.complete or plain(hits) == expected[number % 20]
+        seen.add(hits.complete)
+        return hits.complete
+
+    assert all(ask(number) for number in range(20))
+    nodes.remove(nodes.others[0])
+    eventually(lambda: not ask(0))
+    nodes.add()
+    eventually(lambda: all(ask(number) for number in range(20)))
+    assert seen == {True, False}
