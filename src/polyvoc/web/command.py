@@ -62,7 +62,7 @@ def serve_command(  # noqa: PLR0913, PLR0917
     given = _token(token_file)
     guarded = private or (write and not is_local(host, *names))
     made_up = secrets.token_urlsafe(24) if guarded and given is None and sys.stderr.isatty() else None
-    limits = {"workers": workers, "queue": queue, "max_upload": max_upload, "max_pixels": max_pixels}
+    limits: dict[str, Any] = {"workers": workers, "queue": queue, "max_upload": max_upload, "max_pixels": max_pixels}
     origins = tuple(cors or ())
     held = None if ray is None else ClusterOptions(ray, shards, replicas, patience)
     settings = Settings(index, host, port, write, photos, private, given or made_up, names, origins, originals, **limits)
