@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Shipped
+from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped
 from polyvoc.records import FeatureOptions, Region, SearchOptions, TrainOptions
 from polyvoc.web import command
 
@@ -339,6 +339,7 @@ def train_command(
     folders: Folders,
     chosen: dict[str, Any],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.")],
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
@@ -347,6 +348,11 @@ def train_command(
     vocabulary.check_target(out)  # before the hours of training, not after
     started = time.perf_counter()
     options = TrainOptions(**chosen)
+    workers: training.Workers = training.Threads()
+    if ray is not None:
+        from polyvoc.cluster.training import Cluster
+
+        workers = Cluster(ray)
     paths = [Path(path) for path, _ in collection.photographs(folders)]
     with console.progress() as progress:
         sample = training.sample_descriptors(
@@ -354,12 +360,14 @@ def train_command(
             limit=options.max_descriptors,
             seed=options.seed,
             progress=lambda done, total: progress("photographs", done, total),
+            workers=workers,
         )
         trained = training.train(
             sample,
             options,
             lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
             source=", ".join(folder.absolute().name for folder in folders),
+            workers=workers,
         )
     trained.save(out)
     facts = inventory.describe_vocabulary(trained)
