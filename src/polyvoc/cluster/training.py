@@ -100,6 +100,7 @@ class _Spread:
         self._ray = ray
         self._ends = np.cumsum([len(rows) for rows in parts])[:-1]
         shared = ray.put(cells)
+        # Held here, and named in every call: Ray may lose what is given to the constructor of an actor before it starts anew.
         self._parts = [(ray.put(rows), shared) for rows in parts]
         # To be placed an actor needs a free core, but it keeps none: one that has to move may share a core with others.
         part = ray.remote(max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(_Part)
