@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyvoc.assigner import Assigner
+from polyvoc.assigner import Assigner, Basis, Cells
 from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.records import FeatureOptions, TrainOptions
 from polyvoc.signatures import project
-from polyvoc.training import Sample, learn_thresholds, sample_descriptors, train
+from polyvoc.training import Batches, Draw, Sample, draw, learn_thresholds, sample_descriptors, train
 
 
 def blobs(count: int = 3000, dimension: int = 16, seed: int = 0) -> np.ndarray:
@@ -63,6 +63,23 @@ def test_same_seed_same_words(size: int) -> None:
     assert first.provenance["descriptors_clustered"] == 5000
     assert first.rotation is not None and other.rotation is not None
     assert np.array_equal(first.rotation, other.rotation)  # shared by all
+
+
+@pytest.mark.parametrize("size", [50, 2500])  # without and with cells
+@pytest.mark.parametrize("count", [2, 7, 900])
+def test_a_crowd_in_parts_finds_the_same_words(size: int, count: int) -> None:
+    descriptors = blobs(20_000)
+    basis = Basis.of(descriptors[:size])
+    points = basis.turn(descriptors).rows
+    centroids = points[:size]
+    cells = Cells.among(centroids, basis)
+    table = cells.arrange([centroids])
+    before = np.random.default_rng(0).integers(0, size, len(points), dtype=np.int32)
+    scores, words = Batches(points, cells).assign(table, centroids, before)
+    parts = zip(np.array_split(points, count), np.array_split(before, count), strict=True)
+    found = [Batches(rows, cells, threads=1).assign(table, centroids, old) for rows, old in parts]
+    assert np.array_equal(scores, np.concatenate([part for part, _ in found]))  # to the last bit
+    assert np.array_equal(words, np.concatenate([part for _, part in found]))
 
 
 def test_medians_halve_the_descriptors_of_a_word() -> None:
@@ -148,6 +165,18 @@ def test_sampling_photographs(photographs: list[Path]) -> None:
     assert all(row.tobytes() in rows for row in few.descriptors)
     assert np.array_equal(few.descriptors, sample_descriptors(photographs, options, limit=50).descriptors)
     assert not np.array_equal(few.descriptors, sample_descriptors(photographs, options, limit=50, seed=1).descriptors)
+
+
+def test_photographs_may_be_drawn_from_in_parts(photographs: list[Path]) -> None:
+    options = FeatureOptions(max_features=100)
+    whole = list(draw(photographs, options, seed=5))
+    parts = [*draw(photographs[:3], options, 5), *draw(photographs[3:], options, 5, first=3, threads=1)]
+    assert len(whole) == 4 and whole[1] == parts[1]  # the broken one
+    for one, other in zip(whole, parts, strict=True):
+        if isinstance(one, Draw) and isinstance(other, Draw):
+            assert np.array_equal(one.descriptors, other.descriptors) and np.array_equal(one.keys, other.keys)
+            low = one.below(0.25)
+            assert len(low.descriptors) == np.count_nonzero(one.keys < 0.25) and (low.keys < 0.25).all()
 
 
 def test_no_photograph_can_be_used(photographs: list[Path]) -> None:

@@ -340,6 +340,7 @@ def train_command(
     folders: Folders,
     chosen: dict[str, Any],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.")],
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
@@ -348,6 +349,11 @@ def train_command(
     vocabulary.check_target(out)  # before the hours of training, not after
     started = time.perf_counter()
     options = TrainOptions(**chosen)
+    workers: training.Workers = training.Threads()
+    if ray is not None:
+        from polyvoc.cluster.training import Cluster
+
+        workers = Cluster(ray)
     paths = [Path(path) for path, _ in collection.photographs(folders)]
     with console.progress() as progress:
         sample = training.sample_descriptors(
@@ -355,12 +361,14 @@ def train_command(
             limit=options.max_descriptors,
             seed=options.seed,
             progress=lambda done, total: progress("photographs", done, total),
+            workers=workers,
         )
         trained = training.train(
             sample,
             options,
             lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
             source=", ".join(folder.absolute().name for folder in folders),
+            workers=workers,
         )
     trained.save(out)
     facts = inventory.describe_vocabulary(trained)

@@ -5,10 +5,10 @@ AKM: Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Medians: Jégou, Douze, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,40 +40,126 @@ class Sample:
     problems: tuple[Problem, ...] = field(default=())  # photographs that could not be used
 
 
+class Draw(NamedTuple):
+    """Descriptors of one photograph, each with a random key: a sample holds those with the lowest keys of all."""
+
+    descriptors: Floats  # [n, dimension]
+    keys: npt.NDArray[np.float64]  # [n]  from 0 to 1
+
+    def below(self, ceiling: float) -> Draw:
+        """Give those with keys below a ceiling."""
+        low = self.keys < ceiling
+        return Draw(self.descriptors[low], self.keys[low])
+
+
+class Crowd(Protocol):
+    """Points that look for their nearest words, round after round."""
+
+    def assign(self, table: WordTable, centroids: Floats, words: Words) -> tuple[Floats, Words]:
+        """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
+
+
+class Workers(Protocol):
+    """Whoever does the work of training; who they are does not change the result."""
+
+    def draw(
+        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+    ) -> Iterator[Draw | Problem]:
+        """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are not needed."""
+
+    def gather(self, points: Floats, cells: Cells) -> Crowd:
+        """Let points [n, padded], in the coordinates of the cells, look for words."""
+
+    def assign(self, vocabulary: Vocabulary, descriptors: Floats) -> Words:
+        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+
+
+class Threads:
+    """Workers: the cores of this machine."""
+
+    def draw(
+        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+    ) -> Iterator[Draw | Problem]:
+        """Give what is drawn from each photograph, in their order."""
+        return draw(paths, options, seed)
+
+    def gather(self, points: Floats, cells: Cells) -> Crowd:
+        """Let points [n, padded], in the coordinates of the cells, look for words."""
+        return Batches(points, cells)
+
+    def assign(self, vocabulary: Vocabulary, descriptors: Floats) -> Words:
+        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+        words: Words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+        return words
+
+
+class Batches:
+    """A crowd in this process, in batches that fit a cache; what a point probes is found once, since cells stay in place."""
+
+    def __init__(self, points: Floats, cells: Cells, threads: int | None = None) -> None:
+        """Prepare points [n, padded], in the coordinates of the cells, for this many threads or one per core."""
+        self._threads = threads
+        self._work = in_threads(lambda rows: _probe(rows, cells), batches(points, _BATCH), threads)
+        self._ends = np.cumsum([len(points.rows) for points, _ in self._work])[:-1]
+
+    def assign(self, table: WordTable, centroids: Floats, words: Words) -> tuple[Floats, Words]:
+        """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
+
+        def of_batch(job: tuple[tuple[Points, tuple[Probes, Probes]], Words]) -> tuple[Floats, Words]:
+            (points, probes), old = job
+            nearest = old.copy()
+            best = np.empty(len(old), dtype=np.float32)
+            score_words(points.rows, old, centroids, best)
+            for probe in probes:
+                scan_cells(points, probe, table, best[:, None, None], nearest[:, None, None])
+            return best, nearest
+
+        jobs = list(zip(self._work, np.split(words, self._ends), strict=True))
+        done = in_threads(of_batch, jobs, self._threads)
+        return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
+
+
 def sample_descriptors(
     paths: Sequence[Path],
     options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
     limit: int = 10_000_000,
     seed: int = 0,
     progress: PhotographDone | None = None,
+    workers: Workers = Threads(),  # noqa: B008 (holds nothing)
 ) -> Sample:
     """Draw at most `limit` descriptors from photographs, each with the same chance; broken files are reported."""
     if limit < 1:
         raise OptionError(f"limit={limit!r} should be at least 1")
+    urn = _Urn(limit)
+    problems = []
+    for done, drawn in enumerate(workers.draw(paths, options, seed, lambda: urn.ceiling), 1):
+        if isinstance(drawn, Problem):
+            problems.append(drawn)
+        else:
+            urn.add(drawn)
+        if progress is not None:
+            progress(done, len(paths))
+    used = len(paths) - len(problems)
+    if not used:
+        raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
+    provenance = {"photographs": used, "features": asdict(options)}
+    return Sample(urn.descriptors(), provenance, tuple(problems))
+
+
+def draw(
+    paths: Sequence[Path], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
+) -> Iterator[Draw | Problem]:
+    """Give all descriptors of each photograph with their keys, or what is wrong with it; `first` is the first one's number.
+
+    The keys depend on the seed and the photograph's number alone, so photographs may be drawn from in any parts.
+    """
     from polyvoc.features import extract_many  # training on descriptors made elsewhere does without OpenCV
 
-    kept, keys, problems = [], [], []  # a descriptor stays if its random key is among the `limit` lowest
-    ceiling, held = 1.0, 0
-    for number, (path, result) in enumerate(extract_many(paths, options)):
+    for number, (path, result) in enumerate(extract_many(paths, options, threads), first):
         if isinstance(result, ImageError):
-            problems.append(Problem(str(path), str(result)))
+            yield Problem(str(path), str(result))
         else:
-            key = np.random.default_rng([seed, number]).random(len(result))
-            kept.append(result.descriptors[key < ceiling])
-            keys.append(key[key < ceiling])
-            held += len(keys[-1])
-        if held > 2 * limit:
-            kept, keys, ceiling = _lowest(kept, keys, limit)
-            held = limit
-        if progress is not None:
-            progress(number + 1, len(paths))
-    if held > limit:
-        kept, keys, ceiling = _lowest(kept, keys, limit)
-    if not kept:
-        raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
-    used = len(paths) - len(problems)
-    provenance = {"photographs": used, "features": asdict(options)}
-    return Sample(np.concatenate(kept), provenance, tuple(problems))
+            yield Draw(result.descriptors, np.random.default_rng([seed, number]).random(len(result)))
 
 
 def train(
@@ -81,6 +167,7 @@ def train(
     options: TrainOptions = TrainOptions(),  # noqa: B008 (frozen)
     progress: RoundDone | None = None,
     source: str = "",
+    workers: Workers = Threads(),  # noqa: B008 (holds nothing)
 ) -> Vocabulary:
     """Learn a vocabulary from descriptors [n, dimension]; the same sample and options give the same vocabulary.
 
@@ -94,9 +181,9 @@ def train(
     if len(descriptors) > options.max_descriptors:
         rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
         chosen = descriptors[np.sort(rows)]
-    centroids, rounds = _cluster(chosen, options, random, progress)
+    centroids, rounds = _cluster(chosen, options, random, progress, workers)
     vocabulary = Vocabulary.create(centroids)
-    words = Assigner([vocabulary]).assign(descriptors)[:, 0]
+    words = workers.assign(vocabulary, descriptors)
     scores = np.empty(len(words), dtype=np.float32)
     score_words(descriptors, words, vocabulary.centroids, scores)
     origin |= {
@@ -132,7 +219,7 @@ def learn_thresholds(descriptors: Floats, words: Words, centroids: Floats, rotat
 
 
 def _cluster(
-    descriptors: Floats, options: TrainOptions, random: np.random.Generator, progress: RoundDone | None
+    descriptors: Floats, options: TrainOptions, random: np.random.Generator, progress: RoundDone | None, workers: Workers
 ) -> tuple[Floats, int]:
     """Give the centroids [size, dimension] of approximate k-means, and the number of rounds it took."""
     first = _distinct(descriptors, options.size, random)
@@ -140,12 +227,11 @@ def _cluster(
     centroids = basis.turn(first).rows
     cells = Cells.among(centroids, basis)
     points = basis.turn(descriptors).rows
-    # The cells stay where they are, so what a descriptor probes is found once; the words in them move every round.
-    work = in_threads(lambda rows: _probe(rows, cells), batches(points, _BATCH))
+    crowd = workers.gather(points, cells)
     words = np.zeros(len(points), dtype=np.int32)
     before = np.inf
     for number in range(1, options.rounds + 1):
-        scores, now = _assign(work, cells.arrange([centroids]), centroids, words)
+        scores, now = crowd.assign(cells.arrange([centroids]), centroids, words)
         moved, words = float(np.mean(now != words)), now
         distortion = _distortion(points, scores)
         centroids = _means(points, words, options.size, random)
@@ -160,25 +246,6 @@ def _cluster(
 def _probe(rows: Floats, cells: Cells) -> tuple[Points, tuple[Probes, Probes]]:
     points = cells.basis.points(rows)
     return points, cells.probe(points, _EFFORT)
-
-
-def _assign(
-    work: Sequence[tuple[Points, tuple[Probes, Probes]]], table: WordTable, centroids: Floats, words: Words
-) -> tuple[Floats, Words]:
-    """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
-    sizes = np.cumsum([len(points.rows) for points, _ in work])
-
-    def of_batch(job: tuple[tuple[Points, tuple[Probes, Probes]], Words]) -> tuple[Floats, Words]:
-        (points, probes), old = job
-        nearest = old.copy()
-        best = np.empty(len(old), dtype=np.float32)
-        score_words(points.rows, old, centroids, best)
-        for probe in probes:
-            scan_cells(points, probe, table, best[:, None, None], nearest[:, None, None])
-        return best, nearest
-
-    done = in_threads(of_batch, list(zip(work, np.split(words, sizes[:-1]), strict=True)))
-    return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
 
 
 def _means(points: Floats, words: Words, size: int, random: np.random.Generator) -> Floats:
@@ -207,11 +274,33 @@ def _distinct(descriptors: Floats, size: int, random: np.random.Generator) -> Fl
     raise _too_few(len(first), size, "distinct descriptors")
 
 
-def _lowest(kept: list[Floats], keys: list[Any], limit: int) -> tuple[list[Floats], list[Any], float]:
-    """Keep the `limit` descriptors with the lowest keys, in their order."""
-    every = np.concatenate(keys)
-    chosen = np.sort(np.argpartition(every, limit)[:limit])
-    return [np.concatenate(kept)[chosen]], [every[chosen]], float(every[chosen].max())
+class _Urn:
+    """What was drawn so far: a descriptor stays if its key is among the `limit` lowest."""
+
+    def __init__(self, limit: int) -> None:
+        self.ceiling = 1.0  # keys above it are too high already
+        self._limit = limit
+        self._drawn: list[Draw] = []
+        self._held = 0
+
+    def add(self, drawn: Draw) -> None:
+        """Put in what was drawn from the next photograph."""
+        self._drawn.append(drawn.below(self.ceiling))
+        self._held += len(self._drawn[-1].keys)
+        if self._held > 2 * self._limit:
+            self._prune()
+
+    def descriptors(self) -> Floats:
+        """Give the descriptors with the lowest keys, in the order in which they came."""
+        if self._held > self._limit:
+            self._prune()
+        return np.concatenate([drawn.descriptors for drawn in self._drawn])
+
+    def _prune(self) -> None:
+        keys = np.concatenate([drawn.keys for drawn in self._drawn])
+        chosen = np.sort(np.argpartition(keys, self._limit)[: self._limit])
+        lowest = Draw(np.concatenate([drawn.descriptors for drawn in self._drawn])[chosen], keys[chosen])
+        self._drawn, self._held, self.ceiling = [lowest], self._limit, float(lowest.keys.max())
 
 
 def _distortion(points: Floats, scores: Floats) -> float:

@@ -1,0 +1,158 @@
+"""Train a vocabulary on many machines: the same bytes as on one, as long as their processors are of one kind.
+
+What a descriptor's key is, which cells it probes and which word is nearest depends on nothing but itself, so photographs and
+descriptors are handed out in parts. Whatever adds up, or is drawn at random, stays with the program that asked, in one order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from polyvoc.assigner import Assigner, Cells
+from polyvoc.cluster import machines
+from polyvoc.errors import ClusterError
+from polyvoc.kernels.vocabulary import WordTable
+from polyvoc.records import FeatureOptions, Floats, Problem, Words
+from polyvoc.training import Batches, Crowd, Draw, draw
+from polyvoc.vocabulary import Vocabulary
+
+_PHOTOGRAPHS = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
+_DESCRIPTORS = 32_768  # of one task of the last assignment, 16 MB
+_RETRIES = 2  # of a task whose process died, before its photographs are suspected
+_RESTARTS = 20  # of a part of the crowd: machines may come and go, but a part that fits on none should be told
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Workers: the cores of a Ray cluster."""
+
+    def __init__(self, address: str, count: int | None = None) -> None:
+        """Connect to a cluster, as `machines.connect` does, and take `count` workers of it, or one per core."""
+        self._ray = machines.connect(address)
+        self._count = count or machines.count_cores(self._ray)
+        work = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")
+        self._draw, self._assign = work(_draw), work(_assign)
+
+    def draw(
+        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+    ) -> Iterator[Draw | Problem]:
+        """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are left out."""
+
+        def send(numbers: range) -> Any:
+            some = [paths[number].absolute() for number in numbers]
+            return self._draw.remote(some, options, seed, numbers.start, ceiling())
+
+        starts = range(0, len(paths), _PHOTOGRAPHS)
+        parts = [range(start, min(start + _PHOTOGRAPHS, len(paths))) for start in starts]
+        for numbers, answer in self._ahead(send, parts):
+            yield from self._drawn(send, numbers, answer, paths)
+
+    def gather(self, points: Floats, cells: Cells) -> Crowd:
+        """Let points [n, padded], in the coordinates of the cells, look for words, a part of them on each worker."""
+        return _Spread(self._ray, np.array_split(points, min(self._count, len(points))), cells)
+
+    def assign(self, vocabulary: Vocabulary, descriptors: Floats) -> Words:
+        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+        shared = self._ray.put(Assigner([vocabulary], threads=1))  # made once, so that all have the same
+        parts = np.array_split(descriptors, -(-len(descriptors) // _DESCRIPTORS))
+        answers = self._ahead(lambda rows: self._assign.remote(shared, rows), parts)
+        with _one_line(self._ray):
+            return np.concatenate([self._ray.get(answer) for _, answer in answers])
+
+    def _ahead(self, send: Callable[[T], Any], items: Iterable[T]) -> Iterator[tuple[T, Any]]:
+        """Send items to workers, a few ahead of whoever asks; give each with the reference to its answer, in their order."""
+        sent: deque[tuple[T, Any]] = deque()
+        for item in items:
+            sent.append((item, send(item)))
+            if len(sent) >= 2 * self._count:
+                yield sent.popleft()
+        while sent:
+            yield sent.popleft()
+
+    def _drawn(self, send: Callable[[range], Any], numbers: range, answer: Any, paths: Sequence[Path]) -> list[Draw | Problem]:
+        """Give what was drawn from some photographs; one that ends every process which reads it is found and reported."""
+        died = self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.OutOfMemoryError
+        try:
+            with _one_line(self._ray, died):
+                found: list[Draw | Problem] = self._ray.get(answer)
+            return found
+        except died:
+            if len(numbers) == 1:
+                path = paths[numbers.start]
+                return [Problem(str(path), f"{path}: every process that reads it dies; remove it")]
+        halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+        again = [(half, send(half)) for half in halves]
+        return [drawn for half, answer in again for drawn in self._drawn(send, half, answer, paths)]
+
+
+class _Spread:
+    """A crowd in parts, each in an actor of its own; one that dies starts anew elsewhere and is asked again."""
+
+    def __init__(self, ray: Any, parts: Sequence[Floats], cells: Cells) -> None:
+        self._ray = ray
+        self._ends = np.cumsum([len(rows) for rows in parts])[:-1]
+        shared = ray.put(cells)
+        # Held here, and named in every call: Ray may lose what is given to the constructor of an actor before it starts anew.
+        self._parts = [(ray.put(rows), shared) for rows in parts]
+        # To be placed an actor needs a free core, but it keeps none: one that has to move may share a core with others.
+        part = ray.remote(max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(_Part)
+        self.actors = [part.remote() for _ in parts]
+
+    def assign(self, table: WordTable, centroids: Floats, words: Words) -> tuple[Floats, Words]:
+        """Give the score and word of each point."""
+        shared = self._ray.put((table, centroids))  # once to each machine, not to each actor
+        jobs = zip(self.actors, self._parts, np.split(words, self._ends), strict=True)
+        answers = [actor.assign.remote(part, shared, old) for actor, part, old in jobs]
+        with _one_line(self._ray):
+            done = self._ray.get(answers)
+        return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
+
+
+# What runs on the machines of the cluster, one thread each. Ray hands out arrays that cannot be written to; copies of them are
+# of the type that the kernels are compiled for already.
+
+
+class _Part:
+    """One part of a crowd, which is fetched when it is first asked for, also by an actor that has started anew."""
+
+    def __init__(self) -> None:
+        self._batches: Batches | None = None
+
+    def assign(self, part: tuple[Any, Any], shared: tuple[WordTable, Floats], words: Words) -> tuple[Floats, Words]:
+        """Give the score and word of each point; `part` refers to the points and the cells."""
+        if self._batches is None:
+            points, cells = machines.connect("auto").get(list(part))
+            self._batches = Batches(points.copy(), deepcopy(cells), threads=1)
+        table, centroids = deepcopy(shared)
+        return self._batches.assign(table, centroids, words.copy())
+
+
+def _draw(paths: Sequence[Path], options: FeatureOptions, seed: int, first: int, ceiling: float) -> list[Draw | Problem]:
+    drawn = draw(paths, options, seed, first, threads=1)
+    return [one if isinstance(one, Problem) else one.below(ceiling) for one in drawn]
+
+
+def _assign(assigner: Assigner, descriptors: Floats) -> Words:
+    words: Words = deepcopy(assigner).assign(descriptors.copy())[:, 0]
+    return words
+
+
+@contextmanager
+def _one_line(ray: Any, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Say in one line what went wrong on other machines, unless it is known how to go on."""
+    try:
+        yield
+    except known:
+        raise
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:160]
+        raise ClusterError(f"the cluster gave up ({reason}); see that each machine has this polyvoc and memory left") from error
