@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from typing import Any
 
 from polyvoc.errors import ClusterError, OptionError
 
 CALLS = 16  # that one actor works on at a time
+PROBE_SECONDS = 5.0
+AUTO = "auto"  # the cluster that runs on this machine, or the one that the environment names, RAY_ADDRESS
 LOCAL = "local"  # a cluster of this machine alone, which ends with the program
 _lock = threading.Lock()
 # Ray would ask the internet whether it may count its users, and warn of what the next version does with graphics cards.
@@ -33,13 +36,32 @@ def connect(address: str) -> Any:
     with _lock:
         if ray.is_initialized():
             return ray
+        _probe(address)
         try:
             ray.init(address, include_dashboard=False if address == LOCAL else None, log_to_driver=False,
                      logging_level=logging.ERROR)  # fmt: skip
         except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise ClusterError(f"no Ray cluster answers at {address!r} ({reason}); start one: ray start --head") from None
+            raise _no_answer(address, f": {error}" if address != AUTO else "") from None
     return ray
+
+
+def _probe(address: str) -> None:
+    """Refuse an address where nobody listens: Ray itself would wait for a minute."""
+    if address in (LOCAL, AUTO):
+        return
+    if "://" in address:
+        raise OptionError(
+            f"ray={address!r} should be HOST:PORT of the cluster itself, auto or local; run this on one of its machines"
+        )
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_answer(address, f": {error}") from None
+
+
+def _no_answer(address: str, reason: str) -> ClusterError:
+    return ClusterError(f"no Ray cluster answers at {address!r}{' '.join(reason.split())[:120]}; start one: ray start --head")
 
 
 def disconnect() -> None:
