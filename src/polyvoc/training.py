@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,9 @@ from polyvoc.kernels.vocabulary import Points, Probes, WordTable, scan_cells, sc
 from polyvoc.records import FeatureOptions, Floats, Problem, TrainOptions, Words
 from polyvoc.signatures import project, random_rotation
 from polyvoc.vocabulary import Bytes, Vocabulary
+
+if TYPE_CHECKING:
+    from polyvoc.images import Location
 
 # Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
 RoundDone = Callable[[int, int, float, float], None]
@@ -41,7 +43,7 @@ class Sample:
 
 
 def sample_descriptors(
-    paths: Sequence[Path],
+    paths: Sequence[Location],
     options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
     limit: int = 10_000_000,
     seed: int = 0,
