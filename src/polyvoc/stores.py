@@ -14,7 +14,7 @@ import tarfile
 import threading
 import zipfile
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -133,15 +133,18 @@ def listed(
     listed is an `UnreachableError`, or told to `complain`.
     """
     told = complain or _refuse
-    _, path, found = _look(root)
+    store, path, found = _look(root)
     if found["type"] == "file" and found.get("mimetype") != "text/html":  # which is how a web server lists a folder
         yield root, *_state(found)
         return
+    with _named(root):
+        list_folder = _lister(store)
     waiting = [(root, path)]
     while waiting:
         url, path = waiting.pop()
         try:
-            entries = _below(url, path, told)
+            with _named(url):
+                entries = _addressed(url, path, list_folder(path), told)
         except ImageError as error:
             told(Problem(url, str(error)))
             continue
@@ -150,15 +153,30 @@ def listed(
         waiting += [(url, str(entry["name"])) for url, entry in reversed(folders)]
 
 
-def _below(url: str, folder: str, told: Callable[[Problem], None]) -> list[tuple[str, Entry]]:
-    """Give what lies in a folder, by address, in the order of the names."""
+def _lister(store: Any) -> Callable[[str], list[Entry]]:
+    """Give a function that lists a folder of a store.
+
+    An archive would be searched from its beginning to its end for each of its folders: it is searched once.
+    """
+
+    def list_folder(folder: str) -> list[Entry]:
+        store.invalidate_cache()  # else every folder of a large bucket would stay in memory
+        with _turn(store):
+            return list(store.ls(folder, detail=True))
+
+    if not hasattr(store, "dir_cache"):
+        return list_folder
+    list_folder("")  # reads the table of contents
+    folders: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in list(store.dir_cache.values()):
+        folders[str(entry["name"]).rpartition("/")[0]].append(entry)
+    return lambda folder: folders[folder.strip("/")]
+
+
+def _addressed(url: str, folder: str, entries: list[Entry], told: Callable[[Problem], None]) -> list[tuple[str, Entry]]:
+    """Give what lies in a folder by its address, in the order of the names."""
     head, chained, tail = url.partition("::")
     head += "" if head.endswith("/") else "/"
-    with _named(url):
-        store, _ = _opened(url)
-        store.invalidate_cache()
-        with _turn(store):
-            entries = store.ls(folder, detail=True)
     found = {}
     for entry in entries:
         inner = str(entry["name"]).removeprefix(folder.rstrip("/")).strip("/")
@@ -196,7 +214,7 @@ def _is_vague(entry: Entry) -> bool:
 
 
 def _is_open(folder: str) -> bool:
-    return not folder.startswith(".") and not folder.endswith(".polyvoc")
+    return folder == "." or not (folder.startswith(".") or folder.endswith(".polyvoc"))  # "." is the first of many archives
 
 
 def _refuse(problem: Problem) -> None:
