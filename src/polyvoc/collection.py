@@ -110,7 +110,9 @@ def state_of(path: str) -> FileState:
 def digest(path: str, state: FileState) -> str | None:
     """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
     try:
-        found = stores.digest(path) if stores.is_url(path) else storage.checksum(Path(path))
+        if stores.is_url(path):
+            return stores.digest(path, (state.size, state.changed))
+        found = storage.checksum(Path(path))
         return found if state_of(path) == state else None
     except (OSError, ImageError):
         return None

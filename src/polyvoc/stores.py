@@ -118,10 +118,18 @@ def read(url: str, most: int = MAX_BYTES) -> bytes:
     return content
 
 
-def digest(url: str) -> str:
-    """Give the BLAKE2 checksum of a file, 32 hex digits; one that was just read, and has not changed, is not read again."""
+def digest(url: str, expected: State) -> str | None:
+    """Give the BLAKE2 checksum of a file, 32 hex digits; None if it is not in the state that is expected.
+
+    One that was read a moment ago, and has not changed, is not read again.
+    """
+    if state(url) != expected:
+        return None
     known = _digests.get(url)
-    return known[1] if known is not None and known[0] == state(url) else _checksum(read(url))
+    if known is None or known[0] != expected:
+        read(url)
+        known = _digests.get(url)
+    return known[1] if known is not None and known[0] == expected else None
 
 
 def listed(
