@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyvoc import images, page
-from polyvoc.errors import ImageError
+from polyvoc import images, page, stores
+from polyvoc.errors import ImageError, OptionError
 from polyvoc.evidence import plain_options
 from polyvoc.index import Index, Photograph
 from polyvoc.records import ClusterOptions, Features, Floats, Hits, Region, SearchOptions, Spans
 
 THUMBNAIL = 320  # pixels of the long side
+BROWSED = ("http://", "https://", "file:///")  # addresses that browsers can open
 
 
 @dataclass(frozen=True)
@@ -111,22 +111,29 @@ def as_page(answers: Sequence[Answer]) -> str:
     rankings = []
     for answer in answers:
         hits = [picture(hit.path, f"{rank}.", f"{hit.score:.3g}") for rank, hit in enumerate(answer.hits, start=1)]
-        rankings.append(page.ranking(images.describe(Path(answer.query).name), picture(answer.query), hits))
+        rankings.append(page.ranking(images.describe(stores.name(answer.query)), picture(answer.query), hits))
     return page.document("polyvoc: photographs that show the same thing", rankings)
 
 
 def picture(path: str, rank: str = "", note: str = "") -> page.Picture:
     """Give a photograph for a page, by the last two parts of its path, with a link to its file."""
-    title = images.describe(os.path.join(*Path(path).parts[-2:]))
-    return page.Picture(thumbnail(path), title, rank, note, href=Path(path).absolute().as_uri())
+    title = images.describe("/".join(stores.parts(path)[-2:]))
+    return page.Picture(thumbnail(path), title, rank, note, href=_link(path))
 
 
 def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
-    """Give a small JPEG of a photograph, None if its file is gone or broken."""
+    """Give a small JPEG of a photograph, None if its file is gone or broken, or its store cannot be opened here."""
     try:
-        return images.read_thumbnail(Path(path), long_side)
-    except ImageError:
+        return images.read_thumbnail(path, long_side)
+    except (ImageError, OptionError):
         return None
+
+
+def _link(path: str) -> str:
+    """Give where a click on a photograph leads: nowhere if a browser cannot go there."""
+    if not stores.is_url(path):
+        return Path(path).absolute().as_uri()
+    return path if path.startswith(BROWSED) and "::" not in path else ""
 
 
 @contextmanager

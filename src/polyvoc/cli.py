@@ -143,12 +143,11 @@ def index_command(  # noqa: PLR0913, PLR0917
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    from polyvoc import collection
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
-    for folder in folders:
-        if not folder.exists():  # before a new index is made
-            raise OptionError(f"{folder} does not exist; give a folder of photographs")
+    collection.check(folders)  # before a new index is made
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
     options = FeatureOptions(**chosen) if chosen else None
@@ -161,12 +160,12 @@ def index_command(  # noqa: PLR0913, PLR0917
         reports.show_report(report, seconds)
     if report.added + report.replaced + report.unchanged == 0:
         found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
-        raise OptionError(f"nothing to index in {', '.join(map(str, folders))}: {found}")
+        raise OptionError(f"nothing to index in {', '.join(folders)}: {found}")
 
 
 @app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")
 def remove_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Photographs, or folders of them.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Photographs, or folders of them.")],
     index: IndexPath = DEFAULT_INDEX,
     json: Json = False,
 ) -> None:
@@ -215,7 +214,7 @@ def link_command(
 @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False)
 def search_command(  # noqa: PLR0913, PLR0917
     chosen: dict[str, Any],
-    photographs: Annotated[list[Path] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
+    photographs: Annotated[list[str] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
     image: Annotated[
         list[int] | None,
         typer.Option(metavar="ID", help="Search with an image of the index, as `info --images` lists them; may be repeated."),
@@ -238,7 +237,7 @@ def search_command(  # noqa: PLR0913, PLR0917
 
     if fast and best:
         raise OptionError("--fast and --best exclude each other; give one of them")
-    asking: list[Path | int] = [*(photographs or []), *(image or [])]
+    asking: list[str | int] = [*(photographs or []), *(image or [])]
     queries = [answers.Question(photograph, region) for photograph in asking]
     if not queries:
         raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
@@ -344,7 +343,7 @@ def train_command(
     json: Json = False,
 ) -> None:
     """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
-    from polyvoc import collection, inventory, training, vocabulary
+    from polyvoc import collection, inventory, stores, training, vocabulary
 
     vocabulary.check_target(out)  # before the hours of training, not after
     started = time.perf_counter()
@@ -354,7 +353,7 @@ def train_command(
         from polyvoc.cluster.training import Cluster
 
         workers = Cluster(ray)
-    paths = [Path(path) for path, _ in collection.photographs(folders)]
+    paths = [path for path, _ in collection.photographs(folders)]
     with console.progress() as progress:
         sample = training.sample_descriptors(
             paths,
@@ -367,7 +366,7 @@ def train_command(
             sample,
             options,
             lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
-            source=", ".join(folder.absolute().name for folder in folders),
+            source=", ".join(stores.name(collection.location(folder)) for folder in folders),
             workers=workers,
         )
     trained.save(out)

@@ -1,4 +1,4 @@
-"""Here is a folder: which photographs are in it, and what has changed since the last time?"""
+"""Here is a folder, or an address in a store: which photographs are in it, and what has changed since the last time?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from polyvoc import storage, stores
 from polyvoc.catalogue import FileState, ImageRow
-from polyvoc.errors import OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.images import IMAGE_SUFFIXES
 from polyvoc.records import Problem
 
-Complaint = Callable[[str, OSError], None]  # told of a folder that cannot be read
+Complaint = Callable[[Problem], None]  # told of a folder that cannot be read
+Folder = str | os.PathLike[str]  # or a single file, or an address in a store: that is always a str
 
 
 @dataclass
@@ -31,19 +33,42 @@ class Changes:
     emptied: list[str] = field(default_factory=list)  # given folders where everything is missing: perhaps not mounted
 
 
-def photographs(folders: Sequence[Path], complain: Complaint | None = None) -> Iterator[tuple[str, FileState]]:
+def location(path: Folder) -> str:
+    """Give a path as the catalogue has it: absolute; an address in a store stays as it is."""
+    return stores.absolute(path) if isinstance(path, str) and stores.is_url(path) else os.path.abspath(path)
+
+
+def check(folders: Iterable[Folder]) -> None:
+    """Refuse folders that are not there, and stores that do not answer."""
+    for root in map(location, folders):
+        if not (stores.exists(root) if stores.is_url(root) else os.path.exists(root)):
+            raise _absent(root)
+
+
+def photographs(folders: Sequence[Folder], complain: Complaint | None = None) -> Iterator[tuple[str, FileState]]:
     """Give the photographs below folders (or single files), by absolute path, in the order of their names.
 
     Hidden folders, and indexes of polyvoc, are passed over; links to folders are not followed.
     """
-    for folder in folders:
-        root = os.path.abspath(folder)
-        if os.path.isfile(root):
+    for root in map(location, folders):
+        if stores.is_url(root):
+            yield from _stored(root, complain or _refuse)
+        elif os.path.isfile(root):
             yield root, state_of(root)
         elif os.path.isdir(root):
             yield from _walk(root, complain or _refuse)
         else:
-            raise OptionError(f"{folder} does not exist; give a folder of photographs")
+            raise _absent(root)
+
+
+def _stored(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
+    try:
+        for url, size, changed in stores.listed(root, _is_photograph, complain):
+            yield url, FileState(size, changed)
+    except UnreachableError as error:
+        complain(Problem(root, str(error)))
+    except ImageError:
+        raise _absent(root) from None
 
 
 def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
@@ -55,19 +80,19 @@ def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            complain(folder, error)
+            complain(_unreadable(folder, error))
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 if not entry.name.startswith(".") and not entry.name.endswith(".polyvoc"):
                     subfolders.append(entry.path)
-            elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
+            elif _is_photograph(entry.name):
                 try:
                     status = os.stat(entry.path)
                 except OSError as error:
                     # Deleted this very moment, or a link to nothing; else the disk or the network does not answer.
                     if error.errno not in (errno.ENOENT, errno.ELOOP):
-                        complain(entry.path, error)
+                        complain(_unreadable(entry.path, error))
                     continue
                 if stat.S_ISREG(status.st_mode):
                     yield entry.path, FileState(status.st_size, status.st_mtime_ns)
@@ -75,28 +100,49 @@ def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
 
 
 def state_of(path: str) -> FileState:
-    """Ask the file system for the state of a file."""
+    """Ask the file system, or the store, for the state of a file; what is wrong with it is an `OSError` or an `ImageError`."""
+    if stores.is_url(path):
+        return FileState(*stores.state(path))
     status = os.stat(path)
     return FileState(status.st_size, status.st_mtime_ns)
 
 
-def _refuse(folder: str, error: OSError) -> None:
-    raise OptionError(f"{folder} cannot be read ({error.strerror or error}); allow it, or leave it out")
+def digest(path: str, state: FileState) -> str | None:
+    """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
+    try:
+        if stores.is_url(path):
+            return stores.digest(path, (state.size, state.changed))
+        found = storage.checksum(Path(path))
+        return found if state_of(path) == state else None
+    except (OSError, ImageError):
+        return None
 
 
-def compare(folders: Sequence[Path], rows: Iterable[ImageRow], problems: dict[str, tuple[FileState, Problem]]) -> Changes:
+def _is_photograph(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def _absent(root: str) -> OptionError:
+    return OptionError(f"{root} does not exist; give a folder of photographs")
+
+
+def _unreadable(path: str, error: OSError) -> Problem:
+    return Problem(path, f"{path} cannot be read ({error.strerror or error}); allow it, or leave it out")
+
+
+def _refuse(problem: Problem) -> None:
+    raise OptionError(problem.reason)
+
+
+def compare(folders: Sequence[Folder], rows: Iterable[ImageRow], problems: dict[str, tuple[FileState, Problem]]) -> Changes:
     """Compare folders with the catalogue, without opening a file."""
-    roots = [os.path.abspath(folder) for folder in folders]
+    roots = [location(folder) for folder in folders]
     known = {row.path: row for row in rows if is_below(row.path, roots)}
     broken = {path: entry for path, entry in problems.items() if is_below(path, roots)}
     changes = Changes()
     seen = set()
 
-    def complain(path: str, error: OSError) -> None:
-        reason = f"{path}: cannot be read ({error.strerror or error}); allow it, or leave it out"
-        changes.unreadable.append(Problem(path, reason))
-
-    for path, state in photographs(folders, complain):
+    for path, state in photographs(folders, changes.unreadable.append):
         if path in seen:
             continue
         seen.add(path)
@@ -124,4 +170,7 @@ def _any_below(paths: Iterable[str], root: str) -> bool:
 
 def is_below(path: str, roots: Iterable[str]) -> bool:
     """Tell whether a path is one of the roots or lies in one of them."""
-    return any(path == root or path.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
+    return any(
+        stores.is_below(path, root) if stores.is_url(root) else path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+        for root in roots
+    )

@@ -12,19 +12,20 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.images import MIN_SIDE, Source, describe, read_rgb, resize
+from polyvoc.images import MIN_SIDE, Location, Source, describe, read_rgb, resize
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import Floats
 
 Pixels = npt.NDArray[np.uint8]  # [h, w, 3]  red, green, blue
 Model = Callable[[Pixels], npt.ArrayLike]  # gives [d] or [1, d]
 Triple = tuple[float, float, float]  # for red, green, blue
+Place = TypeVar("Place", bound=Location)
 
 # EfficientNet-Lite2, trained at 260 pixels, finds more when it sees more: mAP on 150 groups of Holidays is 85.5 with a long
 # side of 260, 87.5 with 384, 88.2 with 448; time grows with the square.
@@ -119,19 +120,19 @@ class Embedder:
         return cls(model, long_side, dimension, fingerprint)
 
     def embed(self, source: Source) -> Floats:
-        """Give the unit vector [dimension] of one photograph: a path, or the bytes of its file."""
+        """Give the unit vector [dimension] of one photograph: a path, an address in a store, or the bytes of its file."""
         return self.embed_pixels(read_rgb(source, self.long_side), describe(source))
 
     def embed_many(
-        self, sources: Iterable[Path], threads: int | None = None
-    ) -> Generator[tuple[Path, Floats | ImageError], None, None]:
+        self, sources: Iterable[Place], threads: int | None = None
+    ) -> Generator[tuple[Place, Floats | ImageError], None, None]:
         """Give (path, vector), or (path, what is wrong with it), in the order of the sources, on all cores unless told.
 
         Quickest with a model loaded with `threads=1`.
         """
         return in_order(self._attempt, sources, count_threads(threads), "polyvoc-embed")
 
-    def _attempt(self, path: Path) -> Floats | ImageError:
+    def _attempt(self, path: Location) -> Floats | ImageError:
         try:
             return self.embed(path)
         except ImageError as error:

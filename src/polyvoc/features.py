@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import cv2
@@ -19,16 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.images import GreyImage, Source, describe, read_grey
+from polyvoc.images import GreyImage, Location, Source, describe, read_grey
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import FeatureOptions, Features, Floats
 
 T = TypeVar("T")
+Place = TypeVar("Place", bound=Location)
 MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
 
 
 def extract(source: Source, options: FeatureOptions = FeatureOptions(), root: bool = True) -> Features:  # noqa: B008 (frozen)
-    """Give the features of one photograph: a path, or the bytes of its file."""
+    """Give the features of one photograph: a path, an address in a store, or the bytes of its file."""
     return extract_pixels(read_grey(source, options.long_side), options, describe(source), root)
 
 
@@ -44,11 +44,11 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: b
 
 
 def extract_many(
-    sources: Iterable[Path],
+    sources: Iterable[Place],
     options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
     threads: int | None = None,
     root: bool = True,
-) -> Generator[tuple[Path, Features | ImageError], None, None]:
+) -> Generator[tuple[Place, Features | ImageError], None, None]:
     """Give (path, features), or (path, what is wrong with it), in the order of the sources, using all cores.
 
     `root=False` leaves descriptors as SIFT: whole numbers from 0 to 255. Work runs only a few photographs ahead, so memory
@@ -58,8 +58,8 @@ def extract_many(
 
 
 def _extract_many(
-    sources: Iterable[Path], options: FeatureOptions, threads: int, root: bool
-) -> Generator[tuple[Path, Features | ImageError], None, None]:
+    sources: Iterable[Place], options: FeatureOptions, threads: int, root: bool
+) -> Generator[tuple[Place, Features | ImageError], None, None]:
     with _one_cv2_thread():
         yield from in_order(lambda path: _attempt(path, options, root), sources, threads, "polyvoc-extract")
 
@@ -140,7 +140,7 @@ def check_features(features: Features, dimension: int) -> None:
         raise OptionError(f"features: the image is {features.width} x {features.height} pixels; give its true size")
 
 
-def _attempt(path: Path, options: FeatureOptions, root: bool) -> Features | ImageError:
+def _attempt(path: Location, options: FeatureOptions, root: bool) -> Features | ImageError:
     try:
         return extract(path, options, root)
     except ImageError as error:

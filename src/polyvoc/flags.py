@@ -21,7 +21,10 @@ from polyvoc.records import Evidence
 IndexPath = Annotated[
     Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
 ]
-Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Folders of photographs, or single files.")]
+# Paths, or addresses in stores: kept as they are typed, since `Path` would lose a slash of s3://bucket.
+Folders = Annotated[
+    list[str], typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses: s3://bucket/folder")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Shipped = Annotated[
     int | None,

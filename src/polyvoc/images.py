@@ -24,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, _imaging
 
+from polyvoc import stores
 from polyvoc.errors import ImageError, OptionError, UnreachableError
 
-Source = Path | str | bytes  # a path, or the bytes of a file
+Location = Path | str  # a path, or an address in a store: that is always a str
+Source = Location | bytes  # where a file is, or its bytes
 Mode = Literal["L", "RGB"]
 Box = tuple[float, float, float, float]
 
@@ -114,8 +116,9 @@ def _read(source: Source, mode: Mode, limits: _Limits) -> tuple[Image.Image, tup
     if limits.long_side < MIN_SIDE:
         raise OptionError(f"long_side={limits.long_side!r} should be at least {MIN_SIDE}")
     name = describe(source)
+    content = stores.read(source) if isinstance(source, str) and stores.is_url(source) else source
     try:
-        with _open_file(source) as file:
+        with _open_file(content) as file:
             return _decode(file, mode, limits)
     except ImageError as error:
         raise type(error)(f"{name}: {error}") from error.__cause__

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from polyvoc.cluster.fleet import Fleet
 
 Array = npt.NDArray[Any]
-# A path, the bytes of a file, features made elsewhere, or the id of an image of the collection.
+# A path, an address in a store, the bytes of a file, features made elsewhere, or the id of an image of the collection.
 Photograph = str | os.PathLike[str] | bytes | Features | int
 Clock = Callable[[str], AbstractContextManager[None]]  # times what is done within a stage of this name
 ATTEMPTS = 5  # to open while a writer commits
@@ -218,11 +218,11 @@ class Index:
         """Give the words and signatures of a photograph."""
         return self.home.quantiser.quantise(self.features(photograph).descriptors, options.assignments)
 
-    def _source(self, photograph: str | os.PathLike[str] | bytes | int) -> Path | bytes:
-        """Give the file of a photograph, or its bytes."""
+    def _source(self, photograph: str | os.PathLike[str] | bytes | int) -> str | bytes:
+        """Give where the file of a photograph is, or its bytes."""
         if isinstance(photograph, bytes):
             return photograph
-        return Path(self.image(photograph).path if isinstance(photograph, int) else photograph)
+        return self.image(photograph).path if isinstance(photograph, int) else os.fspath(photograph)
 
     def _hit(self, found: Found, asked: Asked) -> Hit | None:
         """Give what was found as a hit; None if it was removed since this index was opened."""

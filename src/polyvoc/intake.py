@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from polyvoc import features
 from polyvoc.catalogue import ImageRow
 from polyvoc.embedding import Embedder
 from polyvoc.errors import ImageError, UnreachableError
+from polyvoc.images import Location
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Features, Floats
 from polyvoc.segment import Batch
@@ -26,7 +26,7 @@ Waiting = tuple[ImageRow, Features, Floats | None]  # with the image's unit vect
 
 
 def read(
-    paths: Sequence[Path], options: FeatureOptions, model: Embedder | None
+    paths: Sequence[Location], options: FeatureOptions, model: Embedder | None
 ) -> Generator[tuple[str, Features | ImageError, Floats | None], None, None]:
     """Give the features of photographs, or what is wrong with them, and their vectors if there is a model for them.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import catalogue, merging, operations
+from polyvoc import catalogue, merging, operations, stores
 from polyvoc.catalogue import ImageRow
 from polyvoc.engine import Engine
 from polyvoc.evidence import plain_options
@@ -58,7 +58,7 @@ def photographs(index: Index) -> list[dict[str, Any]]:
 
 def photograph(row: ImageRow) -> dict[str, Any]:
     """Give what there is to know of one image, as plain values for JSON."""
-    name, size = Path(row.path).name, {"width": row.width, "height": row.height}
+    name, size = stores.name(row.path), {"width": row.width, "height": row.height}
     return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features}
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,9 @@ from polyvoc.kernels.vocabulary import Points, Probes, WordTable, scan_cells, sc
 from polyvoc.records import FeatureOptions, Floats, Problem, TrainOptions, Words
 from polyvoc.signatures import project, random_rotation
 from polyvoc.vocabulary import Bytes, Vocabulary
+
+if TYPE_CHECKING:
+    from polyvoc.images import Location
 
 # Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
 RoundDone = Callable[[int, int, float, float], None]
@@ -63,7 +65,7 @@ class Workers(Protocol):
     """Whoever does the work of training; who they are does not change the result."""
 
     def draw(
-        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
     ) -> Iterator[Draw | Problem]:
         """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are not needed."""
 
@@ -78,7 +80,7 @@ class Threads:
     """Workers: the cores of this machine."""
 
     def draw(
-        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
     ) -> Iterator[Draw | Problem]:
         """Give what is drawn from each photograph, in their order."""
         return draw(paths, options, seed)
@@ -120,7 +122,7 @@ class Batches:
 
 
 def sample_descriptors(
-    paths: Sequence[Path],
+    paths: Sequence[Location],
     options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
     limit: int = 10_000_000,
     seed: int = 0,
@@ -147,7 +149,7 @@ def sample_descriptors(
 
 
 def draw(
-    paths: Sequence[Path], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
+    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
 ) -> Iterator[Draw | Problem]:
     """Give all descriptors of each photograph with their keys, or what is wrong with it; `first` is the first one's number.
 

@@ -107,8 +107,7 @@ class IndexWriter:
                progress: Progress | None = None) -> IndexReport:  # fmt: skip
         """Bring the index up to date with folders: add new photographs, replace changed ones, drop vanished ones."""
         self.commit()
-        paths = [Path(folder) for folder in folders]
-        changes = collection.compare(paths, self.catalogue.images(), self.catalogue.problems())
+        changes = collection.compare(folders, self.catalogue.images(), self.catalogue.problems())
         if changes.emptied and not keep_missing:
             raise OptionError(f"{', '.join(changes.emptied)} holds no photograph, but the index has some from there; is the "
                               "disk mounted? (to drop them: polyvoc remove FOLDER)")  # fmt: skip
@@ -142,7 +141,7 @@ class IndexWriter:
         self.commit()
         rows = []
         for path in paths:
-            name, absolute = os.fspath(path), os.path.abspath(path)
+            name, absolute = os.fspath(path), collection.location(path)
             known = self.catalogue.image_at(name) or self.catalogue.image_at(absolute)
             found = [known] if known else [r for r in self.catalogue.images() if collection.is_below(r.path, [absolute])]
             if not found:
@@ -212,7 +211,9 @@ class IndexWriter:
 
     def _touch_same(self, changes: Changes, report: IndexReport) -> None:
         """Files with another time but the same content only get their time noted."""
-        same = [(row, state) for row, state in changes.changed if row.digest and _digest(row.path, state) == row.digest]
+        same = [
+            (row, state) for row, state in changes.changed if row.digest and collection.digest(row.path, state) == row.digest
+        ]
         if same:
             with self.catalogue.transaction():
                 for row, state in same:
@@ -224,7 +225,7 @@ class IndexWriter:
     def _extract(self, changes: Changes, model: Embedder | None, report: IndexReport, progress: Progress) -> None:
         states = dict(changes.new) | {row.path: state for row, state in changes.changed}
         replaced = {row.path: row for row, _ in changes.changed}
-        photographs = intake.read([Path(path) for path in states], self.home.feature_options, model)
+        photographs = intake.read(list(states), self.home.feature_options, model)
         try:
             for done, (path, result, vector) in enumerate(photographs, start=1):
                 if isinstance(result, UnreachableError):  # it may pass: nothing is remembered, nothing goes
@@ -232,7 +233,8 @@ class IndexWriter:
                 elif isinstance(result, ImageError):
                     self._note_problem(Problem(path, str(result)), states[path], replaced.get(path), report)
                 else:
-                    self._add(path, result, vector, states[path], _digest(path, states[path]), replaced.get(path))
+                    digest = collection.digest(path, states[path])
+                    self._add(path, result, vector, states[path], digest, replaced.get(path))
                     report.replaced += path in replaced
                     report.added += path not in replaced
                     report.features += len(result)
@@ -385,15 +387,6 @@ def _is_storable(name: str) -> bool:
         return bool(os.fsencode(name))
     except UnicodeEncodeError:
         return False
-
-
-def _digest(path: str, state: FileState) -> str | None:
-    """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
-    try:
-        digest = storage.checksum(Path(path))
-        return digest if collection.state_of(path) == state else None
-    except OSError:
-        return None
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -10,14 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from polyvoc import collection
 from polyvoc.assigner import Assigner, Cells
 from polyvoc.cluster import machines
 from polyvoc.errors import ClusterError
+from polyvoc.images import Location
 from polyvoc.kernels.vocabulary import WordTable
 from polyvoc.records import FeatureOptions, Floats, Problem, Words
 from polyvoc.training import Batches, Crowd, Draw, draw
@@ -42,12 +43,12 @@ class Cluster:
         self._draw, self._assign = work(_draw), work(_assign)
 
     def draw(
-        self, paths: Sequence[Path], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
     ) -> Iterator[Draw | Problem]:
         """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are left out."""
 
         def send(numbers: range) -> Any:
-            some = [paths[number].absolute() for number in numbers]
+            some = [collection.location(paths[number]) for number in numbers]
             return self._draw.remote(some, options, seed, numbers.start, ceiling())
 
         starts = range(0, len(paths), _PHOTOGRAPHS)
@@ -77,7 +78,9 @@ class Cluster:
         while sent:
             yield sent.popleft()
 
-    def _drawn(self, send: Callable[[range], Any], numbers: range, answer: Any, paths: Sequence[Path]) -> list[Draw | Problem]:
+    def _drawn(
+        self, send: Callable[[range], Any], numbers: range, answer: Any, paths: Sequence[Location]
+    ) -> list[Draw | Problem]:
         """Give what was drawn from some photographs; one that ends every process which reads it is found and reported."""
         died = self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.OutOfMemoryError
         try:
@@ -135,7 +138,7 @@ class _Part:
         return self._batches.assign(table, centroids, words.copy())
 
 
-def _draw(paths: Sequence[Path], options: FeatureOptions, seed: int, first: int, ceiling: float) -> list[Draw | Problem]:
+def _draw(paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float) -> list[Draw | Problem]:
     drawn = draw(paths, options, seed, first, threads=1)
     return [one if isinstance(one, Problem) else one.below(ceiling) for one in drawn]
 

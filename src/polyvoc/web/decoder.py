@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import images
+from polyvoc import images, stores
 from polyvoc.errors import ImageError, UnreachableError
 from polyvoc.images import GreyImage, Source
 
@@ -69,13 +69,16 @@ class Decoders:
                 self._idle.get_nowait().end()
 
     def _decode(self, source: Source, wanted: Wanted, long_side: int) -> tuple[dict[str, Any], bytes]:
-        path = None if isinstance(source, bytes) else os.fspath(source)
-        most = images.MAX_PIXELS if path else self._max_pixels
+        # Stores are asked here: what decodes needs no network.
+        sent = stores.read(source) if isinstance(source, str) and stores.is_url(source) else source
+        path = None if isinstance(sent, bytes) else os.fspath(sent)
+        most = self._max_pixels if isinstance(source, bytes) else images.MAX_PIXELS
         order = {"wanted": wanted, "long_side": long_side, "max_pixels": most, "seconds": self._seconds, "path": path}
         with self._process() as process:
-            told, content = process.ask(order, source if isinstance(source, bytes) else b"", self._seconds + GRACE)
+            told, content = process.ask(order, sent if isinstance(sent, bytes) else b"", self._seconds + GRACE)
         if "error" in told:
-            raise (UnreachableError if told["unreachable"] else ImageError)(told["error"])
+            line = told["error"].replace(images.describe(sent), images.describe(source), 1)
+            raise (UnreachableError if told["unreachable"] else ImageError)(line)
         return told, content
 
     @contextmanager

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
 
+from polyvoc import stores
 from polyvoc.answers import Answer
 from polyvoc.web import records
 from polyvoc.web.about import about
@@ -148,7 +150,10 @@ async def original(request: Request, service: Serving, image: Image) -> Response
     if not service.settings.originals:
         raise HTTPException(403, "this server does not give files; start it with --originals if it should")
     path, kind = await done(request, service.pictures, lambda: service.file(image))
-    name = path.name.encode(errors="replace").decode()  # not every file name is text
+    name = stores.name(path).encode(errors="replace").decode()  # not every file name is text
+    if stores.is_url(path):
+        content = await done(request, service.pictures, lambda: stores.read(path))
+        return Response(content, media_type=kind, headers={"Content-Disposition": f"inline; filename*=utf-8''{quote(name)}"})
     return FileResponse(path, media_type=kind, filename=name, content_disposition_type="inline")
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
-from polyvoc import answers, collection, features, images, inventory, storage
+from polyvoc import answers, collection, features, images, inventory, stores
 from polyvoc.answers import Answer, Failure, Question
 from polyvoc.catalogue import ImageRow
 from polyvoc.errors import ImageError, OptionError, PolyvocError
@@ -234,14 +234,14 @@ class Service:
         picture = self.upload(name).picture
         return self.thumbnails.get_or_make((name, side), lambda: self.decoders.thumbnail(picture, side))
 
-    def file(self, image: int) -> tuple[Path, str]:
-        """Give the file of an image and what it is; only if it still is what was indexed."""
+    def file(self, image: int) -> tuple[str, str]:
+        """Give where the file of an image lies, and what it is; only if it still is what was indexed."""
         row = self.row(image)
         if not _is_unchanged(row):
             raise AbsentError(f"the file of image {image} is gone or has changed; run 'polyvoc index' on its folder")
-        path = Path(row.path)
-        kind = mimetypes.guess_type(path)[0] if path.suffix.lower() in images.IMAGE_SUFFIXES else None  # no page, no script
-        return path, kind or "application/octet-stream"
+        name = PurePath(stores.name(row.path))
+        kind = mimetypes.guess_type(name)[0] if name.suffix.lower() in images.IMAGE_SUFFIXES else None  # no page, no script
+        return row.path, kind or "application/octet-stream"
 
     def statistics(self) -> dict[str, Any]:
         """Give what there is to know of the index, with how long its lists are and how much they share."""
@@ -254,7 +254,8 @@ class Service:
 
 def _is_unchanged(row: ImageRow) -> bool:
     """Tell whether a file is still the one that was indexed: as old and as large, or else the same byte for byte."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, ImageError):
         state = collection.state_of(row.path)  # the size first: what has none, such as a pipe, must not be read
-        return state == row.state or (state.size == row.state.size and storage.checksum(Path(row.path)) == row.digest)
+        same = state.size == row.state.size and row.digest is not None
+        return state == row.state or (same and collection.digest(row.path, state) == row.digest)
     return False

@@ -38,7 +38,8 @@ export function count(number, one, many = `${one}s`) {
 
 /** The last part of a path. */
 export function baseName(path) {
-  const parts = String(path).split(/[\\/]/);
+  const inner = /^[a-z][a-z0-9+.-]*:\/\//i.test(path) ? String(path).split("::")[0] : String(path); // of an archive in a store
+  const parts = inner.split(/[\\/]/);
   return parts[parts.length - 1] || String(path);
 }
 

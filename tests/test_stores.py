@@ -1,0 +1,669 @@
+"""Photographs in stores are indexed, searched, brought up to date and shown as those in folders are."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from commands import answer, refuse, run
+from polyvoc import answers, collection, features, images, inventory, stores
+from polyvoc.embedding import Embedder
+from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc.index import Index
+from polyvoc.records import Problem
+from polyvoc.stores import _change
+from polyvoc.vocabulary import Vocabulary
+from polyvoc.writer import IndexWriter
+from samples import unflushed  # noqa: F401
+from servers import refused, serving
+
+PHOTOGRAPHS = ("bridge-a.jpg", "bridge-b.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg", "wall a.jpg")
+OTHERS = ("notes.txt", "jpg", ".hidden/a.jpg", "deep/x.polyvoc/b.jpg")
+EVERY = ["file", "zip", "tar", "memory", "s3"]
+ORDER = ["bridge-a.jpg", "bridge-b.jpg", "wall a.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg"]  # as folders are walked
+
+
+@dataclass
+class Store:
+    """A store of one kind, and how to change it."""
+
+    kind: str
+    folder: Path  # for what lies on the disk
+    held: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def root(self) -> str:
+        roots = {"file": f"file://{self.folder}/photos", "zip": f"zip://::{self.folder}/photos.zip"}
+        roots |= {"tar": f"tar://photos::{self.folder}/photos.tar", "memory": "memory://photos", "s3": "s3://bucket/photos"}
+        return roots[self.kind]
+
+    def url(self, name: str) -> str:
+        head, chained, tail = self.root.partition("::")
+        return f"{head}{'' if head.endswith('/') else '/'}{name}{chained}{tail}"
+
+    def put(self, files: dict[str, bytes | None]) -> None:
+        """Write files, or delete them."""
+        self.held = {name: content for name, content in {**self.held, **files}.items() if content is not None}
+        if self.kind in ("zip", "tar"):
+            self._pack()
+            return
+        system = fsspec.filesystem(self.kind)
+        place = str(self.folder / "photos") if self.kind == "file" else self.root.partition("://")[2]
+        for name, content in files.items():
+            if content is None:
+                system.rm_file(f"{place}/{name}")
+            else:
+                system.makedirs(f"{place}/{name}".rpartition("/")[0], exist_ok=True)
+                system.pipe_file(f"{place}/{name}", content)
+
+    def _pack(self) -> None:
+        partial = self.folder / "partial"
+        shutil.rmtree(self.folder / "packed", ignore_errors=True)
+        for name, content in self.held.items():
+            path = self.folder / "packed" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            os.utime(path, (1e9, 1e9 + len(content)))
+        if self.kind == "tar":
+            with tarfile.open(partial, "w") as tar:
+                tar.add(self.folder / "packed", "photos")
+        else:
+            with zipfile.ZipFile(partial, "w") as archive:
+                for name in self.held:
+                    archive.write(self.folder / "packed" / name, name)
+        partial.rename(self.folder / f"photos.{self.kind}")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[None]:
+    """Run a server that speaks S3."""
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    with pytest.MonkeyPatch.context() as patch:
+        told = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in {**told, "AWS_ENDPOINT_URL": address}.items():
+            patch.setenv(name, value)
+        yield
+    server.stop()
+
+
+def wiped(kind: str) -> None:
+    system = fsspec.filesystem(kind)
+    if kind == "s3":
+        system.invalidate_cache()
+        if system.exists("bucket"):
+            system.rm("bucket", recursive=True)
+    elif system.exists("/photos"):
+        system.rm("/photos", recursive=True)
+
+
+@pytest.fixture(params=["file", "zip", "tar", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, photographs: Path) -> Iterator[Store]:
+    """A store of five photographs, and of what should be passed over."""
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+    if request.param in ("s3", "memory"):
+        wiped(request.param)
+    made = Store(request.param, tmp_path)
+    made.put(content(photographs))
+    yield made
+    if request.param in ("s3", "memory"):
+        wiped(request.param)
+
+
+def content(photographs: Path) -> dict[str, bytes | None]:
+    first = (photographs / "bridge-a.jpg").read_bytes()
+    files: dict[str, bytes | None] = dict.fromkeys(OTHERS, first)
+    return files | {name: (photographs / Path(name.replace(" ", "-")).name).read_bytes() for name in PHOTOGRAPHS}
+
+
+def folder_of(photographs: Path, tmp_path: Path) -> Path:
+    """Write the same files to a folder."""
+    folder = tmp_path / "folder"
+    for name, held in content(photographs).items():
+        assert held is not None
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(held)
+    return folder
+
+
+def names(store: Store, urls: list[str]) -> list[str]:
+    by_url = {store.url(name): name for name in (*PHOTOGRAPHS, *OTHERS)}
+    return [by_url[url] for url in urls]
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_address_is() -> None:
+    for url in (
+        "s3://bucket/a.jpg",
+        "zip://::/a.zip",
+        "zip://a.jpg::s3://bucket/a.zip",
+        "file:///a",
+        "git+ssh://a",
+        "HTTPS://a",
+    ):
+        assert stores.is_url(url)
+    for path in (
+        "/a.jpg",
+        "a.jpg",
+        "./s3://bucket",
+        "s3:/bucket",
+        "",
+        "://",
+        "1://",
+        Path("s3://bucket"),
+        b"s3://bucket",
+        3,
+        None,
+    ):
+        assert not stores.is_url(path)
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("s3://bucket/a//b/../c d.jpg", "s3://bucket/a//b/../c d.jpg"),
+        ("zip://a.jpg::s3://bucket/a.zip", "zip://a.jpg::s3://bucket/a.zip"),
+        ("zip://::/a.zip", "zip://::/a.zip"),
+        ("zip://x::a.zip", "zip://x::{here}/a.zip"),
+        ("zip://x::~/a.zip", "zip://x::{home}/a.zip"),
+        ("zip://x::zip://b.zip::a.zip", "zip://x::zip://b.zip::a.zip"),
+        ("file:///a/b/", "file:///a/b/"),
+        ("file://a", "file://{here}/a"),
+    ],
+)
+def test_an_address_is_kept(url: str, kept: str) -> None:
+    assert collection.location(url) == kept.format(here=os.getcwd(), home=os.path.expanduser("~"))
+
+
+def test_a_path_becomes_absolute() -> None:
+    assert collection.location("a/../b") == collection.location(Path("b")) == os.path.abspath("b")
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "below"),
+    [
+        ("s3://b/p/a.jpg", "s3://b/p", True),
+        ("s3://b/p/a.jpg", "s3://b/p/", True),
+        ("s3://b/p/a.jpg", "s3://b", True),
+        ("s3://b/p/a.jpg", "s3://b/p/a.jpg", True),
+        ("s3://b/pq/a.jpg", "s3://b/p", False),
+        ("s3://b/p/a.jpg", "gs://b/p", False),
+        ("s3://b/p/a.jpg", "/", False),
+        ("/p/a.jpg", "file:///p", False),
+        ("file:///p/a.jpg", "file:///", True),
+        ("zip://a.jpg::/z.zip", "zip://::/z.zip", True),
+        ("zip://p/a.jpg::/z.zip", "zip://p::/z.zip", True),
+        ("zip://p/a.jpg::/z.zip", "zip://q::/z.zip", False),
+        ("zip://p/a.jpg::/z.zip", "zip://p::/y.zip", False),
+        ("zip://p/a.jpg::/z.zip", "/z.zip", False),
+    ],
+)
+def test_what_lies_below(path: str, root: str, below: bool) -> None:
+    assert collection.is_below(path, [root]) is below
+    assert collection.is_below(path, ["/nowhere", root]) is below
+
+
+def test_names() -> None:
+    assert (
+        stores.name("zip://p/a b.jpg::s3://bucket/z.zip")
+        == stores.name("s3://bucket/a b.jpg")
+        == stores.name("/p/a b.jpg")
+        == "a b.jpg"
+    )
+    assert stores.parts("zip://p/a.jpg::/q/z.zip") == ("p", "a.jpg")
+    assert stores.parts("s3://bucket/p//a.jpg") == ("bucket", "p", "a.jpg")
+    assert stores.name("") == ""
+
+
+# --- files --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", EVERY, indirect=True)
+def test_files_are_listed_as_folders_are_walked(store: Store, photographs: Path, tmp_path: Path) -> None:
+    folder = folder_of(photographs, tmp_path)
+    walked = [os.path.relpath(path, folder) for path, _ in collection.photographs([folder])]
+    found = list(collection.photographs([store.root]))
+    assert walked == names(store, [url for url, _ in found]) == ORDER
+    assert (
+        list(collection.photographs([store.root.replace("photos", "photos/", 1) if store.kind == "s3" else store.root]))
+        == found
+    )
+    for url, state in found:
+        assert collection.state_of(url) == state
+        assert state.size == len(store.held[names(store, [url])[0]])
+        assert state.changed is not None and 0 <= state.changed < 2**63
+
+
+def test_all_files_are_listed_if_all_are_wanted(store: Store) -> None:
+    listed = names(store, [url for url, _, _ in stores.listed(store.root)])
+    assert sorted(listed) == sorted([*PHOTOGRAPHS, "notes.txt", "jpg"])
+
+
+def test_a_single_file(store: Store) -> None:
+    url = store.url("deep/er/tower-a.jpg")
+    assert list(collection.photographs([url])) == [(url, collection.state_of(url))]
+    assert [u for u, _ in collection.photographs([store.url("deep")])] == [store.url(name) for name in ORDER[3:]]
+    assert stores.exists(url) and stores.exists(store.url("deep")) and not stores.exists(store.url("deep/no"))
+
+
+@pytest.mark.parametrize("store", EVERY, indirect=True)
+def test_files_are_read(store: Store, photographs: Path) -> None:
+    url, original = store.url("wall a.jpg"), photographs / "wall-a.jpg"
+    assert stores.read(url) == original.read_bytes()
+    assert np.array_equal(images.read_grey(url, 300).pixels, images.read_grey(original, 300).pixels)
+    assert np.array_equal(features.extract(url).descriptors, features.extract(original).descriptors)
+    ((told, found), (_, missing)) = features.extract_many([url, store.url("none.jpg")])
+    assert told == url and isinstance(found, features.Features)
+    assert isinstance(missing, ImageError) and not isinstance(missing, UnreachableError)
+    assert str(missing) == f"{store.url('none.jpg')}: no such file; check the address"
+    model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean colour", 64)
+    assert np.array_equal(model.embed(url), model.embed(original))
+    assert [path for path, _ in model.embed_many([url])] == [url]
+
+
+def test_what_cannot_be_read_is_one_line(store: Store) -> None:
+    store.put({"empty.jpg": b""})
+    for url, line in (
+        (store.url("deep"), "a folder, not a photograph; name a file in it"),
+        (store.url("empty.jpg"), "empty file; replace or remove it"),
+        (store.url("wall a.jpg"), f"{len(store.held['wall a.jpg']):,} bytes, the limit is 100; reduce it first"),
+    ):
+        with pytest.raises(ImageError) as caught:
+            stores.read(url, 100)
+        assert str(caught.value) == f"{url}: {line}"
+    with pytest.raises(ImageError, match="no such file"):
+        stores.state(store.url("none.jpg"))
+
+
+def test_a_file_that_was_just_read_is_not_read_for_its_digest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = store.url("bridge-a.jpg")
+    path = store.folder / "a.jpg"
+    path.write_bytes(stores.read(url))
+    expected = collection.digest(str(path), collection.state_of(str(path)))
+    reads: list[str] = []
+    original = stores.read
+    monkeypatch.setattr(stores, "read", lambda url: (reads.append(url), original(url))[1])
+    state = collection.state_of(url)
+    assert collection.digest(url, state) == expected and reads == []
+    store.put({"bridge-a.jpg": store.held["bridge-b.jpg"]})
+    assert collection.digest(url, state) is None and reads == []
+    assert collection.digest(url, collection.state_of(url)) not in (None, expected) and reads == [url]
+    store.put({"bridge-a.jpg": None})
+    assert collection.digest(url, state) is None
+
+
+def test_many_threads_read_one_store(store: Store) -> None:
+    urls = [store.url(name) for name in PHOTOGRAPHS] * 8
+    for url, found in features.in_order(stores.read, urls, 8, "test"):
+        assert found == store.held[names(store, [url])[0]]
+
+
+@pytest.mark.parametrize("store", EVERY, indirect=True)
+def test_an_absent_place(store: Store) -> None:
+    for root in (store.url("nowhere"), *({"s3": ["s3://nobody/photos"]}.get(store.kind, []))):
+        with pytest.raises(OptionError) as caught:
+            list(collection.photographs([root]))
+        assert str(caught.value) == f"{root} does not exist; give a folder of photographs"
+        with pytest.raises(OptionError, match="does not exist"):
+            collection.check([store.root, root])
+    collection.check([store.root, store.folder])
+
+
+# --- the index ----------------------------------------------------------------------------------------------------------------
+
+
+def indexed(path: Path, root: object, vocabularies: tuple[Vocabulary, ...] | None = None) -> Any:
+    with IndexWriter.open(path, vocabularies) as writer:
+        return writer.update([root]).as_dict()  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("store", ["zip", "memory", "s3"], indirect=True)
+def test_a_store_answers_as_a_folder_does(
+    store: Store, photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path
+) -> None:
+    folder = folder_of(photographs, tmp_path)
+    assert indexed(tmp_path / "a.polyvoc", store.root, vocabularies) == indexed(tmp_path / "b.polyvoc", folder, vocabularies)
+    with Index.open(tmp_path / "a.polyvoc") as stored, Index.open(tmp_path / "b.polyvoc") as local:
+        for name in PHOTOGRAPHS:
+            expected = [asdict(hit) for hit in local.search(folder / name)]
+            for one in expected:
+                one["path"] = store.url(os.path.relpath(one["path"], folder))
+            assert [asdict(hit) for hit in stored.search(store.url(name))] == expected
+            assert expected[0]["path"] == store.url(name)
+        row = next(stored.images())
+        assert row.digest == next(local.images()).digest
+        assert inventory.photograph(row)["name"] == "bridge-a.jpg"
+        options = stored.default_options
+        again = stored.search(row.image, options=type(options)(**{**asdict(options), "assignments": 2}))
+        assert again[0].path == row.path  # whose file was read
+
+
+@pytest.mark.parametrize("store", ["zip", "memory", "s3"], indirect=True)
+def test_changes_are_seen(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    path = tmp_path / "index"
+
+    def counts(**expected: int) -> None:
+        told = indexed(path, store.root, vocabularies)
+        assert {name: told[name] for name in ("added", "replaced", "removed", "unchanged")} == {
+            **dict.fromkeys(("added", "replaced", "removed", "unchanged"), 0), **expected}  # fmt: skip
+
+    counts(added=5)
+    counts(unchanged=5)
+    store.put(
+        {"new/wall-b.jpg": store.held["wall a.jpg"], "bridge-b.jpg": None, "bridge-a.jpg": store.held["deep/er/tower-a.jpg"]}
+    )
+    counts(added=1, removed=1, replaced=1, unchanged=3)
+    counts(unchanged=5)
+    with IndexWriter.open(path) as writer:
+        assert writer.remove([store.url("deep")]) == 2
+        assert writer.remove([store.url("bridge-a.jpg")]) == 1
+        with pytest.raises(OptionError, match="is not in the index"):
+            writer.remove([store.url("deep")])
+    counts(added=3, unchanged=2)
+    with IndexWriter.open(path) as writer:
+        assert writer.remove([store.root]) == 5
+
+
+@pytest.mark.parametrize("store", ["zip"], indirect=True)
+def test_a_broken_file_is_a_problem(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    store.put({"broken.jpg": store.held["bridge-a.jpg"][:900], "empty.jpg": b""})
+    told = indexed(tmp_path / "index", store.root, vocabularies)
+    assert told["added"] == 5
+    assert [problem["path"] for problem in told["problems"]] == [store.url("broken.jpg"), store.url("empty.jpg")]
+    assert all(problem["reason"].startswith(problem["path"] + ": ") for problem in told["problems"])
+    assert indexed(tmp_path / "index", store.root)["problems"] == told["problems"]
+    store.put({"broken.jpg": store.held["bridge-b.jpg"], "empty.jpg": None})
+    assert indexed(tmp_path / "index", store.root)["problems"] == []
+
+
+@pytest.mark.parametrize("store", ["zip"], indirect=True)
+def test_an_emptied_store_drops_nothing(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    indexed(tmp_path / "index", store.root, vocabularies)
+    store.put(dict.fromkeys(PHOTOGRAPHS))
+    with pytest.raises(OptionError, match="holds no photograph, but the index has some from there"):
+        indexed(tmp_path / "index", store.root)
+
+
+@pytest.mark.parametrize("store", ["memory", "s3"], indirect=True)
+def test_a_store_that_does_not_answer_drops_nothing(
+    store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(tmp_path / "index", store.root, vocabularies)
+    system = stores._opened(store.root)[0]
+    original = system.ls
+
+    def refuse_deep(path: str, *arguments: Any, **options: Any) -> Any:
+        if str(path).rstrip("/").endswith("deep"):
+            raise PermissionError(13, "Forbidden")
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(system, "ls", refuse_deep)
+    told = indexed(tmp_path / "index", store.root)
+    assert (told["unchanged"], told["removed"]) == (5, 0)
+    line = f"{store.url('deep')}: cannot be reached (Forbidden); check address and credentials"
+    assert told["problems"] == [{"path": store.url("deep"), "reason": line}]
+    with pytest.raises(OptionError) as caught:
+        list(collection.photographs([store.root]))
+    assert str(caught.value) == line
+
+
+# --- archives, links, web servers ---------------------------------------------------------------------------------------------
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    path.write_bytes(b"no archive")
+    line = f"{path}: not a whole archive (File is not a zip file); replace it, or leave it out"
+    with pytest.raises(OptionError) as caught:
+        list(collection.photographs([f"zip://::{path}"]))
+    assert str(caught.value) == line
+    changes = collection.compare([f"zip://::{path}"], [], {})
+    assert changes.unreadable == [Problem(f"zip://::{path}", line)]
+    with pytest.raises(OptionError, match="does not exist"):
+        list(collection.photographs([f"zip://::{tmp_path}/none.zip"]))
+
+
+def test_a_damaged_file_in_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.jpg", b"0123456789" * 10)
+    path.write_bytes(path.read_bytes().replace(b"0123456789", b"9876543210", 1))
+    with pytest.raises(ImageError, match=r"a.jpg::.*: broken .*CRC-32.*; replace or remove it") as caught:
+        stores.read(f"zip://a.jpg::{path}")
+    assert not isinstance(caught.value, UnreachableError)
+
+
+def test_an_archive_within_an_archive(tmp_path: Path, photographs: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "inner.zip", "w") as archive:
+        archive.write(photographs / "wall-a.jpg", "p/wall.jpg")
+    with zipfile.ZipFile(tmp_path / "outer.zip", "w") as archive:
+        archive.write(tmp_path / "inner.zip", "q/inner.zip")
+    ((url, _),) = collection.photographs([f"zip://::zip://q/inner.zip::{tmp_path}/outer.zip"])
+    assert url == f"zip://p/wall.jpg::zip://q/inner.zip::{tmp_path}/outer.zip"
+    assert stores.read(url) == (photographs / "wall-a.jpg").read_bytes()
+
+
+def test_an_archive_of_the_current_folder(tmp_path: Path, photographs: Path) -> None:
+    """What `tar -C folder -cf a.tar .` makes: every name begins with a dot."""
+    folder = folder_of(photographs, tmp_path)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(folder, ".")
+        tar.add(folder, "./again")
+    urls = [url for url, _ in collection.photographs([f"tar://.::{tmp_path}/a.tar"])]
+    names = [*ORDER[:3], *(f"again/{name}" for name in ORDER), *ORDER[3:]]
+    assert urls == [f"tar://./{name}::{tmp_path}/a.tar" for name in names]
+    assert urls == [url for url, _ in collection.photographs([f"tar://::{tmp_path}/a.tar"])]
+    assert all(stores.read(url) for url in urls)
+
+
+def test_links_and_pipes(tmp_path: Path) -> None:
+    for name in ("real/a.jpg", "elsewhere/b.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "real/link.jpg").symlink_to(tmp_path / "elsewhere/b.jpg")
+    (tmp_path / "real/folder.jpg").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "real/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    os.mkfifo(tmp_path / "real/pipe.jpg")
+    found = list(collection.photographs([f"file://{tmp_path}/real"]))
+    assert [stores.name(url) for url, _ in found] == ["a.jpg", "link.jpg"]
+    assert [collection.state_of(url) for url, _ in found] == [state for _, state in found]
+    with pytest.raises(ImageError, match="not a regular file"):
+        stores.read(f"file://{tmp_path}/real/pipe.jpg")
+
+
+def test_a_name_that_no_address_can_hold(tmp_path: Path) -> None:
+    (tmp_path / "a::b.jpg").write_bytes(b"x")
+    (tmp_path / "c.jpg").write_bytes(b"x")
+    root = f"file://{tmp_path}"
+    changes = collection.compare([root], [], {})
+    assert [url for url, _ in changes.new] == [f"{root}/c.jpg"]
+    assert [problem.reason for problem in changes.unreadable] == [
+        f"{root}/a::b.jpg: its name holds '::', which no address can; rename it"
+    ]
+
+
+def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    folder = folder_of(photographs, tmp_path)
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    root = f"http://127.0.0.1:{server.server_port}"
+    try:
+        found = list(collection.photographs([root]))
+        assert [url for url, _ in found] == [f"{root}/{name.replace(' ', '%20')}" for name in ORDER]
+        assert [collection.state_of(url) for url, _ in found] == [state for _, state in found]
+        assert all(state.size is not None and state.changed is not None for _, state in found)
+        assert stores.read(found[0][0]) == (folder / ORDER[0]).read_bytes()
+        with pytest.raises(ImageError, match=r"none.jpg: no such file") as gone:
+            stores.read(f"{root}/none.jpg")
+        assert not isinstance(gone.value, UnreachableError)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    with pytest.raises(UnreachableError, match="cannot be reached"):  # not gone: nothing may be dropped
+        stores.read(found[0][0])
+    with pytest.raises(UnreachableError):
+        collection.check([root])
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"mtime": 1.5, "created": 3}, 1_500_000_000),
+        ({"mtime": None, "created": 3}, 3_000_000_000),
+        ({"LastModified": datetime(1970, 1, 1, 0, 0, 2, 700, UTC), "ETag": "x"}, 2_000_000_000),
+        ({"LastModified": datetime(1970, 1, 1, 1, 0, 2, tzinfo=timezone(timedelta(hours=1)))}, 2_000_000_000),
+        ({"last_modified": datetime(1970, 1, 1, 0, 0, 2)}, 2_000_000_000),
+        ({"updated": "1970-01-01T00:00:02.500Z"}, 2_500_000_000),
+        ({"Last-Modified": "Thu, 01 Jan 1970 00:00:02 GMT"}, 2_000_000_000),
+        ({"mtime": "nonsense"}, None),
+        ({"mtime": float("nan")}, None),
+        ({}, None),
+    ],
+)
+def test_times_of_all_kinds(told: dict[str, Any], expected: int | None) -> None:
+    assert _change(told) == expected
+
+
+def test_checksums_where_there_is_no_time() -> None:
+    values = [_change({"ETag": "a"}), _change({"ETag": "b"}), _change({"CRC": 17}), _change({"CRC": 18})]
+    assert len(set(values)) == 4 and all(value is not None and 0 <= value < 2**63 for value in values)
+    assert values[0] == _change({"ETag": "a"})
+
+
+# --- packages that are missing ------------------------------------------------------------------------------------------------
+
+
+def test_without_fsspec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    line = refuse("index", "s3://bucket/photos", "--index", tmp_path / "index")
+    assert line == "polyvoc: photographs in stores need fsspec; install it: pip install 'polyvoc[stores]'"
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("url", ["gs://bucket/photos", "zip://::gs://bucket/photos.zip"])
+def test_without_the_package_of_a_store(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    line = refuse("index", url, "--index", tmp_path / "index")
+    assert line.startswith(f"polyvoc: {url.removeprefix('zip://::')}: a package is missing (")
+    assert line.endswith("); install it: pip install gcsfs")
+
+
+def test_an_unknown_store(tmp_path: Path) -> None:
+    assert "nonsense://a: no such kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
+
+
+# --- the command line, pages, the web -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["zip"], indirect=True)
+def test_commands(store: Store, photographs: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    told = answer("index", store.root, "--index", index, "--vocabularies", 1)
+    assert (told["added"], told["problems"]) == (5, [])
+    query = store.url("bridge-a.jpg")
+    found = answer("search", query, "--index", index)
+    assert found["query"] == query
+    assert [hit["path"] for hit in found["hits"][:2]] == [query, store.url("bridge-b.jpg")]
+    assert found["hits"] == answer("search", photographs / "bridge-a.jpg", "--index", index)["hits"]
+    listed = answer("info", "--images", "--index", index)["photographs"]
+    assert [row["name"] for row in listed] == [Path(name).name for name in ORDER]
+    assert store.url("wall a.jpg") in run("info", "--images", "--index", index).stdout
+    assert answer("index", store.root, "--index", index)["unchanged"] == 5
+    assert answer("remove", store.url("deep"), "--index", index)["removed"] == 2
+    assert "does not exist; give a folder" in refuse("index", store.url("nowhere"), "--index", index)
+    trained = answer("train", store.root, "--out", tmp_path / "words", "--size", 20, "--rounds", 1)
+    assert trained["provenance"]["source"] == stores.name(store.root)
+
+
+@pytest.mark.parametrize("store", ["zip", "file"], indirect=True)
+def test_a_page_with_pictures(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    indexed(tmp_path / "index", store.root, vocabularies)
+    page = tmp_path / "page.html"
+    run("search", store.url("bridge-a.jpg"), "--index", tmp_path / "index", "--html", page)
+    text = page.read_text()
+    assert text.count("data:image/jpeg;base64,") == 1 + 5
+    assert ("href=" in text) == (store.kind == "file")  # where a browser can go
+    picture = answers.picture(store.url("deep/market-a.jpg"))
+    assert picture.title == "deep/market-a.jpg" and picture.jpeg is not None
+    assert answers.picture(store.url("deep/none.jpg")).jpeg is None
+    assert answers.picture("gs://bucket/a.jpg").jpeg is None
+
+
+@pytest.mark.parametrize("store", ["zip"], indirect=True)
+def test_a_store_is_served(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    indexed(tmp_path / "index", store.root, vocabularies)
+    with serving(tmp_path / "index", originals=True, workers=1) as served:
+        listing = served.get("/images").json()["images"]
+        row = next(row for row in listing if row["path"] == store.url("wall a.jpg"))
+        assert row["name"] == "wall a.jpg"
+        image = row["image"]
+        assert served.get(f"/images/{image}").json()["available"] is True
+        thumbnail = served.get(f"/images/{image}/thumbnail")
+        assert thumbnail.headers["content-type"] == "image/jpeg"
+        assert images.read_rgb(thumbnail.content, 320).shape == (240, 320, 3)
+        original = served.get(f"/images/{image}/file")
+        assert original.content == store.held["wall a.jpg"]
+        assert original.headers["content-type"] == "image/jpeg"
+        assert original.headers["content-disposition"] == "inline; filename*=utf-8''wall%20a.jpg"
+        found = served.search(query=image, assignments=2).json()
+        assert found["hits"][0]["path"] == row["path"]
+        store.put({"wall a.jpg": b"something else", "bridge-a.jpg": None})
+        assert served.get(f"/images/{image}").json()["available"] is False
+        assert "is gone or has changed" in refused(served.get(f"/images/{image}/file"), 404)
+        assert "is gone or has changed" in refused(served.get(f"/images/{listing[0]['image']}/thumbnail"), 404)
+
+
+def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path) -> None:
+    from polyvoc.web.decoder import Decoders
+
+    (tmp_path / "broken.jpg").write_bytes((photographs / "wall-a.jpg").read_bytes()[:900])
+    decoders = Decoders(1, 20, 100)  # pixels: a limit for strangers, not for files of the collection
+    try:
+        url = f"file://{photographs}/wall-a.jpg"
+        assert decoders.thumbnail(url, 160) == images.read_thumbnail(url, 160)
+        for wanted in (f"file://{tmp_path}/broken.jpg", f"file://{tmp_path}/none.jpg"):
+            with pytest.raises(ImageError) as caught:
+                decoders.thumbnail(wanted, 160)
+            assert str(caught.value).startswith(f"{wanted}: ")
+    finally:
+        decoders.close()
+
+
+def test_the_json_of_an_answer_is_text(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+    """An address with characters of all kinds comes back as it is."""
+    name = "été 100% #1?x=2&y;[z]*.jpg"
+    (tmp_path / "p").mkdir()
+    shutil.copy(photographs / "wall-a.jpg", tmp_path / "p" / name)
+    shutil.copy(photographs / "bridge-a.jpg", tmp_path / "p")
+    indexed(tmp_path / "index", f"file://{tmp_path}/p", vocabularies)
+    told = run("search", f"file://{tmp_path}/p/{name}", "--index", tmp_path / "index", "--json")
+    assert json.loads(told.stdout)["hits"][0]["path"] == f"file://{tmp_path}/p/{name}"
