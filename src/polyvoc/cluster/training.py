@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ class Cluster:
         """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are left out."""
 
         def send(numbers: range) -> Any:
-            some = [collection.location(paths[number]) for number in numbers]
+            some = [_found_anywhere(paths[number]) for number in numbers]
             return self._draw.remote(some, options, seed, numbers.start, ceiling())
 
         starts = range(0, len(paths), _PHOTOGRAPHS)
@@ -94,6 +95,11 @@ class Cluster:
         halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
         again = [(half, send(half)) for half in halves]
         return [drawn for half, answer in again for drawn in self._drawn(send, half, answer, paths)]
+
+
+def _found_anywhere(path: Location) -> Location:
+    """Give a path that does not depend on the folder where a process works."""
+    return path.absolute() if isinstance(path, Path) else collection.location(path)
 
 
 class _Spread:
