@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from polyvoc.errors import PolyvocError
     from polyvoc.features import extract, extract_many, root_sift
     from polyvoc.index import Index
-    from polyvoc.records import Explanation, FeatureOptions, Features, Hit, IndexReport, Problem, SearchOptions, TrainOptions
+    from polyvoc.records import (
+        ClusterOptions,
+        Explanation,
+        FeatureOptions,
+        Features,
+        Hit,
+        Hits,
+        IndexReport,
+        Problem,
+        SearchOptions,
+        TrainOptions,
+    )
     from polyvoc.training import train
     from polyvoc.vocabulary import Vocabulary, default_vocabularies
     from polyvoc.writer import IndexWriter
@@ -32,10 +43,12 @@ _HOMES = {
     "polyvoc.features": ("extract", "extract_many", "root_sift"),
     "polyvoc.index": ("Index",),
     "polyvoc.records": (
+        "ClusterOptions",
         "Explanation",
         "FeatureOptions",
         "Features",
         "Hit",
+        "Hits",
         "IndexReport",
         "Problem",
         "SearchOptions",
@@ -48,9 +61,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order of use
-    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Hit", "Explanation",
+    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Hit", "Hits", "Explanation",
     "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many", "root_sift",
-    "Embedder", "PolyvocError",
+    "Embedder", "ClusterOptions", "PolyvocError",
 ]  # fmt: skip
 
 
