@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +250,16 @@ def test_signatures_that_the_index_has_not_are_ignored() -> None:
     options = options_for(0)
     expected = told(bare, searching.search(bare, replace(query, signatures=None).asked, options))
     assert told(bare, searching.search(bare, query.asked, options)) == expected
+
+
+@pytest.mark.parametrize("verify, top", [(1, 1), (3, 2), (5, 40), (40, 3)])
+def test_few_candidates_travel_and_the_ranking_is_that_of_all_scores(verify: int, top: int) -> None:
+    """Only the best are fetched; whoever fetches the scores of all images ranks the same."""
+    for seed, preset in product(SEEDS, ("default", "best")):
+        query, images = world(seed)
+        engine = engine_of(images, 7)
+        options = replace(presets.preset(preset, 64), verify=verify, top=top)
+        scores, seen = searching.score(engine, query.asked, options)
+        hits = searching.search(engine, query.asked, options)
+        assert [(hit.place, hit.image, hit.score) for hit in hits] == engine.ranked(scores, top)
+        assert all(hit.inliers == seen[hit.place].inliers for hit in hits if hit.place in seen)
