@@ -26,7 +26,7 @@ DOORS = {
     "prometheus_client": {"web.metrics"},
     "pydantic": {"web.parameters", "web.records"},
     "rich": {"console"},
-    "filelock": {"writer"},
+    "filelock": {"founding"},
     "matplotlib": {"lab.plots"},
     "onnxruntime": {"embedding"},
     "ray": {"cluster.machines"},
@@ -77,7 +77,9 @@ def test_imports_go_down(path: Path) -> None:
             assert layer[parts[1]] <= layer[name], f"{name} (layer {layer[name]}) imports {parts[1]} (layer {layer[parts[1]]})"
 
 
-@pytest.mark.parametrize("path", sorted(path for path in MODULES if path.parent.name in ("lab", "web", "cluster")), ids=module_name)
+@pytest.mark.parametrize(
+    "path", sorted(path for path in MODULES if path.parent.name in ("lab", "web", "cluster")), ids=module_name
+)
 def test_imports_within_a_part_go_down(path: Path) -> None:
     part = path.parent.name
     layer = layers_within(part)

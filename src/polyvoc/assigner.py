@@ -183,8 +183,9 @@ class Cells:
 class Assigner:
     """Finds the nearest words of descriptors in K vocabularies. Safe to share between threads."""
 
-    def __init__(self, vocabularies: Sequence[Vocabulary]) -> None:
-        """Prepare the search; the vocabularies may differ in size but not in dimension."""
+    def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None) -> None:
+        """Prepare the search, on so many threads; the vocabularies may differ in size but not in dimension."""
+        self._threads = threads
         if not vocabularies:
             raise OptionError("no vocabulary given: give at least one")
         dimensions = {vocabulary.dimension for vocabulary in vocabularies}
@@ -217,7 +218,7 @@ class Assigner:
                 words[:, ks] = _nearest_words(cells.basis.turn(rows), cells, layout, (len(ks), assignments))
             return words
 
-        words = np.concatenate(in_threads(batch, batches(table)))
+        words = np.concatenate(in_threads(batch, batches(table), self._threads))
         return words[:, :, 0] if assignments == 1 else words
 
     def _checked(self, descriptors: npt.ArrayLike) -> Floats:
@@ -238,11 +239,12 @@ def batches(rows: Floats, size: int = _BATCH) -> list[Floats]:
     return np.array_split(rows, count)
 
 
-def in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Apply a function that releases the GIL to each item, on all cores; the results keep their order."""
-    if len(items) == 1 or _cores() == 1:
+def in_threads(function: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> list[R]:
+    """Apply a function that releases the GIL to each item, on all cores unless told; the results keep their order."""
+    count = threads or _cores()
+    if len(items) == 1 or count == 1:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(_cores(), "polyvoc-assign") as pool:
+    with ThreadPoolExecutor(count, "polyvoc-assign") as pool:
         return list(pool.map(function, items))
 
 

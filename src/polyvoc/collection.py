@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from polyvoc import storage
 from polyvoc.catalogue import FileState, ImageRow
 from polyvoc.errors import OptionError
 from polyvoc.images import IMAGE_SUFFIXES
@@ -78,6 +79,15 @@ def state_of(path: str) -> FileState:
     """Ask the file system for the state of a file."""
     status = os.stat(path)
     return FileState(status.st_size, status.st_mtime_ns)
+
+
+def digest(path: str, state: FileState) -> str | None:
+    """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
+    try:
+        found = storage.checksum(Path(path))
+        return found if state_of(path) == state else None
+    except OSError:
+        return None
 
 
 def _refuse(folder: str, error: OSError) -> None:
