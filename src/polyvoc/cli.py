@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Shipped
+from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped
 from polyvoc.records import FeatureOptions, Region, SearchOptions, TrainOptions
 from polyvoc.web import command
 
@@ -140,9 +140,11 @@ def index_command(  # noqa: PLR0913, PLR0917
         Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
     ] = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    from polyvoc.cluster.building import RayWorkers
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
@@ -153,7 +155,7 @@ def index_command(  # noqa: PLR0913, PLR0917
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
     options = FeatureOptions(**chosen) if chosen else None
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
-        report = writer.update(folders, keep_missing, progress)
+        report = writer.update(folders, keep_missing, progress, RayWorkers(ray) if ray else None)
     seconds = time.perf_counter() - started
     if json:
         console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})

@@ -30,6 +30,10 @@ Shipped = Annotated[
 Own = Annotated[
     list[Path] | None, typer.Option("--vocabulary", metavar="FOLDER", help="Take a vocabulary of your own; may be repeated.")
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS|local", help="Spread the work over a Ray cluster: its address, auto, or local."),
+]
 DEFAULT_INDEX = Path("photos.polyvoc")
 
 RECEIVER = "chosen"  # the parameter of a command that gets the flags: {name of the field: value}
