@@ -177,6 +177,19 @@ def test_changes_are_followed_as_on_one_machine(workers: RayWorkers, folder: Pat
     assert update(tmp_path / "many", folder, workers) == update(tmp_path / "one", folder)
 
 
+def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(
+    workers: RayWorkers, folder: Path, tmp_path: Path
+) -> None:
+    secret = photograph(folder / "1/secret.png", 60)  # to workers only
+    report = update(tmp_path / "many", folder, workers)
+    assert (report.added, [str(secret) in problem.reason for problem in report.problems].count(True)) == (20, 1)
+    assert update(tmp_path / "many", folder).added == 1
+    photograph(secret, 61)
+    report = update(tmp_path / "many", folder, workers)
+    assert (report.replaced, report.removed, len(report.problems)) == (0, 0, 4)
+    assert str(secret) in paths_in(tmp_path / "many") and list(check(tmp_path / "many")) == []
+
+
 def test_vectors_are_made_as_on_one_machine(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="models need onnxruntime: pip install 'polyvoc[embedding]'")
     (tmp_path / "colours.onnx").write_bytes(chain("GlobalAveragePool", "Flatten", output=(1, 3)))

@@ -117,6 +117,8 @@ class IndexWriter:
         if changes.missing and not keep_missing:
             self._commits.remove(changes.missing)
             report.removed = len(changes.missing)
+            if workers is None:  # they merge, too
+                self._merge()
         if changes.mended:
             with self.catalogue.transaction():
                 self.catalogue.drop_problems(changes.mended)
@@ -225,8 +227,6 @@ class IndexWriter:
             changes.changed = [(row, state) for row, state in changes.changed if row.image not in touched]
 
     def _extract(self, changes: Changes, model: Embedder | None, report: IndexReport, progress: Progress) -> None:
-        if changes.missing:
-            self._merge()  # what was dropped before
         states = dict(changes.new) | {row.path: state for row, state in changes.changed}
         replaced = {row.path: row for row, _ in changes.changed}
         photographs = intake.read([Path(path) for path in states], self.home.feature_options, model)

@@ -1,11 +1,13 @@
 """Photographs that misbehave, by their names, in every process that has this folder in its PYTHONPATH.
 
-Python imports a module of this name when it starts. Who opens `deadly.png` is killed. Who opens `gate.png` leaves the numbers
-of its process and of its machine's in `gate.png.reader`, and waits until somebody makes `gate.png.open`.
+Python imports a module of this name when it starts. Nobody may open `secret.png`, and who opens `deadly.png` is killed. Who
+opens `gate.png` leaves the numbers of its process and of its machine's in `gate.png.reader`, and waits until somebody makes
+`gate.png.open`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +19,8 @@ def look(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "open" or not isinstance(arguments[0], str | bytes | os.PathLike):
         return
     path = os.fsdecode(arguments[0])
+    if path.endswith("/secret.png"):
+        raise PermissionError(errno.EACCES, "Permission denied")
     if path.endswith("/deadly.png"):
         os.kill(os.getpid(), signal.SIGKILL)
     if path.endswith("/gate.png") and not os.path.exists(f"{path}.open"):
