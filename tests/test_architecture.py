@@ -26,7 +26,7 @@ DOORS = {
     "prometheus_client": {"web.metrics"},
     "pydantic": {"web.parameters", "web.records"},
     "rich": {"console"},
-    "filelock": {"writer"},
+    "filelock": {"founding"},
     "matplotlib": {"lab.plots"},
     "onnxruntime": {"embedding"},
     "ray": {"cluster.machines"},

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from polyvoc import features as features_module
-from polyvoc import intake, storage, writer
+from polyvoc import founding, intake, storage, writer
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue
 from polyvoc.checking import check
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, PolyvocError, WriteError
@@ -344,14 +344,14 @@ def test_a_dead_process_does_not_keep_the_lock(index: Path) -> None:
 
 def test_an_index_made_meanwhile_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process makes the index after this one has looked, and before it has the lock."""
-    take = writer._take_lock
+    take = founding.take_lock
 
     def make_meanwhile(path: Path) -> object:
-        monkeypatch.setattr(writer, "_take_lock", take)
+        monkeypatch.setattr(founding, "take_lock", take)
         build(path, collection(3)).close()
         return take(path)
 
-    monkeypatch.setattr(writer, "_take_lock", make_meanwhile)
+    monkeypatch.setattr(founding, "take_lock", make_meanwhile)
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
         assert opened.catalogue.count_images() == 3
 
@@ -553,6 +553,8 @@ def test_what_nobody_refers_to_is_swept(index: Path) -> None:
     for name in ("segments/000099", "segments/000099.partial", "segments/000001.partial"):
         shutil.copytree(index / "segments/000001", index / name)
     (index / "norms/000099.npy").write_bytes(b"old")
+    shutil.copytree(index / "segments/000001", index / "incoming/abc")
+    assert list(check(index)) == []
     with IndexWriter.open(index):
         assert states(index) == before
 

@@ -197,9 +197,11 @@ class Catalogue(Database):
         self.write("DELETE FROM images WHERE image = ?", rows)
 
     def move_images(self, images: Iterable[int], segment: int) -> None:
-        """Say that images now stand in a segment, in this order."""
+        """Say that images now stand in a segment, in this order; those that are not live are marked as deleted there."""
         rows = [(segment, position, image) for position, image in enumerate(images)]
         self.write("UPDATE images SET segment = ?, position = ? WHERE image = ?", rows)
+        live = {row[0] for row in self.rows("SELECT position FROM images WHERE segment = ?", [segment])}
+        self.write("INSERT INTO deleted VALUES (?, ?)", [(segment, n) for n in range(len(rows)) if n not in live])
 
     def touch(self, row: ImageRow, state: FileState) -> None:
         """Record that a file has another time but the same content."""

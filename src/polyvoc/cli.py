@@ -140,10 +140,12 @@ def index_command(  # noqa: PLR0913, PLR0917
         Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
     ] = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
     from polyvoc import collection
+    from polyvoc.cluster.building import RayWorkers
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
@@ -152,7 +154,7 @@ def index_command(  # noqa: PLR0913, PLR0917
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
     options = FeatureOptions(**chosen) if chosen else None
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
-        report = writer.update(folders, keep_missing, progress)
+        report = writer.update(folders, keep_missing, progress, RayWorkers(ray) if ray else None)
     seconds = time.perf_counter() - started
     if json:
         console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})

@@ -60,7 +60,7 @@ def extract_many(
 def _extract_many(
     sources: Iterable[Place], options: FeatureOptions, threads: int, root: bool
 ) -> Generator[tuple[Place, Features | ImageError], None, None]:
-    with _one_cv2_thread():
+    with one_cv2_thread():
         yield from in_order(lambda path: _attempt(path, options, root), sources, threads, "polyvoc-extract")
 
 
@@ -152,7 +152,7 @@ _pools = [0, 0]  # how many pools run, and OpenCV's number of threads before the
 
 
 @contextmanager
-def _one_cv2_thread() -> Iterator[None]:
+def one_cv2_thread() -> Iterator[None]:
     """Leave OpenCV one thread while pools run, which use cores better; the last to end restores the rest."""
     with _pool_lock:
         if _pools[0] == 0:

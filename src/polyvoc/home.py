@@ -24,6 +24,7 @@ from polyvoc.vocabulary import Vocabulary, bits_of
 from polyvoc.witness import Embedding
 
 SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
+INCOMING = "incoming"  # segments that other processes made, and no commit has taken yet
 
 
 class Part(NamedTuple):
@@ -134,6 +135,10 @@ class Home:
         """Give the folder of a segment."""
         return self.path / SEGMENTS / f"{number:06d}"
 
+    def incoming_folder(self, token: str) -> Path:
+        """Give the folder of a segment that waits for its commit."""
+        return self.path / INCOMING / token
+
     def norms_file(self, commit: int) -> Path:
         """Give the file with the norms of a commit."""
         return self.path / NORMS / f"{commit:06d}.npy"
@@ -168,8 +173,12 @@ class Home:
 
     def vocabularies(self) -> list[Vocabulary]:
         """Load the vocabularies, checked against those that the index was made with."""
+        return self.load_vocabularies(self.catalogue.fact("vocabularies"))
+
+    def load_vocabularies(self, fingerprints: Sequence[str]) -> list[Vocabulary]:
+        """Load the vocabularies, which must have these fingerprints; the catalogue is not asked."""
         loaded = []
-        for number, fingerprint in enumerate(self.catalogue.fact("vocabularies")):
+        for number, fingerprint in enumerate(fingerprints):
             vocabulary = Vocabulary.load(self.vocabulary_folder(number))
             if vocabulary.fingerprint != fingerprint:
                 raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "

@@ -38,10 +38,27 @@ def read(
             return
         with closing(model.embed_many(paths)) as embedded:
             for (path, found), (_, vector) in zip(extracted, embedded, strict=True):
-                if isinstance(vector, UnreachableError):  # as if the first reading had failed: it may pass
-                    yield str(path), vector, None
-                else:
-                    yield str(path), found, None if isinstance(vector, ImageError) else vector
+                yield str(path), *_joined(found, vector)
+
+
+def read_one(path: str, options: FeatureOptions, model: Embedder | None) -> tuple[Features | ImageError, Floats | None]:
+    """Give the same of one photograph, on this thread."""
+    try:
+        found: Features | ImageError = features.extract(path, options)
+    except ImageError as error:
+        found = error
+    if model is None:
+        return found, None
+    try:
+        return _joined(found, model.embed(path))
+    except ImageError as error:
+        return _joined(found, error)
+
+
+def _joined(found: Features | ImageError, vector: Floats | ImageError) -> tuple[Features | ImageError, Floats | None]:
+    if isinstance(vector, UnreachableError):  # as if the first reading had failed: it may pass
+        return vector, None
+    return found, None if isinstance(vector, ImageError) else vector
 
 
 class Intake:

@@ -13,10 +13,13 @@ from polyvoc.vocabulary import Vocabulary
 class Quantiser:
     """K vocabularies ready to use: nearest words and Hamming signatures. May be shared by threads."""
 
-    def __init__(self, vocabularies: Sequence[Vocabulary]) -> None:
-        """Prepare the vocabularies; those of one index have the same rotation, or none has signatures."""
+    def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None) -> None:
+        """Prepare the vocabularies; those of one index have the same rotation, or none has signatures.
+
+        threads: to use at most, None for all cores.
+        """
         self.vocabularies = tuple(vocabularies)
-        self._assigner = Assigner(self.vocabularies)
+        self._assigner = Assigner(self.vocabularies, threads)
         signed = all(vocabulary.bits > 0 for vocabulary in self.vocabularies)
         self._rotation = signatures.shared_rotation(self.vocabularies) if signed else None
 

@@ -40,6 +40,15 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, A
         flush_path(folder.parent)
 
 
+def move_folder(folder: Path, target: Path) -> None:
+    """Give a folder that is complete another place on the same disk, and make that survive."""
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(target)
+        for parent in (target.parent, folder.parent):
+            flush_path(parent)
+
+
 def _fill(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
     checksums = {}
     for name, array in arrays.items():

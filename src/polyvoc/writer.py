@@ -7,34 +7,31 @@ transaction refers to is swept away by the next writer.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import filelock
 import numpy as np
 
-from polyvoc import collection, evidence, features, intake, neighbourhood, storage, witness
-from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
+from polyvoc import collection, evidence, features, founding, intake, neighbourhood, storage, witness
+from polyvoc.catalogue import Catalogue, FileState, ImageRow
 from polyvoc.collection import Changes
+from polyvoc.commits import Commits
 from polyvoc.embedding import Embedder
-from polyvoc.engine import MAX_VOCABULARIES
-from polyvoc.errors import DamagedError, ImageError, LockedError, NotAnIndexError, OptionError, UnreachableError, WriteError
-from polyvoc.home import NEIGHBOURS, NORMS, SEGMENTS, VOCABULARIES, Home
+from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc.home import NEIGHBOURS, Home
 from polyvoc.index import Index
-from polyvoc.merges import next_merge
-from polyvoc.quantiser import Quantiser
 from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexReport, Problem, Progress, SearchOptions
-from polyvoc.segment import MAX_IMAGES, Batch, Segment
-from polyvoc.vocabulary import Vocabulary, default_vocabularies
+from polyvoc.segment import MAX_IMAGES
+from polyvoc.vocabulary import Vocabulary
 from polyvoc.witness import Embedding
+from polyvoc.workshop import Delivery, Merger, Photograph, Workers, Workshop
 
-LOCK = "lock"
 COMMIT_SECONDS = 30.0  # a killed process loses at most this much work
 COMMIT_FEATURES = 1_000_000  # 50 MB waiting to be written
 COMMIT_IMAGES = MAX_IMAGES  # a commit is one segment
@@ -43,10 +40,11 @@ COMMIT_IMAGES = MAX_IMAGES  # a commit is one segment
 class IndexWriter:
     """An index opened for writing: one at a time per index, any number of readers meanwhile. Use it in a `with` statement."""
 
-    def __init__(self, home: Home, catalogue: Catalogue, lock: filelock.BaseFileLock, model: Embedder | None) -> None:
+    def __init__(self, home: Home, catalogue: Catalogue, lock: founding.Lock, model: Embedder | None) -> None:
         """Use `open`."""
         self.home = home
         self.catalogue = catalogue
+        self._commits = Commits(home, catalogue)
         self._lock = lock
         self._model = model  # of the global embedding, if it was given
         self._record = witness.Record.of(catalogue)
@@ -67,20 +65,14 @@ class IndexWriter:
         """
         home = Home(Path(path))
         model = None if embedding is None else witness.load(embedding, threads=1)  # before anything is written
-        with storage.writing(home.path):
-            if home.path.exists() and not _is_ours(home.path):
-                raise NotAnIndexError(f"{home.path} exists and is not a polyvoc index; choose another place with --index")
-            home.path.mkdir(parents=True, exist_ok=True)
-        lock = _take_lock(home.path)
+        founding.take_place(home.path)
+        lock = founding.take_lock(home.path)
         try:
-            if (home.path / FILE).is_file():  # asked under the lock: another process may have made it meanwhile
-                catalogue = Catalogue.open(home.path, writable=True)
-                _check_same(home, catalogue, vocabularies, feature_options)
-            else:
-                catalogue = _create(home, vocabularies or default_vocabularies(), feature_options or FeatureOptions())
+            catalogue = founding.open_catalogue(home, vocabularies, feature_options)
             witness.settle(catalogue, model)
             writer = cls(home, catalogue, lock, model)
-            writer._sweep()
+            writer._commits.sweep()
+            writer._commits.sweep_incoming()
         except BaseException:
             lock.release()
             raise
@@ -104,8 +96,11 @@ class IndexWriter:
     # -- adding and removing
 
     def update(self, folders: Sequence[str | os.PathLike[str]], keep_missing: bool = False,
-               progress: Progress | None = None) -> IndexReport:  # fmt: skip
-        """Bring the index up to date with folders: add new photographs, replace changed ones, drop vanished ones."""
+               progress: Progress | None = None, workers: Workers | None = None) -> IndexReport:  # fmt: skip
+        """Bring the index up to date with folders: add new photographs, replace changed ones, drop vanished ones.
+
+        Workers (`cluster.building.RayWorkers`) read photographs and build segments in this writer's stead: it only commits.
+        """
         self.commit()
         changes = collection.compare(folders, self.catalogue.images(), self.catalogue.problems())
         if changes.emptied and not keep_missing:
@@ -114,13 +109,23 @@ class IndexWriter:
         report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.still_broken)
         self._touch_same(changes, report)
         model = self._embedder if changes.new or changes.changed else None  # first of all: its file may be gone
+        if model is not None and model.file is None and workers is not None:
+            raise OptionError(
+                f"{self.home.path} holds vectors of a function, which other processes do not have; leave --ray out"
+            )
         if changes.missing and not keep_missing:
-            self._remove_rows(changes.missing)
+            self._commits.remove(changes.missing)
             report.removed = len(changes.missing)
+            if workers is None:  # they merge, too
+                self._merge()
         if changes.mended:
             with self.catalogue.transaction():
                 self.catalogue.drop_problems(changes.mended)
-        self._extract(changes, model, report, progress or (lambda stage, done, total: None))
+        tell = progress or (lambda stage, done, total: None)
+        if workers is not None:
+            self._employ(workers, changes, report, tell)
+        else:
+            self._extract(changes, model, report, tell)
         return report
 
     def add(self, name: str, image_features: Features) -> int:
@@ -147,7 +152,10 @@ class IndexWriter:
             if not found:
                 raise OptionError(f"{path} is not in the index; 'polyvoc info --images' lists what is")
             rows += found
-        return self._remove_rows(list({row.image: row for row in rows}.values()))
+        once = list({row.image: row for row in rows}.values())
+        self._commits.remove(once)
+        self._merge()
+        return len(once)
 
     def commit(self) -> None:
         """Make everything added so far a part of the index."""
@@ -158,14 +166,8 @@ class IndexWriter:
             waiting.forget()  # an interrupt fell between the transaction and what follows it
         if not waiting.rows:
             return
-        number, entry = self._save(waiting.batch())
-        with self.catalogue.transaction():
-            self.catalogue.delete_images(waiting.replaced)
-            self.catalogue.add_segment(number, entry)
-            rows = [replace(row, segment=number, position=position) for position, row in enumerate(waiting.rows)]
-            self.catalogue.add_images(rows)
-            self.catalogue.drop_problems(row.path for row in rows)
-            self.catalogue.count_commit()
+        placed = self._commits.save(waiting.batch(), self._workshop)
+        self._commits.add(placed, waiting.rows, waiting.replaced)
         waiting.forget()
         self._merge()
 
@@ -176,9 +178,10 @@ class IndexWriter:
 
     def save_evidence(self, table: Evidence) -> None:
         """Make a table of evidence a part of the index: its searches use it from then on."""
-        if table.n_vocabularies != len(self._sizes):
+        k = len(self._workshop.sizes)
+        if table.n_vocabularies != k:
             raise OptionError(f"a table of evidence for {table.n_vocabularies} vocabularies does not fit an index with "
-                              f"{len(self._sizes)}; fit one: polyvoc calibrate --index {self.home.path} --save")  # fmt: skip
+                              f"{k}; fit one: polyvoc calibrate --index {self.home.path} --save")  # fmt: skip
         self._save_facts({"evidence": evidence.as_dict(table)})
 
     def link(self, candidates: int = neighbourhood.CANDIDATES, progress: Progress | None = None) -> int:
@@ -189,7 +192,7 @@ class IndexWriter:
         commit = self.catalogue.fact("commit") + 1
         checksum = storage.write_file(self.home.neighbours_file(commit), pairs)
         self._save_facts({NEIGHBOURS: asdict(neighbourhood.Record(commit, len(pairs), checksum))})
-        self._sweep()
+        self._commits.sweep()
         return len(pairs)
 
     def _save_facts(self, facts: dict[str, Any]) -> None:
@@ -200,9 +203,9 @@ class IndexWriter:
 
     # -- the work
 
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        return tuple(self.catalogue.fact("sizes"))
+    @cached_property
+    def _workshop(self) -> Workshop:
+        return Workshop.of(self.home, self.catalogue)
 
     @cached_property
     def _embedder(self) -> Embedder | None:
@@ -249,11 +252,38 @@ class IndexWriter:
     def _note_problem(self, problem: Problem, state: FileState, old: ImageRow | None, report: IndexReport) -> None:
         """Remember a file that cannot be used; what the index held of it before goes."""
         report.problems.append(problem)
-        with self.catalogue.transaction():
-            self.catalogue.put_problems([(state, problem)])
-            if old is not None:
-                self.catalogue.delete_images([old.image])
-                self.catalogue.count_commit()
+        self._commits.add(None, [], [] if old is None else [old.image], [(state, problem)])
+
+    def _employ(self, workers: Workers, changes: Changes, report: IndexReport, progress: Progress) -> None:
+        """Let others read what is new and changed, and merge; commit each piece of their work as it comes."""
+        wanted = [*changes.new, *((row.path, state) for row, state in changes.changed)]
+        replaced = {row.path: row.image for row, _ in changes.changed}
+        # Ids are given out beforehand, so that they follow the order of the files whoever is quicker.
+        photographs = [Photograph(self._next_image + n, path, state) for n, (path, state) in enumerate(wanted)]
+        self._next_image += len(photographs)
+        if not photographs and not self._commits.next_merge():
+            return
+        known = len(report.problems)
+        with closing(workers.work(self._workshop, photographs, self._commits.next_merge, progress)) as made:
+            for one in made:
+                self._take(one, replaced, report)
+        places = {path: place for place, (path, _) in enumerate(wanted)}
+        report.problems[known:] = sorted(report.problems[known:], key=lambda problem: places[problem.path])
+        self._commits.sweep_incoming()
+
+    def _take(self, made: Delivery | Merger, replaced: dict[str, int], report: IndexReport) -> None:
+        """Commit what workers made."""
+        placed = None if made.saved is None else self._commits.receive(made.saved)
+        if isinstance(made, Merger):
+            self._commits.join(made.parts, placed, made.ids)
+            return
+        settled = [*(row.path for row in made.rows), *(problem.path for _, problem in made.broken)]
+        self._commits.add(placed, made.rows, [replaced[path] for path in settled if path in replaced], made.broken)
+        renewed = sum(row.path in replaced for row in made.rows)
+        report.replaced += renewed
+        report.added += len(made.rows) - renewed
+        report.features += sum(row.n_features for row in made.rows)
+        report.problems += [*(problem for _, problem in made.broken), *made.unreachable]
 
     def _add(self, path: str, found: Features, vector: Floats | None, state: FileState, digest: str | None,
              replaced: ImageRow | None) -> int:  # fmt: skip
@@ -265,42 +295,12 @@ class IndexWriter:
             self.commit()
         return image
 
-    def _remove_rows(self, rows: Sequence[ImageRow]) -> int:
-        with self.catalogue.transaction():
-            self.catalogue.delete_images(row.image for row in rows)
-            self.catalogue.count_commit()
-        self._merge()
-        return len(rows)
-
     def _merge(self) -> None:
         """Merge small segments, and rewrite those with many deleted images, until there is nothing to gain."""
-        while numbers := next_merge(self.catalogue.segment_sizes()):
-            batch = Batch.concatenate([self._read_live(number) for number in numbers])
-            saved = [self._save(batch)] if len(batch.ids) else []
-            with self.catalogue.transaction():
-                for number, entry in saved:
-                    self.catalogue.add_segment(number, entry)
-                    self.catalogue.move_images(batch.ids.tolist(), number)
-                self.catalogue.drop_segments(numbers)
-                self.catalogue.count_commit()
-            self._sweep()
-
-    def _read_live(self, number: int) -> Batch:
-        """Read the live images of a segment, whole: a merge must not give damaged arrays a new checksum."""
-        row = self.catalogue.segment(number)
-        assert row is not None
-        for line in storage.damage(self.home.segment_folder(number), row.checksum):
-            raise DamagedError(f"{line}; run 'polyvoc check'")
-        return self.home.read_segment(number, self._sizes, self.catalogue.deleted(number)).live_batch()
-
-    def _save(self, batch: Batch) -> tuple[int, SegmentRow]:
-        """Write a segment that no commit refers to yet; gives its number and what the catalogue should hold of it."""
-        number = self.catalogue.next_segment()
-        folder = self.home.segment_folder(number)
-        shutil.rmtree(folder, ignore_errors=True)  # of a commit that failed after it was written
-        segment = Segment.build(batch, self._sizes)
-        segment.save(folder)
-        return number, SegmentRow(segment.n_images, segment.n_features, storage.checksum(folder / storage.META))
+        while parts := self._commits.next_merge():
+            batch = self._workshop.join(parts)
+            placed = self._commits.save(batch, self._workshop) if len(batch.ids) else None
+            self._commits.join(parts, placed, batch.ids.tolist())
 
     def _write_norms(self) -> None:
         """Store the norms of the last commit, so that readers need not compute them."""
@@ -311,75 +311,7 @@ class IndexWriter:
         checksum = storage.write_file(self.home.norms_file(commit), np.concatenate([np.empty(0, np.float32), *norms]))
         with self.catalogue.transaction():
             self.catalogue.put_facts({"norms": {"commit": commit, "checksum": checksum}})
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """Delete what no commit refers to: remains of killed writers and of merges."""
-        live = {self.home.segment_folder(number) for number in self.catalogue.segments()}
-        norms, graph = self.catalogue.fact("norms"), self.home.read_graph()
-        if norms is not None:
-            live.add(self.home.norms_file(norms["commit"]))
-        if graph is not None:
-            live.add(self.home.neighbours_file(graph.commit))
-        with storage.writing(self.home.path):
-            for folder in set(_entries(self.home.path / SEGMENTS)) - live:
-                shutil.rmtree(folder, ignore_errors=True)
-            for file in {*_entries(self.home.path / NORMS), *_entries(self.home.path / NEIGHBOURS)} - live:
-                file.unlink(missing_ok=True)
-
-
-def _create(home: Home, vocabularies: Sequence[Vocabulary], feature_options: FeatureOptions) -> Catalogue:
-    if len(vocabularies) > MAX_VOCABULARIES or len({v.dimension for v in vocabularies}) > 1:
-        raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies of one dimension")
-    Quantiser(vocabularies)  # refuses those that do not go together, before anything is written
-    folders = [home.vocabulary_folder(number) for number in range(len(vocabularies))]
-    with storage.writing(home.path):
-        (home.path / UNFINISHED).write_bytes(b"")  # from here on the folder is ours, whatever happens
-        shutil.rmtree(home.path / VOCABULARIES, ignore_errors=True)
-        for vocabulary, folder in zip(vocabularies, folders, strict=True):
-            vocabulary.save(folder)
-        for name in (SEGMENTS, NORMS):
-            (home.path / name).mkdir(exist_ok=True)
-        storage.flush_tree(home.path / VOCABULARIES)
-    facts = {
-        "sizes": [vocabulary.size for vocabulary in vocabularies],
-        "vocabularies": [vocabulary.fingerprint for vocabulary in vocabularies],
-        "vocabulary_checksums": [storage.checksum(folder / storage.META) for folder in folders],
-        "dimension": vocabularies[0].dimension,
-        "features": asdict(feature_options),
-    }
-    return Catalogue.create(home.path, facts)
-
-
-def _check_same(home: Home, catalogue: Catalogue, vocabularies: Sequence[Vocabulary] | None,
-                feature_options: FeatureOptions | None) -> None:  # fmt: skip
-    stored = FeatureOptions(**catalogue.fact("features"))
-    if feature_options is not None and feature_options != stored:
-        raise OptionError(f"{home.path} was made with {stored}; leave the options out, or make another index with --index")
-    if vocabularies is not None and [v.fingerprint for v in vocabularies] != catalogue.fact("vocabularies"):
-        raise OptionError(f"{home.path} was made with other vocabularies; leave them out, or make another index with --index")
-
-
-def _take_lock(path: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(path / LOCK)  # held by the operating system: a dead process does not keep it
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:  # which is an OSError
-        raise LockedError(f"{path} is being written by another process; wait until it has finished") from None
-    except OSError as error:
-        raise storage.write_error(path, error) from None
-    except NotImplementedError:
-        raise WriteError(f"{path}: this disk cannot lock files; choose another place with --index") from None
-    return lock
-
-
-def _is_ours(path: Path) -> bool:
-    """Tell whether a folder is an index, or empty, or what a killed first run left behind."""
-    if not path.is_dir():
-        return False
-    names = {entry.name for entry in path.iterdir()}
-    own = {LOCK, UNFINISHED, f"{UNFINISHED}-journal", VOCABULARIES, SEGMENTS, NORMS}
-    return FILE in names or names <= {LOCK} or (UNFINISHED in names and names <= own)
+        self._commits.sweep()
 
 
 def _is_storable(name: str) -> bool:
@@ -387,7 +319,3 @@ def _is_storable(name: str) -> bool:
         return bool(os.fsencode(name))
     except UnicodeEncodeError:
         return False
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []

@@ -1,0 +1,164 @@
+"""Photographs in, a segment on the disk out; segments in, a merged one out. Knows no catalogue, so any process may do it.
+
+What is made here lies in the folder `incoming` of the index, under a name that nothing else has, until the writer takes it into
+a commit. The writer alone opens the catalogue: SQLite is at home on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from polyvoc import collection, features, intake, storage, witness
+from polyvoc.catalogue import Catalogue, FileState, ImageRow, SegmentRow
+from polyvoc.embedding import Embedder
+from polyvoc.errors import DamagedError, ImageError, OptionError, UnreachableError
+from polyvoc.home import Home
+from polyvoc.intake import Intake
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Problem, Progress
+from polyvoc.segment import Batch, Segment
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A photograph to be read, and the id that it gets."""
+
+    image: int
+    path: str
+    state: FileState  # as it was found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment to be merged with others, as the catalogue knows it."""
+
+    number: int
+    checksum: str
+    deleted: tuple[int, ...]  # positions
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A segment that lies in `incoming`."""
+
+    token: str  # the name of its folder
+    entry: SegmentRow
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of some photographs."""
+
+    rows: tuple[ImageRow, ...]  # in the order of the segment, whose number they do not know yet
+    saved: Saved | None  # None if there are no rows
+    broken: tuple[tuple[FileState, Problem], ...] = ()
+    unreachable: tuple[Problem, ...] = ()  # may pass: to be tried again, and nothing goes
+
+
+@dataclass(frozen=True)
+class Merger:
+    """What became of segments that were merged."""
+
+    parts: tuple[Part, ...]
+    ids: tuple[int, ...]  # of the images, in the order of the merged segment
+    saved: Saved | None  # None if there are no images
+
+
+class Workers(Protocol):
+    """Whoever works for a writer, in other processes."""
+
+    def work(
+        self, workshop: Workshop, photographs: Sequence[Photograph], merges: NextMerge, progress: Progress
+    ) -> Generator[Delivery | Merger, None, None]:
+        """Give what is made, in any order; every photograph is in one delivery. Whoever asks commits it before asking again."""
+
+
+NextMerge = Callable[[Collection[int]], tuple[Part, ...]]  # what to merge next, apart from segments that are being merged
+Reading = Callable[[], AbstractContextManager[None]]  # entered around the reading of each photograph
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """All that one must know of an index to build segments for it."""
+
+    index: str  # absolute path
+    sizes: tuple[int, ...]
+    options: FeatureOptions
+    vocabularies: tuple[str, ...]  # fingerprints
+    embedding: witness.Record | None
+
+    @classmethod
+    def of(cls, home: Home, catalogue: Catalogue) -> Workshop:
+        """Ask the catalogue of an index."""
+        sizes, fingerprints = tuple(catalogue.fact("sizes")), tuple(catalogue.fact("vocabularies"))
+        return cls(os.path.abspath(home.path), sizes, home.feature_options, fingerprints, witness.Record.of(catalogue))
+
+    @property
+    def home(self) -> Home:
+        """Give the folder of the index."""
+        return Home(Path(self.index))
+
+    def assemble(self, photographs: Sequence[Photograph], reading: Reading = nullcontext) -> Delivery:
+        """Read photographs on one thread, and save a segment of those that can be used."""
+        waiting = Intake(lambda: self._quantiser, self.embedding.dimension if self.embedding else 0)
+        broken, unreachable = [], []
+        with features.one_cv2_thread():
+            for one in photographs:
+                with reading():
+                    found, vector = intake.read_one(one.path, self.options, self._model)
+                if isinstance(found, UnreachableError):
+                    unreachable.append(Problem(one.path, str(found)))
+                elif isinstance(found, ImageError):
+                    broken.append((one.state, Problem(one.path, str(found))))
+                else:
+                    digest = collection.digest(one.path, one.state)
+                    row = ImageRow(one.image, one.path, one.state, digest, found.width, found.height, len(found), 0, 0)
+                    waiting.add(row, found, vector, None)
+        waiting.quantise()
+        saved = self._save(waiting.batch()) if waiting.rows else None
+        return Delivery(tuple(waiting.rows), saved, tuple(broken), tuple(unreachable))
+
+    def merge(self, parts: Sequence[Part]) -> Merger:
+        """Save a segment of the live images of others."""
+        batch = self.join(parts)
+        return Merger(tuple(parts), tuple(batch.ids.tolist()), self._save(batch) if len(batch.ids) else None)
+
+    def join(self, parts: Sequence[Part]) -> Batch:
+        """Read the live images of segments, whole: a merge must not give damaged arrays a new checksum."""
+        home, batches = self.home, []
+        for part in parts:
+            for line in storage.damage(home.segment_folder(part.number), part.checksum):
+                raise DamagedError(f"{line}; run 'polyvoc check'")
+            batches.append(home.read_segment(part.number, self.sizes, part.deleted).live_batch())
+        return Batch.concatenate(batches)
+
+    def save(self, batch: Batch, folder: Path) -> SegmentRow:
+        """Write a segment to a folder; gives what the catalogue should hold of it."""
+        segment = Segment.build(batch, self.sizes)
+        segment.save(folder)
+        return SegmentRow(segment.n_images, segment.n_features, storage.checksum(folder / storage.META))
+
+    def _save(self, batch: Batch) -> Saved:
+        token = uuid.uuid4().hex  # drawn here: who does the work again, or believes to do it alone, disturbs nobody
+        return Saved(token, self.save(batch, self.home.incoming_folder(token)))
+
+    @cached_property
+    def _quantiser(self) -> Quantiser:
+        return Quantiser(self.home.load_vocabularies(self.vocabularies), threads=1)
+
+    @cached_property
+    def _model(self) -> Embedder | None:
+        known = self.embedding
+        if known is None or known.file is None:
+            return None
+        model = Embedder.load(known.file, threads=1)
+        if model.fingerprint != known.fingerprint:
+            raise OptionError(f"{known.file} is another model on one of the machines, or is prepared otherwise; copy it there")
+        return model

@@ -1,0 +1,393 @@
+"""An index built by many machines is the one that a single machine builds, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import answer
+from onnxfiles import chain
+from polyvoc.checking import check
+from polyvoc.cluster import building, machines
+from polyvoc.cluster.building import RayWorkers, Tally, cut
+from polyvoc.embedding import Embedder
+from polyvoc.errors import ClusterError, OptionError, WriteError
+from polyvoc.index import Index
+from polyvoc.records import FeatureOptions, IndexReport, SearchOptions
+from polyvoc.workshop import Photograph
+from polyvoc.writer import IndexWriter
+from samples import photograph, scores, unflushed, vocabularies
+
+__all__ = ["unflushed"]
+
+cluster_utils = pytest.importorskip("ray.cluster_utils", reason="clusters need Ray: pip install 'polyvoc[cluster]'")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves the sockets and logs of its processes open
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+CHAOS = Path(__file__).parent / "chaos"
+SMALL = FeatureOptions(long_side=160, max_features=30)
+WORDS = vocabularies(2, size=20, dimension=128)
+DEADLINE = 60  # seconds to wait for another process
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+# --- machines -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two machines of one core, and one that only directs them; photographs may misbehave in their processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(CHAOS), os.environ.get("PYTHONPATH", "")]))
+        head = {**NODE, "num_cpus": 0, "include_dashboard": False}
+        made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(2):
+            made.add_node(**NODE)
+        yield made  # machines that are added later misbehave, too
+        machines.disconnect()
+        made.shutdown()
+
+
+@pytest.fixture
+def workers(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
+    """Workers with small batches."""
+    monkeypatch.setattr(building, "SMALLEST", 2)
+    return RayWorkers(cluster.address)
+
+
+def wait_for(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not happens():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+class Gate:
+    """A photograph that keeps whoever reads it waiting."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = photograph(folder / "gate.png", 77)
+
+    def reader(self) -> tuple[int, int]:
+        """Wait for somebody who reads it: gives its process, and that of its machine."""
+        wait_for(self._told.exists)
+        process, machine = self._told.read_text(encoding="utf-8").split()
+        return int(process), int(machine)
+
+    def open(self) -> None:
+        Path(f"{self.path}.open").touch()
+
+    @property
+    def _told(self) -> Path:
+        return Path(f"{self.path}.reader")
+
+
+# --- photographs and what must hold -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twenty photographs, and three files that are none."""
+    for seed in range(20):
+        photograph(tmp_path / f"photos/{seed % 3}/{seed:02}.png", seed)
+    for name in ("0/00a.png", "1/empty.jpg", "2/99.gif"):
+        (tmp_path / "photos" / name).write_bytes(b"" if "empty" in name else b"no photograph")
+    return tmp_path / "photos"
+
+
+def update(path: Path, folder: Path, workers: RayWorkers | None = None, **more: Any) -> IndexReport:
+    with IndexWriter.open(path, WORDS, SMALL) as opened:
+        return opened.update([folder], workers=workers, **more)
+
+
+def assert_same(path: Path, expected: Path, queries: Sequence[Path]) -> None:
+    """Two indexes hold the same, in the same order, answer alike, and are sound."""
+    assert list(check(path)) == []
+    assert not (path / "incoming").exists()
+    with Index.open(path) as one, Index.open(expected) as other:
+        rows, expected_rows = list(one.images()), list(other.images())
+        assert [row.path for row in rows] == [row.path for row in expected_rows]
+        known = [
+            [(r.path, r.state, r.digest, r.width, r.height, r.n_features) for r in table] for table in (rows, expected_rows)
+        ]
+        assert known[0] == known[1]
+        assert one.home.catalogue.problems() == other.home.catalogue.problems()
+        for row, expected_row in zip(rows, expected_rows, strict=True):
+            found, wanted = features_of(one, row.image), features_of(other, expected_row.image)
+            assert all((found[name] == wanted[name]).all() for name in ("words", "signatures", "xy", "shape"))
+        for query in queries:
+            assert hits(one, query) == hits(other, query) != []
+            for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
+                assert scores(one, one.features(query), options) == scores(other, one.features(query), options)
+
+
+def features_of(index: Index, image: int) -> dict[str, Any]:
+    segment, position = index._find(image)
+    return index.engine.segments[segment].features_of(position)
+
+
+def hits(index: Index, query: Path) -> list[tuple[str, float, int | None]]:
+    return [(hit.path, hit.score, hit.inliers) for hit in index.search(query)]
+
+
+def queries_of(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("[01]?.png"))[::4]
+
+
+# --- the same as on one machine -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_build_equals_a_local_one(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    report = update(tmp_path / "many", folder, workers, progress=lambda *values: told.append(values))
+    assert report == update(tmp_path / "one", folder)
+    assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
+    assert told[-1] == ("indexing", 23, 23)
+    assert all(before <= after for (_, before, _), (_, after, _) in pairwise(told))
+    with Index.open(tmp_path / "many") as index:  # eight batches were merged
+        assert index.home.catalogue.segments() == [index.home.catalogue.fact("last_segment")] == [9]
+
+
+def test_changes_are_followed_as_on_one_machine(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    for path, who in ((tmp_path / "many", workers), (tmp_path / "one", None)):
+        update(path, folder, who)
+    photograph(folder / "new/20.png", 20)
+    photograph(folder / "0/03.png", 30)
+    photograph(folder / "0/00a.png", 31)
+    os.utime(folder / "0/06.png", ns=(7, 7))
+    (folder / "1/07.png").write_bytes(b"broken now")
+    for gone in ("2/05.png", "2/08.png", "2/99.gif"):
+        (folder / gone).unlink()
+    report = update(tmp_path / "many", folder, workers)
+    assert report == update(tmp_path / "one", folder)
+    assert (report.added, report.replaced, report.removed, report.unchanged, len(report.problems)) == (2, 1, 2, 16, 2)
+    assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
+    assert update(tmp_path / "many", folder, workers) == update(tmp_path / "one", folder)
+
+
+def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(
+    workers: RayWorkers, folder: Path, tmp_path: Path
+) -> None:
+    secret = photograph(folder / "1/secret.png", 60)  # to workers only
+    report = update(tmp_path / "many", folder, workers)
+    assert (report.added, [str(secret) in problem.reason for problem in report.problems].count(True)) == (20, 1)
+    assert update(tmp_path / "many", folder).added == 1
+    photograph(secret, 61)
+    report = update(tmp_path / "many", folder, workers)
+    assert (report.replaced, report.removed, len(report.problems)) == (0, 0, 4)
+    assert str(secret) in paths_in(tmp_path / "many") and list(check(tmp_path / "many")) == []
+
+
+def test_vectors_are_made_as_on_one_machine(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="models need onnxruntime: pip install 'polyvoc[embedding]'")
+    (tmp_path / "colours.onnx").write_bytes(chain("GlobalAveragePool", "Flatten", output=(1, 3)))
+    for path, who in ((tmp_path / "many", workers), (tmp_path / "one", None)):
+        with IndexWriter.open(path, WORDS, SMALL, tmp_path / "colours.onnx") as opened:
+            opened.update([folder], workers=who)
+    with Index.open(tmp_path / "many") as many, Index.open(tmp_path / "one") as one:
+        for row, other in zip(many.images(), one.images(), strict=True):
+            assert (many.embed(row.image) == one.embed(other.image)).all()
+    function = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean")
+    with (
+        pytest.raises(OptionError, match="vectors of a function"),
+        IndexWriter.open(tmp_path / "own", WORDS, SMALL, function) as opened,
+    ):
+        opened.update([folder], workers=workers)
+
+
+def test_the_command_line(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    given: list[object] = []
+    for number, vocabulary in enumerate(WORDS):
+        vocabulary.save(tmp_path / f"words/{number}")
+        given += ["--vocabulary", tmp_path / f"words/{number}"]
+    told = answer("index", folder, "--index", tmp_path / "many", *given, "--ray", workers.address)
+    assert (told["added"], len(told["problems"])) == (20, 3)
+    assert answer("check", "--index", tmp_path / "many")["sound"]
+
+
+def test_a_place_that_cannot_be_written_ends_the_run(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(WriteError, match="cannot be written") as caught,
+        IndexWriter.open(tmp_path / "many", WORDS, SMALL) as opened,
+    ):
+        (tmp_path / "many/incoming").write_bytes(b"a file")
+        opened.update([folder], workers=workers)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "many/incoming").unlink()
+    assert update(tmp_path / "many", folder, workers).added == 20
+
+
+# --- whoever dies -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_loses_nothing(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    gate = Gate(folder / "1")
+    with ThreadPoolExecutor(1) as beside:
+        report = beside.submit(update, tmp_path / "many", folder, workers)
+        process, _ = gate.reader()
+        os.kill(process, signal.SIGKILL)
+        gate.open()
+    assert report.result() == update(tmp_path / "one", folder)
+    assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
+
+
+def test_a_machine_is_lost_and_another_comes(workers: RayWorkers, cluster: Any, folder: Path, tmp_path: Path) -> None:
+    gate = Gate(folder / "1")
+    with ThreadPoolExecutor(1) as beside:
+        report = beside.submit(update, tmp_path / "many", folder, workers)
+        _, machine = gate.reader()
+        (lost,) = [node for node in cluster.worker_nodes if node.all_processes["raylet"][0].process.pid == machine]
+        cluster.remove_node(lost, allow_graceful=False)
+        gate.open()
+        cluster.add_node(**NODE)
+    assert report.result() == update(tmp_path / "one", folder)
+    assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
+
+
+def test_a_deadly_photograph_is_reported_once(
+    workers: RayWorkers, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "TRIES", 2)
+    deadly = photograph(folder / "1/deadly.png", 50)
+    report = update(tmp_path / "many", folder, workers)
+    (found,) = [problem for problem in report.problems if problem.path == str(deadly)]
+    assert found.reason == f"{deadly}: the process that reads it dies; remove it"
+    assert (report.added, len(report.problems)) == (20, 4)
+    again = update(tmp_path / "many", folder, workers)  # nobody reads it
+    assert (again.added, again.unchanged) == (0, 20) and found in again.problems
+    deadly.unlink()
+    assert len(update(tmp_path / "many", folder).problems) == 3
+    update(tmp_path / "one", folder)
+    assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
+
+
+def test_a_photograph_that_never_ends_is_reported(workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SMALLEST", 1), ("TRIES", 2)):
+        monkeypatch.setattr(building, name, value)
+    for seed in range(2):
+        photograph(tmp_path / f"photos/{seed}.png", seed)
+    gate = Gate(tmp_path / "photos")
+    report = update(tmp_path / "many", tmp_path / "photos", RayWorkers(workers.address, patience=3.0))
+    assert (report.added, [problem.path for problem in report.problems]) == (2, [str(gate.path)])
+    assert list(check(tmp_path / "many")) == []
+
+
+def test_machines_on_which_everything_dies_blame_no_photograph(
+    workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ALL_DIE", "TRIES"):
+        monkeypatch.setattr(building, name, 2)
+    for name in "ab":
+        photograph(tmp_path / f"photos/{name}/deadly.png", 1)
+    with pytest.raises(ClusterError, match="processes die whatever they read"):
+        update(tmp_path / "many", tmp_path / "photos", workers)
+    with Index.open(tmp_path / "many") as index:
+        assert index.home.catalogue.problems() == {}
+
+
+def test_an_interrupt_keeps_what_is_finished(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    gate = Gate(folder / "1")
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done >= 18:  # all but what the gate keeps waiting, or nearly
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        update(tmp_path / "many", folder, workers, progress=interrupt)
+    assert list(check(tmp_path / "many")) == []
+    with Index.open(tmp_path / "many") as index:
+        kept = {row.path: row.image for row in index.images()}
+    assert len(kept) >= 10 and str(gate.path) not in kept
+    gate.open()
+    report = update(tmp_path / "many", folder, workers)
+    assert report.added + report.unchanged == 21 and report.unchanged == len(kept)
+    assert list(check(tmp_path / "many")) == []
+
+
+DRIVER = """
+import sys
+from test_cluster_building import SMALL, WORDS, RayWorkers, building, IndexWriter
+building.SMALLEST = 2
+with IndexWriter.open(sys.argv[1], WORDS, SMALL) as opened:
+    opened.update([sys.argv[2]], workers=RayWorkers(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with workers"])
+def test_a_killed_driver_keeps_its_commits(alone: bool, workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
+    path, gate = tmp_path / "many", Gate(folder / "1")
+    command = [sys.executable, "-c", DRIVER, path, folder, workers.address]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    with subprocess.Popen(command, env=environment) as driver:
+        gate.reader()
+        wait_for(lambda: len(paths_in(path)) >= 10)
+        driver.kill()
+    kept = paths_in(path)
+    assert list(check(path)) == [] and str(gate.path) not in kept
+    gate.open()
+    report = update(path, folder, None if alone else workers)
+    assert (report.added, report.replaced, report.removed) == (21 - len(kept), 0, 0)
+    assert report.unchanged == len(kept)
+    assert list(check(path)) == []
+    assert sorted(paths_in(path)) == sorted([str(gate.path), *map(str, folder.rglob("[01]?.png"))])
+    with Index.open(path) as index:
+        for query in queries_of(folder):
+            assert index.search(query)[0].path == str(query)
+
+
+def paths_in(path: Path) -> list[str]:
+    if not (path / "catalogue.sqlite").exists():
+        return []
+    with Index.open(path) as index:
+        return [row.path for row in index.images()]
+
+
+# --- pieces -------------------------------------------------------------------------------------------------------------------
+
+
+def photographs_of(count: int) -> list[Photograph]:
+    return [Photograph(number, str(number), None) for number in range(count)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("count", "cores", "size"), [(0, 2, 0), (5, 2, 5), (17, 2, 16), (800, 2, 100), (10**5, 2, 512)])
+def test_batches_keep_the_order(count: int, cores: int, size: int) -> None:
+    batches = cut(photographs_of(count), cores)
+    assert [one for batch in batches for one in batch] == photographs_of(count)
+    assert max(map(len, batches), default=0) == size
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 13])
+def test_a_lost_batch_ends_as_single_photographs(count: int) -> None:
+    """Whoever dies again and again: every photograph is tried alone, and more than once, before it is blamed."""
+    waiting = [building._Batch(0, tuple(photographs_of(count)))]
+    alone: list[int] = []
+    numbers = {0}
+    while waiting:
+        batch = waiting.pop()
+        again = batch.again(max(numbers) + 1)
+        alone += [one.image for one in batch.photographs if len(batch.photographs) == 1]
+        assert not again or sum(len(part.photographs) for part in again) == len(batch.photographs)
+        fresh = {part.number for part in again if part.tries == 0}
+        assert not fresh & numbers
+        numbers |= fresh
+        waiting += again
+    assert sorted(alone) == sorted([*range(count)] * building.TRIES)
+
+
+def test_a_batch_that_begins_again_counts_anew() -> None:
+    tally = Tally()
+    for batch, done in ((1, 5), (2, 3), (1, 1)):
+        tally.note(batch, done)
+    assert tally.counts([1, 2, 3]) == {1: 1, 2: 3, 3: 0}
