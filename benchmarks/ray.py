@@ -24,6 +24,7 @@ from typing import Any
 from machine import write_result
 from polyvoc import Index, IndexWriter, SearchOptions, collection
 from polyvoc.cluster import machines
+from polyvoc.cluster.building import RayWorkers
 from polyvoc.cluster.fleet import Fleet
 from polyvoc.records import ClusterOptions
 
@@ -166,7 +167,7 @@ def building(files: list[Path], workers: int | None) -> dict[str, Any]:
 def build(path: Path, files: list[Path], ray: str | None) -> dict[str, Any]:
     started = time.perf_counter()
     with IndexWriter.open(path) as writer:
-        report = writer.update(files, ray=ray)
+        report = writer.update(files, workers=RayWorkers(ray) if ray else None)
     seconds = time.perf_counter() - started
     assert report.added == len(files), report
     return {"seconds": round(seconds, 2), "photographs_per_second": round(len(files) / seconds, 2)}

@@ -15,7 +15,7 @@ from PIL import Image
 import commands
 from polyvoc.assigner import Cells
 from polyvoc.cluster import machines
-from polyvoc.cluster.training import Cluster
+from polyvoc.cluster.training import RayWorkers
 from polyvoc.errors import ClusterError
 from polyvoc.records import FeatureOptions, Floats, TrainOptions
 from polyvoc.training import Crowd, Sample, sample_descriptors, train
@@ -40,8 +40,8 @@ def ray() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster(ray: Any) -> Cluster:
-    return Cluster("auto")
+def cluster(ray: Any) -> RayWorkers:
+    return RayWorkers("auto")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def assert_equal(one: Vocabulary, other: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 100, 700, 100_000])  # pruned often, seldom, at the end, not at all
-def test_the_sample_is_that_of_one_machine(cluster: Cluster, photographs: list[Path], limit: int) -> None:
+def test_the_sample_is_that_of_one_machine(cluster: RayWorkers, photographs: list[Path], limit: int) -> None:
     steps: list[tuple[int, int]] = []
     here = sample_descriptors(photographs, FEATURES, limit, seed=3)
     there = sample_descriptors(photographs, FEATURES, limit, 3, lambda *step: steps.append(step), cluster)
@@ -90,7 +90,7 @@ def test_a_photograph_that_kills_is_found_and_reported(ray: Any, photographs: li
             return ""
 
     paths = [photographs[0], Deadly("/deadly.png"), *photographs[1:4]]
-    there = sample_descriptors(paths, FEATURES, 100, workers=Cluster("auto", 2))
+    there = sample_descriptors(paths, FEATURES, 100, workers=RayWorkers("auto", 2))
     assert [problem.path for problem in there.problems] == ["/deadly.png"]
     assert there.problems[0].reason == "/deadly.png: every process that reads it dies; remove it"
     paths[1] = Path("/no/such.png")  # a broken photograph in its place
@@ -107,12 +107,12 @@ def test_the_words_are_those_of_one_machine(ray: Any, descriptors: Floats, optio
     here: list[Any] = []
     there: list[Any] = []
     alone = train(sample, options, lambda *step: here.append(step), "blobs")
-    spread = train(sample, options, lambda *step: there.append(step), "blobs", Cluster("auto", count))
+    spread = train(sample, options, lambda *step: there.append(step), "blobs", RayWorkers("auto", count))
     assert_equal(alone, spread)
     assert here == there
 
 
-class Watched(Cluster):
+class Watched(RayWorkers):
     """Shows its actors."""
 
     def gather(self, points: Floats, cells: Cells) -> Crowd:

@@ -352,9 +352,9 @@ def train_command(
     options = TrainOptions(**chosen)
     workers: training.Workers = training.Threads()
     if ray is not None:
-        from polyvoc.cluster.training import Cluster
+        from polyvoc.cluster.training import RayWorkers
 
-        workers = Cluster(ray)
+        workers = RayWorkers(ray)
     paths = [path for path, _ in collection.photographs(folders)]
     with console.progress() as progress:
         sample = training.sample_descriptors(

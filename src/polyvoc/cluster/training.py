@@ -33,7 +33,7 @@ _RESTARTS = 20  # of a part of the crowd: machines may come and go, but a part t
 T = TypeVar("T")
 
 
-class Cluster:
+class RayWorkers:
     """Workers: the cores of a Ray cluster."""
 
     def __init__(self, address: str, count: int | None = None) -> None:
