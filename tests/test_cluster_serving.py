@@ -19,6 +19,7 @@ from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray
 from polyvoc import explaining, inventory, neighbourhood, presets, searching
 from polyvoc.cluster.fleet import Fleet
 from polyvoc.cluster.holder import spans
+from polyvoc.collection import photographs as photographs_below
 from polyvoc.engine import Engine
 from polyvoc.errors import ClusterError, DamagedError, OptionError
 from polyvoc.home import Home
@@ -27,12 +28,14 @@ from polyvoc.records import ClusterOptions, Hit, Hits, SearchOptions
 from polyvoc.searching import Found
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
+from test_accuracy import VARIABLE
 from test_laws import RULES, grid_options
 from worlds import World, random_evidence, random_world, with_assignments, with_long_signatures
 
 __all__ = ["unflushed"]
 pytestmark = quiet
 SHARDS = (1, 2, 3, 7)
+SETS = ("holidays150", "ukbench500")  # of photographs, where there are any
 
 
 @pytest.fixture(scope="module")
@@ -309,3 +312,30 @@ def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path) -> None:
     nodes.add()
     eventually(lambda: all(ask(number) for number in range(20)))
     assert seen == {True, False}
+
+
+# -- photographs
+
+
+@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no photographs")
+def test_shards_equal_the_whole_on_photographs(nodes: Nodes, tmp_path: Path) -> None:
+    """Every preset and rule, by photographs of the collection and by files, over 1, 2, 3 and 7 shards of 7 segments."""
+    files = [Path(path) for path, _ in photographs_below([Path(os.environ[VARIABLE]) / name for name in SETS])]
+    with polyvoc.IndexWriter.open(tmp_path / "index") as writer:
+        for part in range(7):
+            writer.update(files[part::7], keep_missing=True)
+    local = polyvoc.open(tmp_path / "index")
+    assert len(local.engine.segments) == 7
+    rules = [replace(local.preset("fast"), merge=merge, burstiness="none", hamming=52) for merge in RULES]
+    options = [replace(one, top=50) for one in (*map(local.preset, ("fast", "default", "best")), *rules)]
+    images = [row.image for row in local.images()][::40]
+    asked = {number: [local.asked(image, one) for image in images] for number, one in enumerate(options)}
+    expected = {number: [plain(local.find(query, options[number])) for query in queries] for number, queries in asked.items()}
+    by_file = plain(local.search(files[100], top=50))
+    for count in SHARDS:
+        far = polyvoc.open(tmp_path / "index", ray=ClusterOptions(nodes.address, shards=count, patience=120))
+        assert far.engine.shards.census == local.engine.shards.census
+        for number, queries in asked.items():
+            assert [plain(far.find(query, options[number])) for query in queries] == expected[number]
+        assert plain(far.search(files[100], top=50)) == by_file
+        del far
