@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
 from polyvoc import features as features_module
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features import check_features, detect, extract, extract_many, root_sift
 from polyvoc.images import GreyImage
 from polyvoc.records import FeatureOptions, Features
@@ -176,14 +176,18 @@ def test_textureless_is_refused(level: int) -> None:
 
 
 def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for trouble in (cv2.error("weird"), MemoryError()):
+    full = cv2.error("Failed to allocate 99 bytes")
+    full.code = cv2.Error.StsNoMem
+    troubles = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
+    for trouble, kind, words in [*troubles, (full, UnreachableError, "not enough memory")]:
 
         def fail(*_: object, trouble: Exception = trouble) -> Features:
             raise trouble
 
         monkeypatch.setattr(features_module, "detect", fail)
-        with pytest.raises(ImageError, match="SIFT fails on it"):
+        with pytest.raises(ImageError, match=words) as caught:
             extract(encode(scene()))
+        assert type(caught.value) is kind  # only what is wrong with the photograph itself is remembered
 
 
 # --- many photographs ---------------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.images import GreyImage, Location, Source, describe, read_grey
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import FeatureOptions, Features, Floats
 
 T = TypeVar("T")
 Place = TypeVar("Place", bound=Location)
+OPENCV: str = cv2.__version__
 MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
 
 
@@ -37,6 +38,9 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: b
     try:
         features = detect(image, options.max_features, root)
     except (MemoryError, cv2.error) as error:
+        if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
+            reason = "not enough memory to find its features now; close other programs, or reduce it"
+            raise UnreachableError(f"{name}: {reason}") from error
         raise ImageError(f"{name}: SIFT fails on it ({type(error).__name__}); remove it") from error
     if len(features) < MIN_FEATURES:
         raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
