@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyvoc.catalogue import FileState, ImageRow
-from polyvoc.collection import compare, is_below, photographs, state_of
+from polyvoc.collection import check, compare, is_below, photographs, state_of
 from polyvoc.errors import OptionError
 from polyvoc.records import Problem
 
@@ -81,6 +81,9 @@ def test_deep_folders(tmp_path: Path) -> None:
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="does not exist; give a folder"):
         list(photographs([tmp_path / "nowhere"]))
+    for refuse in (check, lambda folders: list(photographs(folders))):
+        with pytest.raises(OptionError, match=r"^no/where does not exist"):  # as it was typed
+            refuse(["no/where"])
 
 
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +97,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(OptionError, match="secret cannot be read"):
+    with pytest.raises(OptionError, match="secret: cannot be read"):
         list(photographs([tmp_path]))
     broken = str(tmp_path / "secret/broken.jpg")
     changes = compare([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})

@@ -27,6 +27,7 @@ class Changes:
     changed: list[tuple[ImageRow, FileState]] = field(default_factory=list)
     missing: list[ImageRow] = field(default_factory=list)
     unchanged: int = 0
+    known: ImageRow | None = None  # one that is there, unchanged
     still_broken: list[Problem] = field(default_factory=list)  # tried before, not changed since
     mended: list[str] = field(default_factory=list)  # problems of files that are gone or have changed
     unreadable: list[Problem] = field(default_factory=list)  # folders; what the catalogue holds from there is unchanged
@@ -40,9 +41,10 @@ def location(path: Folder) -> str:
 
 def check(folders: Iterable[Folder]) -> None:
     """Refuse folders that are not there, and stores that do not answer."""
-    for root in map(location, folders):
+    for folder in folders:
+        root = location(folder)
         if not (stores.exists(root) if stores.is_url(root) else os.path.exists(root)):
-            raise _absent(root)
+            raise _absent(folder)
 
 
 def photographs(folders: Sequence[Folder], complain: Complaint | None = None) -> Iterator[tuple[str, FileState]]:
@@ -50,7 +52,8 @@ def photographs(folders: Sequence[Folder], complain: Complaint | None = None) ->
 
     Hidden folders, and indexes of polyvoc, are passed over; links to folders are not followed.
     """
-    for root in map(location, folders):
+    for folder in folders:
+        root = location(folder)
         if stores.is_url(root):
             yield from _stored(root, complain or _refuse)
         elif os.path.isfile(root):
@@ -58,7 +61,7 @@ def photographs(folders: Sequence[Folder], complain: Complaint | None = None) ->
         elif os.path.isdir(root):
             yield from _walk(root, complain or _refuse)
         else:
-            raise _absent(root)
+            raise _absent(folder)
 
 
 def _stored(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
@@ -107,13 +110,21 @@ def state_of(path: str) -> FileState:
     return FileState(status.st_size, status.st_mtime_ns)
 
 
+def is_as_found(path: str, state: FileState) -> bool:
+    """Tell whether a file still is in the state in which it was found; one that is gone, or out of reach, is not."""
+    try:
+        return state_of(path) == state
+    except (OSError, ImageError):
+        return False
+
+
 def digest(path: str, state: FileState) -> str | None:
     """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
     try:
         if stores.is_url(path):
             return stores.digest(path, (state.size, state.changed))
         found = storage.checksum(Path(path))
-        return found if state_of(path) == state else None
+        return found if is_as_found(path, state) else None
     except (OSError, ImageError):
         return None
 
@@ -122,12 +133,12 @@ def _is_photograph(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def _absent(root: str) -> OptionError:
-    return OptionError(f"{root} does not exist; give a folder of photographs")
+def _absent(folder: Folder) -> OptionError:
+    return OptionError(f"{folder} does not exist; give a folder of photographs")
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
-    return Problem(path, f"{path} cannot be read ({error.strerror or error}); allow it, or leave it out")
+    return Problem(path, f"{path}: cannot be read ({error.strerror or error}); allow it, or leave it out")
 
 
 def _refuse(problem: Problem) -> None:
@@ -149,6 +160,7 @@ def compare(folders: Sequence[Folder], rows: Iterable[ImageRow], problems: dict[
         row = known.pop(path, None)
         if row is not None and row.state == state:
             changes.unchanged += 1
+            changes.known = row
         elif path in broken and broken[path][0] == state:
             changes.still_broken.append(broken.pop(path)[1])
         elif row is not None:
