@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -15,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from commands import answer
+from commands import answer, refuse
 from onnxfiles import chain
 from polyvoc.checking import check
 from polyvoc.cluster import building, machines
 from polyvoc.cluster.building import RayWorkers, Tally, cut
+from polyvoc.cluster.terms import Terms, versions
 from polyvoc.embedding import Embedder
 from polyvoc.errors import ClusterError, OptionError, WriteError
 from polyvoc.index import Index
@@ -180,14 +182,30 @@ def test_changes_are_followed_as_on_one_machine(workers: RayWorkers, folder: Pat
 def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(
     workers: RayWorkers, folder: Path, tmp_path: Path
 ) -> None:
-    secret = photograph(folder / "1/secret.png", 60)  # to workers only
+    # To workers only: one that may not be opened, one that is not there.
+    secret, hidden = photograph(folder / "1/secret.png", 60), photograph(folder / "0/hidden.png", 62)
     report = update(tmp_path / "many", folder, workers)
-    assert (report.added, [str(secret) in problem.reason for problem in report.problems].count(True)) == (20, 1)
-    assert update(tmp_path / "many", folder).added == 1
+    reasons = {problem.path: problem.reason for problem in report.problems}
+    assert (report.added, len(reasons)) == (20, 5) and str(secret) in reasons[str(secret)]
+    assert reasons[str(hidden)].startswith(f"{hidden}: not as it was found, or not there, on ")
+    assert update(tmp_path / "many", folder).added == 2
     photograph(secret, 61)
+    photograph(hidden, 63)
     report = update(tmp_path / "many", folder, workers)
-    assert (report.replaced, report.removed, len(report.problems)) == (0, 0, 4)
-    assert str(secret) in paths_in(tmp_path / "many") and list(check(tmp_path / "many")) == []
+    assert (report.replaced, report.removed, len(report.problems)) == (0, 0, 5)
+    assert {str(secret), str(hidden)} <= {*paths_in(tmp_path / "many")} and list(check(tmp_path / "many")) == []
+    assert update(tmp_path / "many", folder).replaced == 2
+
+
+def test_a_machine_that_sees_no_photographs_ends_the_run(workers: RayWorkers, tmp_path: Path) -> None:
+    for name in "ab":
+        photograph(tmp_path / f"photos/{name}/hidden.png", 1)
+    update(tmp_path / "many", tmp_path / "photos")
+    for name in "ab":
+        photograph(tmp_path / f"photos/{name}/hidden.png", 2)
+    with pytest.raises(ClusterError, match=r"does not see .*a/hidden.png, nor 1 others; let every machine see the same"):
+        update(tmp_path / "many", tmp_path / "photos", workers)
+    assert update(tmp_path / "many", tmp_path / "photos").replaced == 2
 
 
 def test_vectors_are_made_as_on_one_machine(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
@@ -278,9 +296,9 @@ def test_a_photograph_that_never_ends_is_reported(workers: RayWorkers, tmp_path:
         monkeypatch.setattr(building, name, value)
     for seed in range(2):
         photograph(tmp_path / f"photos/{seed}.png", seed)
-    gate = Gate(tmp_path / "photos")
+    again, gate = photograph(tmp_path / "photos/again.png", 2), Gate(tmp_path / "photos")  # one is read, but has no digest
     report = update(tmp_path / "many", tmp_path / "photos", RayWorkers(workers.address, patience=3.0))
-    assert (report.added, [problem.path for problem in report.problems]) == (2, [str(gate.path)])
+    assert (report.added, [problem.path for problem in report.problems]) == (2, [str(again), str(gate.path)])
     assert list(check(tmp_path / "many")) == []
 
 
@@ -289,12 +307,46 @@ def test_machines_on_which_everything_dies_blame_no_photograph(
 ) -> None:
     for name in ("ALL_DIE", "TRIES"):
         monkeypatch.setattr(building, name, 2)
-    for name in "ab":
-        photograph(tmp_path / f"photos/{name}/deadly.png", 1)
+    deadly = photograph(tmp_path / "photos/deadly.png", 1)
+    update(tmp_path / "many", tmp_path / "photos")
+    photograph(deadly, 2)
     with pytest.raises(ClusterError, match="processes die whatever they read"):
         update(tmp_path / "many", tmp_path / "photos", workers)
     with Index.open(tmp_path / "many") as index:
-        assert index.home.catalogue.problems() == {}
+        assert index.home.catalogue.problems() == {} and index.home.catalogue.count_images() == 1
+
+
+def test_machines_on_which_everything_dies_from_some_time_on_blame_no_photograph(
+    workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRIES", "ALL_DIE"):
+        monkeypatch.setattr(building, name, 2)
+    fuse = photograph(tmp_path / "photos/fuse.png", 0)
+    assert update(tmp_path / "many", tmp_path / "photos", workers).added == 1
+    photograph(tmp_path / "photos/1.png", 1)
+    with pytest.raises(ClusterError, match="processes die whatever they read"):
+        update(tmp_path / "many", tmp_path / "photos", workers)
+    assert paths_in(tmp_path / "many") == [str(fuse)]
+    assert update(tmp_path / "many", tmp_path / "photos").added == 1
+
+
+def test_a_machine_with_another_version_ends_the_run(
+    workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photograph(tmp_path / "photos/a.png", 1)
+    monkeypatch.setattr(building, "Terms", lambda patience: Terms(patience, {**versions(), "OpenCV": "3.0"}))
+    with pytest.raises(ClusterError, match=r"has OpenCV [\d.]+, not 3.0; install the same version on all$"):
+        update(tmp_path / "many", tmp_path / "photos", workers)
+
+
+def test_nothing_is_written_before_the_cluster_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_address(address: str) -> None:
+        raise ClusterError(f"no Ray cluster answers at {address}")
+
+    photograph(tmp_path / "photos/a.png", 1)
+    monkeypatch.setattr(machines, "connect", refuse_address)
+    line = refuse("index", tmp_path / "photos", "--index", tmp_path / "many", "--ray", "nowhere:1")
+    assert "no Ray cluster answers at nowhere:1" in line and not (tmp_path / "many").exists()
 
 
 def test_an_interrupt_keeps_what_is_finished(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
@@ -363,31 +415,31 @@ def photographs_of(count: int) -> list[Photograph]:
 
 @pytest.mark.parametrize(("count", "cores", "size"), [(0, 2, 0), (5, 2, 5), (17, 2, 16), (800, 2, 100), (10**5, 2, 512)])
 def test_batches_keep_the_order(count: int, cores: int, size: int) -> None:
-    batches = cut(photographs_of(count), cores)
-    assert [one for batch in batches for one in batch] == photographs_of(count)
+    batches = cut(count, cores)
+    assert [place for batch in batches for place in batch] == [*range(count)]
     assert max(map(len, batches), default=0) == size
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 13])
 def test_a_lost_batch_ends_as_single_photographs(count: int) -> None:
-    """Whoever dies again and again: every photograph is tried alone, and more than once, before it is blamed."""
-    waiting = [building._Batch(0, tuple(photographs_of(count)))]
+    """Whoever dies again and again: every photograph is suspected alone, and never under a number that was used before."""
+    numbers = itertools.count()
+    waiting = [building._Batch(next(numbers), tuple(photographs_of(count)))]
     alone: list[int] = []
-    numbers = {0}
     while waiting:
         batch = waiting.pop()
-        again = batch.again(max(numbers) + 1)
-        alone += [one.image for one in batch.photographs if len(batch.photographs) == 1]
-        assert not again or sum(len(part.photographs) for part in again) == len(batch.photographs)
-        fresh = {part.number for part in again if part.tries == 0}
-        assert not fresh & numbers
-        numbers |= fresh
-        waiting += again
-    assert sorted(alone) == sorted([*range(count)] * building.TRIES)
+        again = batch.again(numbers)
+        assert [one for part in again for one in part.photographs] == list(batch.photographs)
+        assert all(part.number > batch.number or part.tries for part in again)
+        alone += [part.suspect.image for part in again if part.suspect]
+        waiting += [part for part in again if not part.suspect]
+    assert sorted(alone) == [*range(count)]
 
 
 def test_a_batch_that_begins_again_counts_anew() -> None:
     tally = Tally()
     for batch, done in ((1, 5), (2, 3), (1, 1)):
         tally.note(batch, done)
+    tally.note_well(2)
     assert tally.counts([1, 2, 3]) == {1: 1, 2: 3, 3: 0}
+    assert [tally.was_well(batch) for batch in (1, 2)] == [False, True]

@@ -9,20 +9,23 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyvoc import features as features_module
 from polyvoc import founding, intake, storage, writer
-from polyvoc.catalogue import FILE, UNFINISHED, Catalogue
+from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState
 from polyvoc.checking import check
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, PolyvocError, WriteError
 from polyvoc.index import Index
 from polyvoc.records import FeatureOptions, Features, IndexReport, SearchOptions
 from polyvoc.vocabulary import Vocabulary
+from polyvoc.workshop import Wanted, Workshop
 from polyvoc.writer import IndexWriter
 from processes import in_child
 from samples import build, collection, features, photograph, unflushed, vocabularies
@@ -203,6 +206,25 @@ def test_a_photograph_changed_while_it_is_read_is_read_again(
     with monkeypatch.context() as patch:
         patch.setattr(features_module, "extract", change_after_reading)
         assert update().added == 4
+    assert counts(update()) == (0, 1, 0, 3, 0)
+
+
+def test_a_photograph_that_is_gone_while_it_is_read_is_not_remembered(
+    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be gone for a while: what the index holds from there stays."""
+    photograph(folder / "a.png", 10)
+    aside, read = folder.with_name("aside"), intake.read
+
+    def unmounted(*arguments: Any) -> Any:
+        folder.rename(aside)
+        return read(*arguments)
+
+    monkeypatch.setattr(intake, "read", unmounted)
+    assert counts(update()) == (0, 0, 0, 3, 1)
+    aside.rename(folder)
+    monkeypatch.undo()
+    assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
     assert counts(update()) == (0, 1, 0, 3, 0)
 
 
@@ -568,3 +590,48 @@ def test_locked_by_a_reader_that_never_ends_is_one_line(index: Path, monkeypatch
         opened.add("a", features(1, dimension=128))
     reader.close()
     assert list(check(index)) == []
+
+
+# --- workers ----------------------------------------------------------------------------------------------------
+
+
+class Idle:
+    """Workers who look at what they are given, and make nothing."""
+
+    def __init__(self, look: Callable[[Workshop, Wanted], None]) -> None:
+        self.look = look
+
+    def work(self, workshop: Workshop, photographs: Wanted, *_: object) -> Generator[Any, None, None]:
+        self.look(workshop, photographs)
+        yield from ()
+
+
+def test_workers_find_a_place_for_what_they_make(index: Path, folder: Path) -> None:
+    """Made by the writer: over a network it might believe for a while that a folder of others is not there."""
+    seen: list[bool] = []
+    photograph(folder / "new.png", 10)
+    with IndexWriter.open(index) as opened:
+        idle = Idle(lambda workshop, photographs: seen.append((workshop.home.path / "incoming").is_dir()))
+        opened.update([folder], workers=idle)
+    assert seen == [True] and not (index / "incoming").exists()
+
+
+def test_workers_are_told_which_photographs_and_one_that_is_well(index: Path, folder: Path) -> None:
+    given: list[Wanted] = []
+    for name in ("new.png", "b.png"):
+        photograph(folder / name, 10)
+    with IndexWriter.open(index) as opened:
+        opened.update([folder], workers=Idle(lambda _, photographs: given.append(photographs)))
+    (wanted,) = given
+    assert [(one.image, Path(one.path).name) for one in wanted.some(range(2))] == [(5, "new.png"), (6, "b.png")]
+    assert len(wanted) == 2 and wanted.known is not None and Path(wanted.known.path).name == "d.png"
+
+
+def test_millions_of_photographs_take_little_memory_while_workers_work() -> None:
+    files = [(str(number), FileState(number, number)) for number in range(100_000)]
+    tracemalloc.start()
+    wanted = Wanted(1, files)
+    for first in range(0, len(wanted), 500):
+        assert wanted.some(range(first, first + 500))[0].image == first + 1
+    assert tracemalloc.get_traced_memory()[1] < 2 * len(files)  # bytes
+    tracemalloc.stop()

@@ -47,7 +47,7 @@ SEALED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileState:
     """What the file system says of a file: enough to see that it has not changed."""
 
@@ -55,7 +55,7 @@ class FileState:
     changed: int | None  # modification time in nanoseconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ImageRow:
     """One image of the catalogue."""
 

@@ -149,12 +149,14 @@ def index_command(  # noqa: PLR0913, PLR0917
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
-    collection.check(folders)  # before a new index is made
+    # Before a new index is made: are the folders there, and the machines?
+    collection.check(folders)
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
     options = FeatureOptions(**chosen) if chosen else None
+    workers = RayWorkers(ray) if ray else None  # connects
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
-        report = writer.update(folders, keep_missing, progress, RayWorkers(ray) if ray else None)
+        report = writer.update(folders, keep_missing, progress, workers)
     seconds = time.perf_counter() - started
     if json:
         console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})

@@ -101,6 +101,14 @@ class Commits:
             for file in {*_entries(self.home.path / NORMS), *_entries(self.home.path / NEIGHBOURS)} - live:
                 file.unlink(missing_ok=True)
 
+    def open_incoming(self) -> None:
+        """Make the folder for what workers make, where this machine sees it.
+
+        Over a network, one that another machine makes may be unknown here for a while, if it was looked for before.
+        """
+        with storage.writing(self.home.path / INCOMING):
+            (self.home.path / INCOMING).mkdir(exist_ok=True)
+
     def sweep_incoming(self) -> None:
         """Delete what workers made and no commit took; never while they work."""
         shutil.rmtree(self.home.path / INCOMING, ignore_errors=True)

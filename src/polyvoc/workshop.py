@@ -7,6 +7,7 @@ a commit. The writer alone opens the catalogue: SQLite is at home on one machine
 from __future__ import annotations
 
 import os
+import socket
 import uuid
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,12 +19,15 @@ from typing import Protocol
 from polyvoc import collection, features, intake, storage, witness
 from polyvoc.catalogue import Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.embedding import Embedder
-from polyvoc.errors import DamagedError, ImageError, OptionError, UnreachableError
+from polyvoc.errors import ClusterError, DamagedError, ImageError, OptionError, UnreachableError
 from polyvoc.home import Home
+from polyvoc.images import describe
 from polyvoc.intake import Intake
 from polyvoc.quantiser import Quantiser
 from polyvoc.records import FeatureOptions, Problem, Progress
 from polyvoc.segment import Batch, Segment
+
+_SEE = "let every machine see the same disks and stores"
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,23 @@ class Photograph:
     image: int
     path: str
     state: FileState  # as it was found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All photographs to be read. There may be millions: what is handed out of each is made when it is asked for."""
+
+    first: int  # id; ids follow the order of the files
+    files: Sequence[tuple[str, FileState]]  # path, and state as it was found
+    known: ImageRow | None = None  # an image of the index whose photograph has not changed since it was read
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self.files)
+
+    def some(self, places: range) -> tuple[Photograph, ...]:
+        """Give those at some places."""
+        return tuple(Photograph(self.first + place, *self.files[place]) for place in places)
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ class Workers(Protocol):
     """Whoever works for a writer, in other processes."""
 
     def work(
-        self, workshop: Workshop, photographs: Sequence[Photograph], merges: NextMerge, progress: Progress
+        self, workshop: Workshop, photographs: Wanted, merges: NextMerge, progress: Progress
     ) -> Generator[Delivery | Merger, None, None]:
         """Give what is made, in any order; every photograph is in one delivery. Whoever asks commits it before asking again."""
 
@@ -108,22 +129,34 @@ class Workshop:
     def assemble(self, photographs: Sequence[Photograph], reading: Reading = nullcontext) -> Delivery:
         """Read photographs on one thread, and save a segment of those that can be used."""
         waiting = Intake(lambda: self._quantiser, self.embedding.dimension if self.embedding else 0)
-        broken, unreachable = [], []
+        broken, unreachable, unseen = [], [], 0
         with features.one_cv2_thread():
             for one in photographs:
                 with reading():
                     found, vector = intake.read_one(one.path, self.options, self._model)
-                if isinstance(found, UnreachableError):
+                    digest = None if isinstance(found, ImageError) else collection.digest(one.path, one.state)
+                    blind = isinstance(found, ImageError) and not _is_seen(one, found)
+                if blind:
+                    unseen += 1
+                    reason = f"{describe(one.path)}: not as it was found, or not there, on {_machine()}; {_SEE}"
+                    unreachable.append(Problem(one.path, reason))
+                elif isinstance(found, UnreachableError):
                     unreachable.append(Problem(one.path, str(found)))
                 elif isinstance(found, ImageError):
                     broken.append((one.state, Problem(one.path, str(found))))
                 else:
-                    digest = collection.digest(one.path, one.state)
                     row = ImageRow(one.image, one.path, one.state, digest, found.width, found.height, len(found), 0, 0)
                     waiting.add(row, found, vector, None)
+        if unseen == len(photographs) > 1:  # it would soon have gone through all there are
+            raise ClusterError(f"{_machine()} does not see {describe(photographs[0].path)}, nor {unseen - 1} others; {_SEE}")
         waiting.quantise()
         saved = self._save(waiting.batch()) if waiting.rows else None
         return Delivery(tuple(waiting.rows), saved, tuple(broken), tuple(unreachable))
+
+    def can_read(self, path: str) -> bool:
+        """Tell whether a photograph can be used."""
+        with features.one_cv2_thread():
+            return not isinstance(intake.read_one(path, self.options, self._model)[0], ImageError)
 
     def merge(self, parts: Sequence[Part]) -> Merger:
         """Save a segment of the live images of others."""
@@ -162,3 +195,14 @@ class Workshop:
         if model.fingerprint != known.fingerprint:
             raise OptionError(f"{known.file} is another model on one of the machines, or is prepared otherwise; copy it there")
         return model
+
+
+def _is_seen(one: Photograph, error: ImageError) -> bool:
+    """Tell whether it is the photograph itself that is wrong: not a machine that lacks its disk, or sees another file there."""
+    if isinstance(error, UnreachableError):
+        return True
+    return not isinstance(error.__cause__, FileNotFoundError) and collection.is_as_found(one.path, one.state)
+
+
+def _machine() -> str:
+    return socket.gethostname()

@@ -30,7 +30,7 @@ from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexRep
 from polyvoc.segment import MAX_IMAGES
 from polyvoc.vocabulary import Vocabulary
 from polyvoc.witness import Embedding
-from polyvoc.workshop import Delivery, Merger, Photograph, Workers, Workshop
+from polyvoc.workshop import Delivery, Merger, Wanted, Workers, Workshop
 
 COMMIT_SECONDS = 30.0  # a killed process loses at most this much work
 COMMIT_FEATURES = 1_000_000  # 50 MB waiting to be written
@@ -231,7 +231,7 @@ class IndexWriter:
         photographs = intake.read(list(states), self.home.feature_options, model)
         try:
             for done, (path, result, vector) in enumerate(photographs, start=1):
-                if isinstance(result, UnreachableError):  # it may pass: nothing is remembered, nothing goes
+                if isinstance(result, ImageError) and _may_pass(path, states[path], result):  # nothing is remembered, or goes
                     report.problems.append(Problem(path, str(result)))
                 elif isinstance(result, ImageError):
                     self._note_problem(Problem(path, str(result)), states[path], replaced.get(path), report)
@@ -256,18 +256,20 @@ class IndexWriter:
 
     def _employ(self, workers: Workers, changes: Changes, report: IndexReport, progress: Progress) -> None:
         """Let others read what is new and changed, and merge; commit each piece of their work as it comes."""
-        wanted = [*changes.new, *((row.path, state) for row, state in changes.changed)]
+        files = [*changes.new, *((row.path, state) for row, state in changes.changed)]
         replaced = {row.path: row.image for row, _ in changes.changed}
-        # Ids are given out beforehand, so that they follow the order of the files whoever is quicker.
-        photographs = [Photograph(self._next_image + n, path, state) for n, (path, state) in enumerate(wanted)]
-        self._next_image += len(photographs)
-        if not photographs and not self._commits.next_merge():
+        if not files and not self._commits.next_merge():
             return
+        # Ids are given out beforehand, so that they follow the order of the files whoever is quicker.
+        wanted = Wanted(self._next_image, files, changes.known)
+        self._next_image += len(files)
         known = len(report.problems)
-        with closing(workers.work(self._workshop, photographs, self._commits.next_merge, progress)) as made:
+        self._commits.open_incoming()
+        with closing(workers.work(self._workshop, wanted, self._commits.next_merge, progress)) as made:
             for one in made:
                 self._take(one, replaced, report)
-        places = {path: place for place, (path, _) in enumerate(wanted)}
+        wrong = {problem.path for problem in report.problems[known:]}
+        places = {path: place for place, (path, _) in enumerate(files) if path in wrong}
         report.problems[known:] = sorted(report.problems[known:], key=lambda problem: places[problem.path])
         self._commits.sweep_incoming()
 
@@ -312,6 +314,11 @@ class IndexWriter:
         with self.catalogue.transaction():
             self.catalogue.put_facts({"norms": {"commit": commit, "checksum": checksum}})
         self._commits.sweep()
+
+
+def _may_pass(path: str, state: FileState, error: ImageError) -> bool:
+    """Tell whether a photograph may be sound after all: it cannot be read now, or is no longer what was found."""
+    return isinstance(error, UnreachableError) or not collection.is_as_found(path, state)
 
 
 def _is_storable(name: str) -> bool:

@@ -2,34 +2,37 @@
 
 Photographs are cut into batches; a batch is one task of Ray, which reads them and leaves a segment in the folder `incoming`.
 The driver commits what is finished, in any order, and holds no arrays. It starts lost tasks again itself, where Ray would try
-for ever if one takes too much memory. A batch that is lost twice is halved, until the photograph that kills is alone.
+for ever if one takes too much memory. A batch that is lost twice is halved, until the photograph that kills is alone. It is
+blamed only by processes that had just read another one, which was read well before: else it is the machines that are ill.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
+from polyvoc import collection
+from polyvoc.catalogue import ImageRow
 from polyvoc.cluster import machines
+from polyvoc.cluster.terms import PATIENCE, Terms
 from polyvoc.errors import ClusterError, PolyvocError
 from polyvoc.images import describe
 from polyvoc.records import Problem, Progress
-from polyvoc.workshop import Delivery, Merger, NextMerge, Part, Photograph, Workshop
+from polyvoc.workshop import Delivery, Merger, NextMerge, Part, Photograph, Wanted, Workshop
 
 SMALLEST, LARGEST = 16, 512  # photographs of a batch
 BATCHES = 4  # per core, so that the last ones to finish are not far behind the others
 AHEAD = 2  # tasks per core that run or wait in Ray
 TRIES = 3  # of a merge, and of a photograph alone, before it is blamed
-PATIENCE = 120.0  # seconds for one photograph
 PAUSE = 0.5  # seconds between two looks at what is done
-ALL_DIE = 8  # photographs at which processes died while none was read: it is not their fault
+ANSWER = 10.0  # seconds to wait for the tally
+ALL_DIE = 8  # processes in a row that died over a photograph alone before any was read: it is not their fault
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,15 @@ class RayWorkers:
     address: str  # of the cluster, "auto", or "local" for one of this machine alone
     patience: float = PATIENCE  # seconds after which a process that still reads the same photograph ends
 
+    def __post_init__(self) -> None:
+        """Connect: before anything is done to an index."""
+        machines.connect(self.address)
+
     def work(
-        self, workshop: Workshop, photographs: Sequence[Photograph], merges: NextMerge, progress: Progress
+        self, workshop: Workshop, photographs: Wanted, merges: NextMerge, progress: Progress
     ) -> Generator[Delivery | Merger, None, None]:
         """Give what is made as it is finished: every photograph is in one delivery."""
-        return _Run(machines.connect(self.address), workshop, self.patience).results(photographs, merges, progress)
+        return _Run(machines.connect(self.address), workshop, photographs, Terms(self.patience)).results(merges, progress)
 
 
 @dataclass(frozen=True)
@@ -53,19 +60,21 @@ class _Batch:
     number: int
     photographs: tuple[Photograph, ...]
     part: bool = False  # of a batch that was lost
-    tries: int = 0  # before this one
+    tries: int = 0  # before this one; of a photograph alone those that speak against it
 
-    def again(self, number: int) -> list[_Batch]:
-        """Give what to try after it was lost: all of it, or halves with numbers from this one on.
+    @property
+    def suspect(self) -> Photograph | None:
+        """Give the photograph that is left of a batch that was lost."""
+        return self.photographs[0] if self.part and len(self.photographs) == 1 else None
 
-        Nothing if it is a photograph alone that was tried often enough.
-        """
+    def again(self, numbers: Iterator[int]) -> list[_Batch]:
+        """Give what to try after it was lost: all of it once more, or halves."""
         middle = len(self.photographs) // 2
-        most = (1 if self.part else 2) if middle else TRIES  # a machine may be lost; for a part that costs little
-        if self.tries + 1 < most:
-            return [replace(self, tries=self.tries + 1)]
-        halves = (self.photographs[:middle], self.photographs[middle:]) if middle else ()
-        return [_Batch(number + n, half, part=True) for n, half in enumerate(halves)]
+        if not middle:
+            return [replace(self, number=next(numbers), part=True)]
+        if not self.part and not self.tries:  # a machine may be lost; for a part that costs little
+            return [replace(self, tries=1)]
+        return [_Batch(next(numbers), half, part=True) for half in (self.photographs[:middle], self.photographs[middle:])]
 
 
 @dataclass(frozen=True)
@@ -76,44 +85,41 @@ class _Merge:
     tries: int = 0
 
 
-def cut(photographs: Sequence[Photograph], cores: int) -> list[tuple[Photograph, ...]]:
+def cut(photographs: int, cores: int) -> list[range]:
     """Cut photographs into batches, in order: some for each core, none very small or large."""
-    size = min(max(-(-len(photographs) // (BATCHES * cores)), SMALLEST), LARGEST)
-    return [tuple(photographs[first : first + size]) for first in range(0, len(photographs), size)]
+    size = min(max(-(-photographs // (BATCHES * cores)), SMALLEST), LARGEST)
+    return [range(first, min(first + size, photographs)) for first in range(0, photographs, size)]
 
 
 class _Run:
     """One update of an index: what waits, what runs, and how far it has come."""
 
-    def __init__(self, ray: Any, workshop: Workshop, patience: float) -> None:
+    def __init__(self, ray: Any, workshop: Workshop, photographs: Wanted, terms: Terms) -> None:
         self._ray = ray
         self._workshop = workshop
-        self._patience = patience
+        self._photographs = photographs
+        self._terms = terms
         self._assemble = ray.remote(num_cpus=1, max_retries=0)(_assemble)
         self._merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
         self._tally = ray.remote(num_cpus=0, max_restarts=-1)(Tally).remote()
-        self._waiting: deque[_Batch | _Merge] = deque()
+        self._numbers = count()  # of batches
+        self._fresh = (self._batch(places) for places in cut(len(photographs), machines.count_cores(ray)))
+        self._waiting: deque[_Batch | _Merge] = deque()  # goes before the fresh ones
         self._running: dict[Any, _Batch | _Merge] = {}
-        self._last = 0  # number of a batch
         self._done = 0  # photographs
-        self._blamed: list[Delivery] = []  # until one that is read shows that the machines are well
+        self._known: ImageRow | None = photographs.known  # was read well
+        self._deaths = 0  # of processes that nothing was read between
 
-    def results(
-        self, photographs: Sequence[Photograph], merges: NextMerge, progress: Progress
-    ) -> Generator[Delivery | Merger, None, None]:
+    def results(self, merges: NextMerge, progress: Progress) -> Generator[Delivery | Merger, None, None]:
         """Give deliveries and mergers as they are finished."""
-        batches = cut(photographs, machines.count_cores(self._ray))
-        self._waiting.extend(_Batch(number, batch) for number, batch in enumerate(batches))
-        self._last = len(batches)
-        told, looked = 0, time.monotonic()
+        total, told, looked = len(self._photographs), 0, time.monotonic()
         try:
             while self._submit(merges):
                 for finished in self._finished(PAUSE):
                     yield from self._settle(finished)
-                if photographs and (time.monotonic() - looked >= PAUSE or self._done == len(photographs) > told):
+                if total and (time.monotonic() - looked >= PAUSE or self._done == total > told):
                     told, looked = max(told, self._done + self._under_way()), time.monotonic()
-                    progress("indexing", told, len(photographs))
-            yield from self._blamed
+                    progress("indexing", told, total)
         except KeyboardInterrupt:  # what is finished is kept
             for finished in self._finished(0):
                 with suppress(PolyvocError):
@@ -125,6 +131,9 @@ class _Run:
                     self._ray.cancel(task, force=True)
                 self._ray.kill(self._tally)
 
+    def _batch(self, places: range) -> _Batch:
+        return _Batch(next(self._numbers), self._photographs.some(places))
+
     def _submit(self, merges: NextMerge) -> bool:
         """Let as much run as there are cores for; tell whether anything does."""
         jobs = [*self._running.values(), *self._waiting]
@@ -133,14 +142,21 @@ class _Run:
             self._waiting.appendleft(_Merge(parts))
             busy |= {part.number for part in parts}
         most = AHEAD * machines.count_cores(self._ray)
-        while self._waiting and len(self._running) < most:
-            job = self._waiting.popleft()
-            if isinstance(job, _Merge):
-                task = self._merge.remote(self._workshop, job.parts)
-            else:
-                task = self._assemble.remote(self._workshop, job.photographs, _Report(self._tally, job.number), self._patience)
-            self._running[task] = job
+        while len(self._running) < most:
+            job = self._waiting.popleft() if self._waiting else next(self._fresh, None)
+            if job is None:
+                break
+            self._running[self._start(job)] = job
         return bool(self._running)
+
+    def _start(self, job: _Batch | _Merge) -> Any:
+        if isinstance(job, _Merge):
+            return self._merge.remote(self._workshop, job.parts, self._terms)
+        control = self._known if job.suspect and self._known else None
+        if control is not None and not collection.is_as_found(control.path, control.state):
+            control = self._known = None
+        report = _Report(self._tally, job.number)
+        return self._assemble.remote(self._workshop, job.photographs, control and control.path, report, self._terms)
 
     def _finished(self, seconds: float) -> list[Any]:
         """Wait for a task to finish; gives all that have."""
@@ -156,43 +172,41 @@ class _Run:
         try:
             made = self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            self._again(job, error)
+            _refuse_hopeless(error)
+            yield from self._lost(job, error)
             return
         yield made
         if isinstance(job, _Batch):
             self._done += len(job.photographs)
             if made.rows:
-                yield from self._blamed
-                self._blamed = []
+                self._known, self._deaths = made.rows[-1], 0
 
-    def _again(self, job: _Batch | _Merge, error: Exception) -> None:
-        """Say what becomes of a task that failed: what is wrong with the index or a machine ends the run."""
-        cause = getattr(error, "cause", None)  # raised by the task itself
-        if isinstance(cause, PolyvocError):
-            raise cause from None
-        if isinstance(cause, ImportError) or "failed to import" in str(error):
-            raise ClusterError(
-                "a machine of the cluster lacks polyvoc, or a part of it; install the same version on all"
-            ) from None
+    def _lost(self, job: _Batch | _Merge, error: Exception) -> Iterator[Delivery]:
+        """Let a task that was lost wait again, before all else; or give the photograph that is to blame."""
         if isinstance(job, _Merge):
             if job.tries + 1 == TRIES:
                 raise ClusterError(f"merging segments fails ({_kind(error)}); are there machines with enough memory?") from None
             self._waiting.append(_Merge(job.parts, job.tries + 1))
             return
-        again = job.again(self._last)
-        self._last += len(again)
-        self._waiting.extend(again)
-        if not again:
-            self._blame(*job.photographs)
+        if job.suspect is not None and self._was_well(job.number):
+            job, self._deaths = replace(job, tries=job.tries + 1), 0
+            if job.tries == TRIES:
+                self._done += 1
+                yield _blame(job.photographs[0])
+                return
+        elif job.suspect is not None:
+            self._deaths += 1
+            if self._deaths == ALL_DIE:
+                name = describe(job.suspect.path)
+                raise ClusterError(f"processes die whatever they read, last {name}; look at the logs of Ray on its machines")
+        self._waiting.extendleft(reversed(job.again(self._numbers)))
 
-    def _blame(self, photograph: Photograph) -> None:
-        """Note a photograph at which one process after the other died: it is not tried again before it changes."""
-        name = describe(photograph.path)
-        problem = Problem(photograph.path, f"{name}: the process that reads it dies; remove it")
-        self._blamed.append(Delivery((), None, ((photograph.state, problem),)))
-        self._done += 1
-        if len(self._blamed) >= ALL_DIE and self._done == len(self._blamed):
-            raise ClusterError(f"processes die whatever they read, last {name}; look at the logs of Ray on its machines")
+    def _was_well(self, batch: int) -> bool:
+        """Tell whether the process that is lost had read a photograph that is known to be good."""
+        try:
+            return bool(self._ray.get(self._tally.was_well.remote(batch), timeout=ANSWER))
+        except self._ray.exceptions.RayError:
+            return False
 
     def _under_way(self) -> int:
         """Count the photographs that were read by tasks which still run."""
@@ -204,6 +218,21 @@ class _Run:
         return sum(min(done, sizes[number]) for number, done in counts.items())
 
 
+def _blame(photograph: Photograph) -> Delivery:
+    """Note a photograph at which one process after the other died: it is not tried again before it changes."""
+    problem = Problem(photograph.path, f"{describe(photograph.path)}: the process that reads it dies; remove it")
+    return Delivery((), None, ((photograph.state, problem),))
+
+
+def _refuse_hopeless(error: Exception) -> None:
+    """End the run if a task failed because something is wrong with the index or a machine."""
+    cause = getattr(error, "cause", None)  # raised by the task itself
+    if isinstance(cause, PolyvocError):
+        raise cause from None
+    if isinstance(cause, ImportError) or "failed to import" in str(error):
+        raise ClusterError("a machine of the cluster lacks polyvoc, or a part of it; install the same version on all") from None
+
+
 def _kind(error: Exception) -> str:
     return type(getattr(error, "cause", None) or error).__name__
 
@@ -212,19 +241,28 @@ def _kind(error: Exception) -> str:
 
 
 class Tally:
-    """How many photographs each batch has behind it. An actor: tasks tell it, the driver asks."""
+    """How many photographs each batch has behind it, and which began well. An actor: tasks tell it, the driver asks."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self._done: dict[int, int] = {}
+        self._well: set[int] = set()
 
     def note(self, batch: int, done: int) -> None:
         """Hear how far a batch is; one that begins again counts anew."""
         self._done[batch] = done
 
-    def counts(self, batches: Sequence[int]) -> dict[int, int]:
+    def note_well(self, batch: int) -> None:
+        """Hear that the process of a batch has read a photograph that is known to be good."""
+        self._well.add(batch)
+
+    def counts(self, batches: Collection[int]) -> dict[int, int]:
         """Give how far some batches are."""
         return {batch: self._done.get(batch, 0) for batch in batches}
+
+    def was_well(self, batch: int) -> bool:
+        """Tell whether the process of a batch was well before it began."""
+        return batch in self._well
 
 
 @dataclass
@@ -242,25 +280,34 @@ class _Report:
             self.tally.note.remote(self.batch, self.done)
             self.told = time.monotonic()
 
-
-def _assemble(workshop: Workshop, photographs: Sequence[Photograph], report: _Report, patience: float) -> Delivery:
-    """Read photographs and leave a segment; a process that takes too long over one of them ends."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-
-        @contextmanager
-        def reading() -> Iterator[None]:
-            # The system's timer: neither a decoder nor a disk without answer can hold it up.
-            faulthandler.dump_traceback_later(patience, exit=True, file=nowhere)
-            try:
-                yield
-            finally:
-                faulthandler.cancel_dump_traceback_later()
-            report.count()
-
-        return _kept(workshop).assemble(photographs, reading)
+    def be_well(self) -> None:
+        """Say so, and wait until it is heard: what comes next may end this process."""
+        machines.connect(machines.AUTO).get(self.tally.note_well.remote(self.batch))
 
 
-def _merge(workshop: Workshop, parts: Sequence[Part]) -> Merger:
+def _assemble(
+    workshop: Workshop, photographs: Sequence[Photograph], control: str | None, report: _Report, terms: Terms
+) -> Delivery:
+    """Read photographs and leave a segment; first one that is known to be good, if there is reason for it."""
+    terms.check()
+    kept = _kept(workshop)
+
+    @contextmanager
+    def reading() -> Iterator[None]:
+        with terms.reading():
+            yield
+        report.count()
+
+    if control is not None:
+        with terms.reading():
+            well = kept.can_read(control)
+        if well:
+            report.be_well()
+    return kept.assemble(photographs, reading)
+
+
+def _merge(workshop: Workshop, parts: Sequence[Part], terms: Terms) -> Merger:
+    terms.check()
     return _kept(workshop).merge(parts)
 
 
