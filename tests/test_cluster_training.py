@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 import commands
 from polyvoc.assigner import Cells
 from polyvoc.cluster import machines
+from polyvoc.cluster.terms import Terms, versions
 from polyvoc.cluster.training import RayWorkers
 from polyvoc.errors import ClusterError
 from polyvoc.records import FeatureOptions, Floats, TrainOptions
@@ -95,6 +97,31 @@ def test_a_photograph_that_kills_is_found_and_reported(ray: Any, photographs: li
     assert there.problems[0].reason == "/deadly.png: every process that reads it dies; remove it"
     paths[1] = Path("/no/such.png")  # a broken photograph in its place
     assert np.array_equal(there.descriptors, sample_descriptors(paths, FEATURES, 100).descriptors)
+
+
+def test_a_photograph_that_never_ends_or_dies_is_tried_a_few_times(ray: Any, photographs: list[Path], tmp_path: Path) -> None:
+    """Not as often as Ray likes: it never stops if what a photograph takes is memory."""
+    tried = tmp_path / "tried"
+
+    class Endless(type(Path())):  # type: ignore[misc]
+        def __fspath__(self) -> str:
+            with tried.open("a") as told:
+                told.write("!")
+            time.sleep(1000)
+            return ""
+
+    workers = RayWorkers("auto", 2, patience=2.0)
+    there = sample_descriptors([photographs[0], Endless("/endless.png")], FEATURES, 100, workers=workers)
+    assert [problem.path for problem in there.problems] == ["/endless.png"]
+    assert len(tried.read_text()) == 2 + 3  # with another one, alone
+    assert {task._default_options["max_retries"] for task in (workers._draw, workers._assign)} == {0}
+
+
+def test_a_machine_with_another_version_ends_it(ray: Any, photographs: list[Path]) -> None:
+    workers = RayWorkers("auto", 2)
+    workers._terms = Terms(versions={**versions(), "polyvoc": "0.0.0"})
+    with pytest.raises(ClusterError, match=r"has polyvoc .*, not 0.0.0; install the same version on all$"):
+        sample_descriptors(photographs, FEATURES, 100, workers=workers)
 
 
 @pytest.mark.parametrize(

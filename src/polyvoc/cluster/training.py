@@ -18,7 +18,8 @@ import numpy as np
 from polyvoc import collection
 from polyvoc.assigner import Assigner, Cells
 from polyvoc.cluster import machines
-from polyvoc.errors import ClusterError
+from polyvoc.cluster.terms import PATIENCE, Terms
+from polyvoc.errors import ClusterError, PolyvocError
 from polyvoc.images import Location
 from polyvoc.kernels.vocabulary import WordTable
 from polyvoc.records import FeatureOptions, Floats, Problem, Words
@@ -27,7 +28,8 @@ from polyvoc.vocabulary import Vocabulary
 
 _PHOTOGRAPHS = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
 _DESCRIPTORS = 32_768  # of one task of the last assignment, 16 MB
-_RETRIES = 2  # of a task whose process died, before its photographs are suspected
+_TRIES = 3  # of a photograph alone before it is reported, and of descriptors: Ray itself would try for ever if memory is short
+_TRIES_TOGETHER = 2  # of several photographs before they are halved
 _RESTARTS = 20  # of a part of the crowd: machines may come and go, but a part that fits on none should be told
 
 T = TypeVar("T")
@@ -36,11 +38,15 @@ T = TypeVar("T")
 class RayWorkers:
     """Workers: the cores of a Ray cluster."""
 
-    def __init__(self, address: str, count: int | None = None) -> None:
-        """Connect to a cluster, as `machines.connect` does, and take `count` workers of it, or one per core."""
+    def __init__(self, address: str, count: int | None = None, patience: float = PATIENCE) -> None:
+        """Connect to a cluster, as `machines.connect` does, and take `count` workers of it, or one per core.
+
+        A process that reads the same photograph for longer than `patience` seconds ends.
+        """
         self._ray = machines.connect(address)
         self._count = count or machines.count_cores(self._ray)
-        work = self._ray.remote(num_cpus=1, max_retries=_RETRIES, scheduling_strategy="SPREAD")
+        self._terms = Terms(patience)
+        work = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
         self._draw, self._assign = work(_draw), work(_assign)
 
     def draw(
@@ -50,7 +56,7 @@ class RayWorkers:
 
         def send(numbers: range) -> Any:
             some = [_found_anywhere(paths[number]) for number in numbers]
-            return self._draw.remote(some, options, seed, numbers.start, ceiling())
+            return self._draw.remote(some, options, seed, numbers.start, ceiling(), self._terms)
 
         starts = range(0, len(paths), _PHOTOGRAPHS)
         parts = [range(start, min(start + _PHOTOGRAPHS, len(paths))) for start in starts]
@@ -65,9 +71,11 @@ class RayWorkers:
         """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
         shared = self._ray.put(Assigner([vocabulary], threads=1))  # made once, so that all have the same
         parts = np.array_split(descriptors, -(-len(descriptors) // _DESCRIPTORS))
-        answers = self._ahead(lambda rows: self._assign.remote(shared, rows), parts)
-        with _one_line(self._ray):
-            return np.concatenate([self._ray.get(answer) for _, answer in answers])
+
+        def send(rows: Floats) -> Any:
+            return self._assign.remote(shared, rows)
+
+        return np.concatenate([self._get(send, rows, answer, _TRIES) for rows, answer in self._ahead(send, parts)])
 
     def _ahead(self, send: Callable[[T], Any], items: Iterable[T]) -> Iterator[tuple[T, Any]]:
         """Send items to workers, a few ahead of whoever asks; give each with the reference to its answer, in their order."""
@@ -83,18 +91,27 @@ class RayWorkers:
         self, send: Callable[[range], Any], numbers: range, answer: Any, paths: Sequence[Location]
     ) -> list[Draw | Problem]:
         """Give what was drawn from some photographs; one that ends every process which reads it is found and reported."""
-        died = self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.OutOfMemoryError
         try:
-            with _one_line(self._ray, died):
-                found: list[Draw | Problem] = self._ray.get(answer)
+            found: list[Draw | Problem] = self._get(send, numbers, answer, _TRIES if len(numbers) == 1 else _TRIES_TOGETHER)
             return found
-        except died:
+        except _Lost:
             if len(numbers) == 1:
                 path = paths[numbers.start]
                 return [Problem(str(path), f"{path}: every process that reads it dies; remove it")]
         halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
         again = [(half, send(half)) for half in halves]
         return [drawn for half, answer in again for drawn in self._drawn(send, half, answer, paths)]
+
+    def _get(self, send: Callable[[T], Any], item: T, answer: Any, tries: int) -> Any:
+        """Give the answer to an item, which is sent again whenever the process that works on it is lost."""
+        for left in reversed(range(tries)):
+            try:
+                with _one_line(self._ray):
+                    return self._ray.get(answer)
+            except _Lost:
+                if not left:
+                    raise
+                answer = send(item)
 
 
 def _found_anywhere(path: Location) -> Location:
@@ -144,9 +161,17 @@ class _Part:
         return self._batches.assign(table, centroids, words.copy())
 
 
-def _draw(paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float) -> list[Draw | Problem]:
+def _draw(
+    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float, terms: Terms
+) -> list[Draw | Problem]:
+    terms.check()
     drawn = draw(paths, options, seed, first, threads=1)
-    return [one if isinstance(one, Problem) else one.below(ceiling) for one in drawn]
+    found: list[Draw | Problem] = []
+    for _ in paths:
+        with terms.reading():
+            one = next(drawn)
+        found.append(one if isinstance(one, Problem) else one.below(ceiling))
+    return found
 
 
 def _assign(assigner: Assigner, descriptors: Floats) -> Words:
@@ -154,14 +179,19 @@ def _assign(assigner: Assigner, descriptors: Floats) -> Words:
     return words
 
 
+class _Lost(ClusterError):
+    """A process or a machine is gone, and with it what it worked on."""
+
+
 @contextmanager
-def _one_line(ray: Any, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Say in one line what went wrong on other machines, unless it is known how to go on."""
+def _one_line(ray: Any) -> Iterator[None]:
+    """Say in one line what went wrong on other machines."""
     try:
         yield
-    except known:
-        raise
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:160]
-        raise ClusterError(f"the cluster gave up ({reason}); see that each machine has this polyvoc and memory left") from error
+        cause = getattr(error, "cause", None)  # raised by the work itself
+        if isinstance(cause, PolyvocError):
+            raise cause from None
+        kind = ClusterError if isinstance(error, ray.exceptions.RayTaskError) else _Lost
+        reason = " ".join(f"{type(cause or error).__name__}: {cause or error}".split())[:160]
+        raise kind(f"the cluster gave up ({reason}); see that each machine has this polyvoc and memory left") from error
