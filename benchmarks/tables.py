@@ -1,6 +1,6 @@
-"""Write the tables of README.md and docs/findings.md from the results, between their markers: `python benchmarks/tables.py`.
+"""Write the tables of README.md, docs/findings.md and docs/scale.md from the results, between their markers: `python benchmarks/tables.py`.
 
-A test compares both with what this would write, so a table cannot say anything that was not measured.
+A test compares them with what this would write, so a table cannot say anything that was not measured.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import scaletables
 from polyvoc.lab import reportpage
 from polyvoc.lab.report import Cell, Report, Section
 
 README = Path(__file__).parent.parent / "README.md"
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
+SCALE = Path(__file__).parent.parent / "docs" / "scale.md"
 RESULTS = Path(__file__).parent / "results"
 REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
 SETS = {"holidays": "Holidays mAP", "ukbench": "Ukbench N-S"}
@@ -284,7 +286,7 @@ def findings(name: str, number: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
     "peers": peers,
-    "pareto": pareto, "search": search, "serve": serve,
+    "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES,
 }  # fmt: skip
 
 
@@ -298,5 +300,5 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for document in (README, FINDINGS):
+    for document in (README, FINDINGS, SCALE):
         document.write_text(with_tables(document.read_text(encoding="utf-8")), encoding="utf-8")
