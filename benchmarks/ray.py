@@ -25,7 +25,7 @@ from machine import write_result
 from polyvoc import Index, IndexWriter, SearchOptions, collection
 from polyvoc.cluster import machines
 from polyvoc.cluster.building import RayWorkers
-from polyvoc.cluster.fleet import Fleet
+from polyvoc.cluster.fleet import PIECE, Fleet
 from polyvoc.records import ClusterOptions
 
 STORE = 200 << 20  # bytes of a node's object store
@@ -61,8 +61,8 @@ class Watch:
     def __init__(self, fleet: Fleet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = fleet.gather, fleet._get
-        fleet.gather, fleet._get = self.gather, self.get  # type: ignore[method-assign]
+        self._gather, self._get = fleet.gather, fleet.get
+        fleet.gather, fleet.get = self.gather, self.get  # type: ignore[method-assign]
 
     def gather(self, generation: Any, calls: dict[int, bytes | None], pieces: list[bytes], whole: bool) -> dict[int, Any]:
         self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())
@@ -114,7 +114,8 @@ def compare(local: Index, far: Index, options: SearchOptions, asking: list[int])
         there, same = timed(lambda query=query: far.find(query, options))
         assert same == hits and same.complete
         rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
-    fan_outs = [1e3 * st.median(times) for times in zip(*(row[3] for row in rows), strict=False)]
+    most = max(len(row[3]) for row in rows)
+    fan_outs = [1e3 * st.median(row[3][at] for row in rows if len(row[3]) > at) for at in range(most)]
     milliseconds = {name: round(1e3 * st.median(row[at] for row in rows), 2) for at, name in enumerate(("local", "one_thread", "ray"))}
     return {
         "milliseconds": milliseconds,
@@ -134,6 +135,31 @@ def empty_call(far: Index, count: int = 200) -> float:
     return round(1e3 * st.median(times), 2)
 
 
+class Counter:
+    """An actor that counts the bytes it is sent."""
+
+    def count(self, *pieces: bytes) -> int:
+        return sum(map(len, pieces))
+
+
+def transport(size: int = 130_000, count: int = 100) -> dict[str, Any]:
+    """Give the milliseconds of a call to another node with a payload: in pieces along with it, or by the object store."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+    import ray
+
+    other = next(node["NodeID"] for node in ray.nodes() if node["NodeID"] != ray.get_runtime_context().get_node_id())
+    actor = ray.remote(Counter).options(num_cpus=0, scheduling_strategy=On(other, soft=False)).remote()
+    content = bytes(size)
+    pieces = [content[start : start + PIECE] for start in range(0, size, PIECE)]
+    ways = {"pieces": lambda: ray.get(actor.count.remote(*pieces)), "object_store": lambda: ray.get(actor.count.remote(ray.put(content)))}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(count):
+        for name, send in ways.items():
+            times[name].append(timed(send)[0])
+    return {"bytes": size, **{name: round(1e3 * st.median(values), 2) for name, values in times.items()}}
+
+
 def serving(path: Path, searches: int) -> dict[str, Any]:
     local = Index.open(path)
     ids = [row.image for row in local.images()]
@@ -141,6 +167,7 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
     found: dict[str, Any] = {"images": len(local), "segments": len(local.engine.segments), "searches": len(asking), "shards": {}}
     found["features"] = sum(segment.n_features for segment in local.engine.segments)
     with cluster(2) as address:
+        found["transport"] = transport()
         for shards in SHARDS:
             started = time.perf_counter()
             far = Index.open(path, ray=ClusterOptions(address, shards=shards, patience=60))

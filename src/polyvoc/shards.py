@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ from polyvoc.weighting import Statistics
 Array = npt.NDArray[Any]
 Scores = npt.NDArray[np.float32]
 Operation = Callable[..., Any]
+Join = Callable[[Sequence[Any]], Any]
 
 
 class NormKey(NamedTuple):
@@ -138,11 +139,14 @@ class Shards(Protocol):
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, *shared) of every segment, in order."""
 
-    def joined(self, operation: Operation, join: Callable[[Any, Any], Any], *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives, in order, to one; only what is joined travels. None if nobody answers."""
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
+        """Join what `each` gives, in any order, to one; only what is joined travels. None if nobody answers."""
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, argument, *shared) for every (segment, argument)."""
+
+    def close(self) -> None:
+        """Release what holds the segments."""
 
 
 class LocalShards:
@@ -170,10 +174,13 @@ class LocalShards:
         with threads_over(self.held, threads) as over:
             return list(over(lambda held: operation(held, *shared), self.held))
 
-    def joined(self, operation: Operation, join: Callable[[Any, Any], Any], *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives, in order, to one; None if there are no segments."""
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
+        """Join what `each` gives to one; None if there are no segments."""
         found = self.each(operation, *shared, threads=threads)
-        return reduce(join, found) if found else None
+        return join(found) if found else None
+
+    def close(self) -> None:
+        """Release nothing: whoever mapped the segments has them."""
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, argument, *shared) for every (segment, argument)."""
@@ -187,8 +194,10 @@ def threads_over(parts: Sequence[Any], threads: int | None) -> Iterator[Callable
     if threads is not None and threads < 1:
         raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
     threads = min(len(parts), threads or os.cpu_count() or 1)
-    if threads <= 1:
-        yield map
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield pool.map
+    yield map if threads <= 1 else _pool(os.getpid(), threads).map
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Give threads that stay: starting them would take longer than many a search. A process that was forked has none."""
+    return ThreadPoolExecutor(threads, "polyvoc-segments")
