@@ -30,6 +30,7 @@ from polyvoc.searching import Asked
 from polyvoc.segment import Batch, Segment
 
 DEPTH = 120  # candidates that come back: those to verify, and the ranking
+PARTS_JOINED = 32  # at a time, by a holder or by the driver
 PARTS = (1.0, 0.2, 0.02)  # of a segment: how its time depends on the length of its lists
 VARIANTS = {"20000 words, 128 bits": (1, 2), "20000 words, 64 bits": (1, 1), "200000 words, 128 bits": (10, 2),
             "200000 words, 64 bits": (10, 1), "1000000 words, 128 bits": (50, 2), "1000000 words, 64 bits": (50, 1)}  # fmt: skip
@@ -284,14 +285,16 @@ def whole_searches(engine: Engine, queries: Sequence[Asked], repeats: int) -> di
     for asked in list(queries) * repeats:
         query = engine.query(asked.words, asked.signatures, options)
         once.append(busy_of(lambda query=query: (engine.weights(query, options, 1), engine.scale(query, options))))
-        one, best = seconds_of(lambda query=query: engine.best(query, options, 1, DEPTH))
+        one, (best, _) = seconds_of(lambda query=query: engine.best(query, options, 1, DEPTH))
         two, _ = seconds_of(lambda query=query: engine.best(query, options, 2, DEPTH))
         gains.append(one / two)
-        places = [found.place for found in best.ranked[:100]]
+        places = [found.place for found in best[:100]]
         searching.verify(engine, asked.sketch, places, options, 1)
         seconds = busy_of(lambda asked=asked, places=places: searching.verify(engine, asked.sketch, places, options, 1))
         candidates.append(seconds / max(len(places), 1))
-        merges.append(busy_of(lambda best=best: operations.better(DEPTH, best, best)))
+        shared = query, engine.weights(query, options, 1), options, engine.scale(query, options), DEPTH, ()
+        parts = [operations.best(engine.shards.held[0], *shared)] * PARTS_JOINED
+        merges.append(busy_of(lambda parts=parts: operations.joining(DEPTH)(parts)) / PARTS_JOINED)
     return {"once": st.median(once), "candidate": st.median(candidates), "two_threads": st.median(gains), "merge": st.median(merges),
             "candidates": np.quantile(candidates, np.linspace(0, 1, 21)).round(6).tolist()}  # fmt: skip
 
@@ -304,7 +307,7 @@ def travelling(engine: Engine, queries: Sequence[Asked]) -> dict[str, Any]:
             options = engine.settled(replace(rule_options(rule, engine.bits), verify=100))
             query = engine.query(asked.words, asked.signatures, options)
             weights, scale = engine.weights(query, options, 1), engine.scale(query, options)
-            best = engine.best(query, options, 1, DEPTH)
+            best = operations.best(engine.shards.held[0], query, weights, options, scale, DEPTH, ())
             tasks = {
                 f"{rule}: vote": (
                     Task(operations.best, operations.joining(DEPTH), (query, weights, options, scale, DEPTH, ())),
@@ -313,7 +316,7 @@ def travelling(engine: Engine, queries: Sequence[Asked]) -> dict[str, Any]:
             }
             if rule == "posterior":
                 counted = operations.count(engine.shards.held[0], query, options)
-                tasks[f"{rule}: count"] = Task(operations.count, np.add, (query, options)), counted
+                tasks[f"{rule}: count"] = Task(operations.count, operations.added, (query, options)), counted
             table = searching.match_table(engine, options)
             verified = operations.verify(engine.shards.held[0], [0], asked.sketch, table)
             tasks["verify"] = Task(operations.verify, None, (asked.sketch, table)), [verified]
