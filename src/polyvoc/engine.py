@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import merging, operations, scoring, weighting
+from polyvoc import merging, operations, scoring
 from polyvoc.errors import ClusterError, OptionError
 from polyvoc.evidence import default_evidence
 from polyvoc.geometry import Sketch
@@ -187,7 +187,7 @@ class Engine:
         """
         if options.norm != "self":
             return 1.0
-        squares = weighting.idf_squared(self.statistics, options.idf)
+        squares = self.statistics.squares_of(options.idf)
         first = query.numbers[:, :, 0]
         total = float(np.where(first >= 0, squares[first], 0.0).sum())
         if options.merge == "likelihood" and options.evidence is not None:

@@ -69,26 +69,12 @@ class Standing(NamedTuple):
 
 
 @dataclass(eq=False)
-class Common:
-    """What is known of all segments together and every one of them needs."""
-
-    statistics: Statistics
-    squares: dict[Idf, npt.NDArray[np.float64]] = field(default_factory=dict)  # [W] idf^2, by kind
-
-    def squares_of(self, idf: Idf) -> npt.NDArray[np.float64]:
-        """Give idf^2 of every word [W]; computed once per kind."""
-        if idf not in self.squares:
-            self.squares[idf] = weighting.idf_squared(self.statistics, idf)
-        return self.squares[idf]
-
-
-@dataclass(eq=False)
 class Held:
     """A segment by its number in the index, and what was computed of it. May be shared by threads."""
 
     number: int
     segment: Segment
-    common: Common | None = None  # None until the statistics of all segments are known
+    statistics: Statistics | None = None  # of all segments; None until they are known
     norms: dict[NormKey, Scores] = field(default_factory=dict)
     runs: WeakKeyDictionary[Query, Runs] = field(default_factory=WeakKeyDictionary)  # of queries in the middle of a search
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,8 +85,8 @@ class Held:
             return np.ones(self.segment.n_images, np.float32)
         with self._lock:
             if key not in self.norms:
-                assert self.common is not None, "norms need the statistics of all segments"
-                squares = self.common.squares_of(key.idf)
+                assert self.statistics is not None, "norms need the statistics of all segments"
+                squares = self.statistics.squares_of(key.idf)
                 self.norms[key] = weighting.norms(self.segment, squares, key.n_vocabularies, key.kind == "root")
             return self.norms[key]
 
@@ -160,8 +146,7 @@ class LocalShards:
         self.segments = list(segments)
         self.statistics = Statistics.of_segments(self.segments, sizes)
         self.census = [Census.of(segment) for segment in self.segments]
-        common = Common(self.statistics)
-        self.held = [Held(number, segment, common) for number, segment in enumerate(self.segments)]
+        self.held = [Held(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
         for held, known in zip(self.held, norms or (), strict=norms is not None):
             held.norms[norm_key(SearchOptions(), len(sizes))] = known
 

@@ -20,7 +20,7 @@ from polyvoc.cluster.holder import Charge, ForgottenError, Holder, Inventory
 from polyvoc.cluster.packing import pack, unpack
 from polyvoc.errors import ClusterError
 from polyvoc.records import ClusterOptions
-from polyvoc.shards import Common
+from polyvoc.weighting import Statistics
 
 PIECE = 64 * 1024  # bytes: Ray sends arguments of less than 100 KB along with a call, without a detour by its object store
 INLINE = 1 << 20  # bytes: a task larger than this takes the detour, once per machine instead of once per shard
@@ -54,7 +54,7 @@ class Generation:
 
     number: int
     charges: Sequence[bytes]  # of each shard
-    common: list[Any] = field(default_factory=list)  # reference to what is known of all segments, once it is
+    statistics: list[Any] = field(default_factory=list)  # reference to those of all segments, once they are known
 
 
 class Fleet:
@@ -92,9 +92,9 @@ class Fleet:
             self.release(generation.number)
             raise
 
-    def teach(self, generation: Generation, common: Common) -> None:
-        """Tell all holders what is known of all segments together: from then on they answer."""
-        generation.common.append(self.ray.put(pack(common)))
+    def teach(self, generation: Generation, statistics: Statistics) -> None:
+        """Tell all holders the statistics of all segments: from then on they answer."""
+        generation.statistics.append(self.ray.put(pack(statistics)))
         self._tell_all(generation)
 
     def release(self, number: int) -> None:
@@ -135,8 +135,8 @@ class Fleet:
 
     def _tell(self, generation: Generation, shard: int, replica: Replica) -> None:
         """Tell a replica what to hold; one that holds it already says so at once."""
-        common = generation.common[0] if generation.common else None
-        answer = replica.actor.hold.remote(generation.number, generation.charges[shard], common)
+        statistics = generation.statistics[0] if generation.statistics else None
+        answer = replica.actor.hold.remote(generation.number, generation.charges[shard], statistics)
         replica.waking[generation.number] = Waking(answer, time.monotonic())
 
     def _first(self, generation: Generation, shard: int, deadline: float) -> Any:
@@ -152,7 +152,7 @@ class Fleet:
                     time.sleep(AGAIN)
                     self._tell(generation, shard, waiting[answer])
                 else:
-                    if generation.common:
+                    if generation.statistics:
                         waiting[answer].waking.pop(generation.number)
                     return said
         raise ClusterError(f"shard {shard} did not open its segments within {OPENING:.0f} s{last}; see the logs of Ray")

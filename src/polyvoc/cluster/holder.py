@@ -27,7 +27,7 @@ from polyvoc.records import Idf, SearchOptions
 from polyvoc.scoring import Query
 from polyvoc.searching import Asked
 from polyvoc.segment import Segment
-from polyvoc.shards import Census, Common, Held, Scores, norm_key, threads_over
+from polyvoc.shards import Census, Held, Scores, norm_key, threads_over
 from polyvoc.weighting import Statistics
 
 WEIGHED: tuple[Idf, ...] = ("average", "plain")  # kinds of idf that take logarithms
@@ -85,15 +85,15 @@ class Holder:
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
 
-    def hold(self, generation: int, charge: bytes, common: bytes | None) -> bytes | None:
-        """Map the segments of a charge; says what is in them, or learns what is known of all segments together.
+    def hold(self, generation: int, charge: bytes, statistics: bytes | None) -> bytes | None:
+        """Map the segments of a charge; says what is in them, or learns the statistics of all of them.
 
         Calls may come in any order, more than once, and after the generation was released: it is ready when it knows all.
         """
         if self._known(generation) is not None:
             return None
         wanted: Charge = unpack(charge)
-        known: Common | None = None if common is None else unpack(common)
+        known: Statistics | None = None if statistics is None else unpack(statistics)
         try:
             held = _hold(wanted, known)
             said = None if known is not None else pack(_take(held, wanted.sizes))
@@ -140,24 +140,24 @@ class Holder:
         return known
 
 
-def _hold(charge: Charge, common: Common | None) -> list[Held]:
-    norms, key = _read_norms(charge, common), norm_key(SearchOptions(), len(charge.sizes))
+def _hold(charge: Charge, statistics: Statistics | None) -> list[Held]:
+    norms, key = _read_norms(charge, statistics), norm_key(SearchOptions(), len(charge.sizes))
     found = []
     for part in charge.parts:
         segment = Home(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
-        held = Held(part.number, segment, common)
+        held = Held(part.number, segment, statistics)
         if norms is not None:
             held.norms[key] = norms[part.first : part.first + segment.n_images]
         found.append(held)
     return found
 
 
-def _read_norms(charge: Charge, common: Common | None) -> Scores | None:
+def _read_norms(charge: Charge, statistics: Statistics | None) -> Scores | None:
     """Map the norms; whoever knows all segments can do without, if a later commit has taken the file away."""
     try:
         return None if charge.norms is None else storage.map_array(charge.norms, np.float32, (charge.n_images,))
     except DamagedError:
-        if common is None:
+        if statistics is None:
             raise
         return None
 

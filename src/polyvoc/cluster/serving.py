@@ -19,7 +19,7 @@ from polyvoc.engine import Engine
 from polyvoc.errors import ClusterError
 from polyvoc.home import Home, Layout
 from polyvoc.records import Spans
-from polyvoc.shards import Census, Common, Join, Operation
+from polyvoc.shards import Census, Join, Operation
 from polyvoc.weighting import Statistics
 
 
@@ -60,10 +60,9 @@ class RayShards:
         loads = [sum(sizes[segment] for segment in segments) for segments in spread]
         generation, found = fleet.open([_charge(home, layout, numbers) for numbers in held], loads)
         made = cls(fleet, generation, held, found)
-        common = Common(made.statistics)
         for idf in holder.WEIGHED:
-            common.squares_of(idf)  # logarithms are taken once: machines might differ in the last bit
-        fleet.teach(generation, common)
+            made.statistics.squares_of(idf)  # logarithms are taken once: machines might differ in the last bit
+        fleet.teach(generation, made.statistics)
         return made
 
     def attempt(self, whole: bool) -> RayShards:
