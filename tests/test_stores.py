@@ -262,6 +262,14 @@ def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, p
     assert "hunter2" not in page and "href=" not in page
 
 
+def test_links_that_expire_are_passed_over(tmp_path: Path) -> None:
+    """On a page of a web server; elsewhere such names are as good as others."""
+    for root, expected in (("https://host/p", ["b.jpg"]), ("s3://host/p", ["?order=a.jpg", "b.jpg", "c?key=1.jpg"])):
+        entries = [{"name": f"{root}/{name}", "type": "file"} for name in ("c?key=1.jpg", "b.jpg", "?order=a.jpg")]
+        found = stores._addressed(root, root, entries, stores._refuse)
+        assert [url for url, _ in found] == [f"{root}/{name}" for name in expected]
+
+
 def test_what_stores_say_of_an_address_is_shown_without_its_secrets() -> None:
     with pytest.raises(UnreachableError) as caught, stores._named(SIGNED):
         raise OSError(f"403, message='Forbidden', url='{SIGNED}&more=hunter2' or \"http://me:hunter2@host/b?c\"")
