@@ -125,13 +125,12 @@ def drain(costs: dict[str, Any], replies: int) -> float:
 def work_of(costs: dict[str, Any], case: Case, query: int, features: float, shards: int, assumed: Assumptions) -> Work:
     """A search with verification of the best candidates."""
     names = {"likelihood": ("likelihood: vote",), "posterior": ("posterior: count", "posterior: vote")}[case.rule]
-    idf = costs["variants"][case.variant]["idf_seconds"] - costs["variants"][f"20000 words, {case.bits} bits"]["idf_seconds"]
     travel = costs["travelling"]["verify"]
     sent = travel["bytes"] + travel["bytes_per_feature"] * query
     one = costs["search"]["candidate"] + 4 * assumed.disk_read
     verify = Phase(one, 0.0, travel["unpack"], 0.0, sent, travel["reply_bytes"], travel["pack"], drain(costs, shards))
     phases = tuple(phase_of(costs, case, name, query, features, shards) for name in names)
-    return Work(costs["search"]["once"] + 2 * max(0.0, idf), phases, verify, assumed.candidates)
+    return Work(costs["search"]["once"], phases, verify, assumed.candidates)
 
 
 def link_of(costs: dict[str, Any], assumed: Assumptions) -> Link:
