@@ -61,8 +61,8 @@ class Watch:
     def __init__(self, fleet: Fleet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = fleet.gather, fleet._get
-        fleet.gather, fleet._get = self.gather, self.get  # type: ignore[method-assign]
+        self._gather, self._get = fleet.gather, fleet.get
+        fleet.gather, fleet.get = self.gather, self.get  # type: ignore[method-assign]
 
     def gather(self, generation: Any, calls: dict[int, bytes | None], pieces: list[bytes], whole: bool) -> dict[int, Any]:
         self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())

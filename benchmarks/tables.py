@@ -1,6 +1,6 @@
-"""Write the tables of README.md and docs/findings.md from the results, between their markers: `python benchmarks/tables.py`.
+"""Write the tables of README.md and of documents in docs/ from the results, between their markers: `python benchmarks/tables.py`.
 
-A test compares both with what this would write, so a table cannot say anything that was not measured.
+A test compares them with what this would write, so a table cannot say anything that was not measured.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import scaletables
 from polyvoc.lab import reportpage
 from polyvoc.lab.report import Cell, Report, Section
 
 README = Path(__file__).parent.parent / "README.md"
+CLUSTER = Path(__file__).parent.parent / "docs" / "cluster.md"
 FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
+SCALE = Path(__file__).parent.parent / "docs" / "scale.md"
 RESULTS = Path(__file__).parent / "results"
 REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
 SETS = {"holidays": "Holidays mAP", "ukbench": "Ukbench N-S"}
@@ -215,6 +218,31 @@ def serve() -> str:
     return markdown(["search", "clients", "requests per second", "p50", "p95", "p99", "503"], rows) + "\n\n" + note
 
 
+def ray() -> str:
+    """What a search over Ray takes beside the same search here, stage by stage; and how fast an index is built."""
+    measured = result("ray")
+    served, built = measured["serving"], measured["building"]
+    rows = []
+    for shards, entry in served["shards"].items():
+        for name in ("fast", "default", "posterior", "best"):
+            found = entry[name]
+            times = found["milliseconds"]
+            stages = " + ".join(f"{value:.1f}" for value in found["fan_outs"])
+            sent = f"{found['bytes_sent'] / 1e3:,.0f} + {found['bytes_received'] / 1e3:,.0f} KB"
+            rows.append([shards, name, f"{times['local']:.1f} ({times['one_thread']:.1f})", f"{times['ray']:.1f}", f"{found['overhead']:+.1f}", stages, sent])
+    head = ["shards", "search", "here, ms (one thread)", "Ray, ms", "difference", "fan-outs, ms", "sent + received"]
+    empty = ", ".join(f"{entry['empty_fan_out']:.1f} ms for {shards}" for shards, entry in served["shards"].items())
+    way = served["transport"]
+    rates = ", ".join(f"{name} {entry['photographs_per_second']:.1f}" for name, entry in built.items() if isinstance(entry, dict))
+    note = (
+        f"{served['images']:,} images ({served['features'] / 1e6:.0f} million features) in {served['segments']} segments, {served['searches']} of them ask, {served['shards']['1']['default']['features']:,} features on average, "
+        f"here and over Ray in turn: two Ray nodes on this machine, one core each, and the driver beside them. Medians; the difference is that of pairs. `posterior` has two phases (count, vote), the others one; then come "
+        f"verification, and for `best` what verified hits add, and all again. A fan-out without work: {empty} shards. {way['bytes'] / 1e3:.0f} KB to another node take {way['pieces']:.1f} ms in pieces along with a call, {way['object_store']:.1f} ms by Ray's object store. "
+        f"Photographs indexed per second, of {built['photographs']}: {rates}; {where(measured)}."
+    )
+    return markdown(head, rows) + "\n\n" + note
+
+
 def engine() -> str:
     """Bytes, times and ratios of the engine at each size."""
     measured = result("engine")
@@ -283,8 +311,8 @@ def findings(name: str, number: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
-    "peers": peers,
-    "pareto": pareto, "search": search, "serve": serve,
+    "peers": peers, "ray": ray,
+    "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES,
 }  # fmt: skip
 
 
@@ -298,5 +326,5 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for document in (README, FINDINGS):
+    for document in (README, FINDINGS, SCALE, CLUSTER):
         document.write_text(with_tables(document.read_text(encoding="utf-8")), encoding="utf-8")

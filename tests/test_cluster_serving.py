@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 import polyvoc
 from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
-from polyvoc import explaining, inventory, neighbourhood, presets, searching
+from polyvoc import explaining, inventory, neighbourhood, operations, presets, searching
 from polyvoc.cluster.fleet import Fleet
 from polyvoc.cluster.holder import spans
 from polyvoc.collection import photographs as photographs_below
@@ -26,6 +27,7 @@ from polyvoc.home import Home
 from polyvoc.neighbourhood import Neighbourhood
 from polyvoc.records import ClusterOptions, Hit, Hits, SearchOptions
 from polyvoc.searching import Found
+from polyvoc.segment import Segment
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 from test_accuracy import VARIABLE
@@ -116,11 +118,22 @@ def gallery(seed: int, bits: int) -> tuple[Picture, list[Picture]]:
     return query, [*images, images[4], images[0], *(picture(rng, 30, bits) for _ in range(8))]
 
 
+def with_vectors(segments: list[Segment]) -> list[Segment]:
+    """Give every image but the first of a segment a vector of a global embedding."""
+    rng, made = np.random.default_rng(5), []
+    for segment in segments:
+        rows = rng.normal(size=(segment.n_images, 8))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        rows[0] = 0
+        made.append(replace(segment, arrays={**segment.arrays, "embeddings": rows.astype(np.float16)}))
+    return made
+
+
 @pytest.mark.parametrize("count", SHARDS)
 @pytest.mark.parametrize("bits", [0, 64, 128])
 def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict[int, Fleet], tmp_path: Path) -> None:
     query, images = gallery(bits, bits)
-    segments = engine_of(images, 3).segments
+    segments = with_vectors(engine_of(images, 3).segments)
     graph = neighbourhood.find(engine_of(images), presets.preset("fast", bits))
     local = Engine(segments, segments[0].sizes, neighbours=Neighbourhood(graph))
     far = held_by(fleets[count], stored(tmp_path / "index", segments), Neighbourhood(graph))
@@ -128,6 +141,9 @@ def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict
         for change in ({}, {"verify": 2 if preset != "fast" else 0}, {"smooth": 0.5}):
             options = replace(presets.preset(preset, bits), top=top, **change)
             assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
+    asked = replace(query.asked, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
+    options = replace(presets.preset("default", bits), fuse=True)
+    assert told(searching.search(far, asked, options)) == told(searching.search(local, asked, options))
     options = replace(presets.preset("best", bits), expansion="hamming")
     assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
     for place in ((0, 0), (2, 1)):
@@ -256,6 +272,94 @@ def test_a_replica_stands_in_for_one_that_dies(nodes: Nodes, index: Path) -> Non
             os.kill(process_of(far._fleet.shards[1][0].actor), signal.SIGKILL)
         hits = far.search(features(number % 20))
         assert hits.complete and plain(hits) == expected[number % 20]
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    """Let a process hang for a while."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def test_a_replica_stands_in_for_one_that_hangs(nodes: Nodes, index: Path) -> None:
+    """Nobody waits for it as long as a question may take; and it is asked again when it is back."""
+    with polyvoc.open(index) as local:
+        expected = plain(local.search(features(3)))
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=1, replicas=2, patience=4))
+    fleet = far._fleet
+    assert fleet is not None
+    hung, other = fleet.shards[0]
+    with stopped(process_of(hung.actor)):
+        for _ in range(4):
+            hits = far.search(features(3))
+            assert hits.complete and plain(hits) == expected
+        assert hung.waking and not other.waking
+    eventually(lambda: far.search(features(3)).complete and not hung.waking)
+
+
+def test_a_slow_holder_is_back_at_once_even_after_a_commit(nodes: Nodes, tmp_path: Path) -> None:
+    """What it holds need not be there any more: a later commit has other norms, and merges segments away."""
+    path = tmp_path / "index"
+    build(path, collection(20), vocabularies(), commits=3).close()
+    far = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2, patience=0.5))
+    before = plain(far.search(features(4), options=replace(far.default_options, whole=True)))
+    build(path, collection(10, first=20), commits=6).close()
+    assert far._fleet is not None
+    with stopped(process_of(far._fleet.shards[0][0].actor)):
+        assert not far.search(features(4)).complete
+    eventually(lambda: far.search(features(4)).complete)
+    assert plain(far.search(features(4))) == before
+
+
+def test_a_restarted_holder_does_without_the_norms_of_an_old_commit(nodes: Nodes, tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    build(path, collection(20), vocabularies(), commits=3).close()
+    far = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
+    before = plain(far.search(features(4)))
+    build(path, collection(1, first=20)).close()
+    assert far._fleet is not None
+    os.kill(process_of(far._fleet.shards[0][0].actor), signal.SIGKILL)
+    eventually(lambda: far.search(features(4)).complete)
+    assert plain(far.search(features(4))) == before
+
+
+def test_a_hit_that_is_lost_before_it_speaks_is_left_out(fleets: dict[int, Fleet], tmp_path: Path) -> None:
+    """A verified hit should ask along, and its holder does not answer any more: the others do."""
+    query, images = gallery(0, 64)
+    segments = engine_of(images, 3).segments
+    far = held_by(fleets[2], stored(tmp_path / "index", segments)).attempt()
+    shards = far.shards
+    ask = shards.at
+
+    def lose(operation: Any, own: Any, *shared: Any, threads: int | None = None) -> list[Any]:
+        found = ask(operation, own, *shared, threads=threads)
+        return [None, *found[1:]] if operation is operations.sketch_at else found
+
+    shards.at = lose  # type: ignore[method-assign]
+    found = searching.search(far, query.asked, replace(presets.preset("best", 64), top=9))
+    assert found and found[0].trusted
+
+
+def test_replicas_take_turns_and_forget_what_is_released(nodes: Nodes, index: Path) -> None:
+    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, replicas=2))
+    fleet = far._fleet
+    assert fleet is not None
+    actors = [replica.actor for replicas in fleet.shards for replica in replicas]
+    generation = far.engine.shards._generation  # type: ignore[attr-defined]
+    eventually(lambda: all(len(fleet.ready(generation, shard)) == 2 for shard in (0, 1)))
+    assert len({fleet.ready(generation, shard)[0] for shard in (0, 0, 1, 1)}) == 4
+
+    def held() -> list[list[int]]:
+        return [ray.get(actor.__ray_call__.remote(lambda self: sorted(self._held))) for actor in actors]
+
+    for _ in range(3):
+        polyvoc.Index._read(far.home.again(), fleet).close()
+    eventually(lambda: held() == [[generation.number]] * 4)
+    far.close()
+    eventually(lambda: not fleet.shards)
 
 
 def test_whoever_wants_the_whole_waits_for_it_or_fails(nodes: Nodes, index: Path) -> None:

@@ -76,7 +76,7 @@ def test_photographs_are_added_and_removed(nodes: Nodes, index: Path, photograph
 
 
 def test_an_answer_says_what_it_lacks_or_fails(nodes: Nodes, index: Path) -> None:
-    with serving(index, cluster=ClusterOptions(nodes.address, shards=2, patience=0.5)) as far:
+    with serving(index, cluster=ClusterOptions(nodes.address, shards=2, patience=3)) as far:
         every = {row["image"] for row in far.get("/images").json()["images"]}
         lose(far, 0)
         here = next(str(image) for image in sorted(every) if far.search(query=str(image)).status_code == 200)

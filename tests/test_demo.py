@@ -54,7 +54,7 @@ def test_it_runs_again_over_an_old_folder(drawn: object, vocabularies: tuple[Voc
 def test_the_command(
     drawn: object, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyvoc.writer.default_vocabularies", lambda: vocabularies)
+    monkeypatch.setattr("polyvoc.founding.default_vocabularies", lambda: vocabularies)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])
     assert result.exit_code == 0
     told = json.loads(result.stdout)

@@ -18,7 +18,7 @@ def engine(images: list[list[int]], segment_images: int = 2) -> Engine:
 
 def ranking(of: Engine, words: list[int], options: SearchOptions = OPTIONS) -> list[int]:
     query = of.query(np.array(words).reshape(-1, 1), None, options)
-    return [one.image for one in of.best(query, options).ranked]
+    return [one.image for one in of.best(query, options)[0]]
 
 
 def test_ties_are_broken_by_image() -> None:

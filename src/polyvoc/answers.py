@@ -14,6 +14,7 @@ from polyvoc import images, page, stores
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.evidence import plain_options
 from polyvoc.index import Index, Photograph
+from polyvoc.masking import has_query, without_secrets
 from polyvoc.records import ClusterOptions, Features, Floats, Hits, Region, SearchOptions, Spans
 
 THUMBNAIL = 320  # pixels of the long side
@@ -42,7 +43,7 @@ class Answer:
         region = None if self.region is None else list(self.region)
         options = plain_options(self.options)
         found = {"hits": hits, "complete": self.hits.complete, "missing": [list(span) for span in self.missing]}
-        return {"query": self.query, "region": region, "options": options, **found, "seconds": seconds}
+        return {"query": without_secrets(self.query), "region": region, "options": options, **found, "seconds": seconds}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Failure:
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
-        return asdict(self)
+        return {"query": without_secrets(self.query), "error": self.error}
 
 
 def open_index(path: Path, cluster: ClusterOptions | None = None) -> tuple[Index, float]:
@@ -111,13 +112,13 @@ def as_page(answers: Sequence[Answer]) -> str:
     rankings = []
     for answer in answers:
         hits = [picture(hit.path, f"{rank}.", f"{hit.score:.3g}") for rank, hit in enumerate(answer.hits, start=1)]
-        rankings.append(page.ranking(images.describe(stores.name(answer.query)), picture(answer.query), hits))
+        rankings.append(page.ranking(images.describe(stores.name(without_secrets(answer.query))), picture(answer.query), hits))
     return page.document("polyvoc: photographs that show the same thing", rankings)
 
 
 def picture(path: str, rank: str = "", note: str = "") -> page.Picture:
     """Give a photograph for a page, by the last two parts of its path, with a link to its file."""
-    title = images.describe("/".join(stores.parts(path)[-2:]))
+    title = images.describe("/".join(stores.parts(without_secrets(path))[-2:]))
     return page.Picture(thumbnail(path), title, rank, note, href=_link(path))
 
 
@@ -133,7 +134,7 @@ def _link(path: str) -> str:
     """Give where a click on a photograph leads: nowhere if a browser cannot go there."""
     if not stores.is_url(path):
         return Path(path).absolute().as_uri()
-    return path if path.startswith(BROWSED) and "::" not in path else ""
+    return path if path.startswith(BROWSED) and "::" not in path and not has_query(path) else ""
 
 
 @contextmanager

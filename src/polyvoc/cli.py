@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped
+from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped, on_disk
 from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions, TrainOptions
 from polyvoc.web import command
 
@@ -104,7 +104,9 @@ def polyvoc(
 
 @app.command("demo", epilog="Example: polyvoc demo --open")
 def demo_command(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put photographs, index and page.")] = DEFAULT_DEMO,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where to put photographs, index and page.", callback=on_disk)
+    ] = DEFAULT_DEMO,
     json: Json = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
 ) -> None:
@@ -233,7 +235,7 @@ def search_command(  # noqa: PLR0913, PLR0917
     threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use; all unless given.")] = None,
     ray: Ray = None,
     json: Json = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures.", callback=on_disk)] = None,
     timings: Annotated[bool, typer.Option("--timings", help="Show the seconds of each stage.")] = False,
 ) -> None:
     """Find the photographs that show the same thing, best first. Flags left out are as `polyvoc info` says."""
@@ -342,7 +344,7 @@ def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
 def train_command(
     folders: Folders,
     chosen: dict[str, Any],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.", callback=on_disk)],
     ray: Ray = None,
     json: Json = False,
 ) -> None:

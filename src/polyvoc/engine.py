@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from operator import add
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import merging, operations, scoring, weighting
+from polyvoc import merging, operations, scoring
 from polyvoc.errors import ClusterError, OptionError
 from polyvoc.evidence import default_evidence
 from polyvoc.geometry import Sketch
@@ -41,7 +40,7 @@ class Engine:
         if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
             raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")
         self.shards = LocalShards(shards, self.sizes, norms) if isinstance(shards, Sequence) else shards
-        self._standing: list[Standing] | None = None
+        self._standing: list[list[Standing]] = []  # once it is known; attempts share it
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -92,7 +91,7 @@ class Engine:
 
     def standing(self, threads: int | None = None) -> list[Standing]:
         """Give the images of each segment; none of a segment that does not answer."""
-        if self._standing is None:
+        if not self._standing:
             nobody = np.empty(0, np.int64)
             parts = self.shards.each(operations.standing, threads=threads)
             found = [
@@ -101,8 +100,8 @@ class Engine:
             ]
             if any(part is None for part in parts):
                 return found
-            self._standing = found
-        return self._standing
+            self._standing.append(found)
+        return self._standing[0]
 
     # -- queries
 
@@ -130,7 +129,7 @@ class Engine:
         nothing = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
         if not merging.needs_counts(options, len(query.sizes)):
             return nothing
-        found = self.shards.joined(operations.count, add, query, options, threads=threads)
+        found = self.shards.joined(operations.count, operations.added, query, options, threads=threads)
         counts = nothing if found is None else found.astype(np.int64)
         scoring.complete(counts, query, self.statistics, options)
         return counts
@@ -157,21 +156,21 @@ class Engine:
         ]
 
     def best(self, query: Query, options: SearchOptions, threads: int | None = None, depth: int | None = None,
-             also: Sequence[Place] = ()) -> Best:  # fmt: skip
-        """Give the `depth` (else `top`) best images, and the scores of some others: only these travel."""
+             also: Sequence[Place] = ()) -> tuple[list[Scored], list[Scored]]:  # fmt: skip
+        """Give the `depth` (else `top`) best images, best first, and the scores of some others: only these travel."""
         if self._silent(options):
-            return Best([], {})
+            return [], []
         options, depth = self.settled(options), depth or options.top
         weights, scale = self.weights(query, options, threads), self.scale(query, options)
         shared = query, weights, options, scale, depth, tuple(also)
         found: Best | None = self.shards.joined(operations.best, operations.joining(depth), *shared, threads=threads)
-        return found or Best([], {})
+        return ([], []) if found is None else (operations.as_scored(found.ranked), operations.as_scored(found.also))
 
     def ranked(self, scores: Sequence[Scores], top: int) -> list[Scored]:
         """Give the `top` images with the highest scores above 0, ties by image id."""
-        parts = zip(self.standing(), scores, strict=True)
-        found = [one for number, (held, part) in enumerate(parts) for one in operations.best_of(number, held.ids, part, top)]
-        return operations.ranked(found, top)
+        parts = enumerate(zip(self.standing(), scores, strict=True))
+        best = [operations.best_of(number, held.ids, part, top) for number, (held, part) in parts]
+        return operations.as_scored(operations.ranked(best, top))
 
     def _silent(self, options: SearchOptions) -> bool:
         """Tell whether no image can answer: none has a feature, hence a signature."""
@@ -188,7 +187,7 @@ class Engine:
         """
         if options.norm != "self":
             return 1.0
-        squares = weighting.idf_squared(self.statistics, options.idf)
+        squares = self.statistics.squares_of(options.idf)
         first = query.numbers[:, :, 0]
         total = float(np.where(first >= 0, squares[first], 0.0).sum())
         if options.merge == "likelihood" and options.evidence is not None:

@@ -14,12 +14,28 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from polyvoc import evidence
+from polyvoc import evidence, storage
 from polyvoc.errors import OptionError
 from polyvoc.records import Evidence
 
+
+def on_disk(path: Path | None) -> Path | None:
+    """Refuse an address where only a path will do, before any work is done."""
+    if path is not None:
+        storage.refuse_address(path)
+    return path
+
+
 IndexPath = Annotated[
-    Path, typer.Option("--index", metavar="PATH", envvar="POLYVOC_INDEX", help="Folder of the index.", rich_help_panel="Index")
+    Path,
+    typer.Option(
+        "--index",
+        metavar="PATH",
+        envvar="POLYVOC_INDEX",
+        help="Folder of the index.",
+        rich_help_panel="Index",
+        callback=on_disk,
+    ),
 ]
 # Paths, or addresses in stores: kept as they are typed, since `Path` would lose a slash of s3://bucket.
 Folders = Annotated[

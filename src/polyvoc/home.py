@@ -53,6 +53,10 @@ class Home:
     path: Path
     embedding: Embedding | None = None  # stands in for the model that the index remembers
 
+    def __post_init__(self) -> None:
+        """Refuse an address in a store."""
+        storage.refuse_address(self.path)
+
     @cached_property
     def catalogue(self) -> Catalogue:
         """Open the catalogue for reading."""

@@ -26,6 +26,7 @@ from PIL import Image, ImageFile, _imaging
 
 from polyvoc import stores
 from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc.masking import without_secrets
 
 Location = Path | str  # a path, or an address in a store: that is always a str
 Source = Location | bytes  # where a file is, or its bytes
@@ -97,7 +98,7 @@ def read_thumbnail(source: Source, long_side: int, max_pixels: int = MAX_PIXELS)
 
 def describe(source: Source) -> str:
     """Give the name of a source for messages, on one line whatever the file is called."""
-    name = f"image of {len(source)} bytes" if isinstance(source, bytes) else str(source)
+    name = f"image of {len(source)} bytes" if isinstance(source, bytes) else without_secrets(str(source))
     harmful = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, breaks of lines: would tear or garble the message
     return ascii(name) if any(unicodedata.category(character) in harmful for character in name) else name
 

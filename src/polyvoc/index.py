@@ -270,7 +270,8 @@ class Index:
         return self._home
 
     def close(self) -> None:
-        """Release the catalogue at once; otherwise it is released when nobody uses the index any more."""
+        """Release the catalogue, and what machines hold, at once; else they are when nobody uses the index any more."""
+        self.engine.shards.close()
         if self._home is not None:
             self._home.close()
 

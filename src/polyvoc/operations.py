@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -115,6 +115,9 @@ def score(held: Held, query: Query, weights: Weights, options: SearchOptions, sc
 
 # --- the best -----------------------------------------------------------------------------------------------------------------
 
+ENTRY = np.dtype([("segment", np.int64), ("position", np.int64), ("image", np.int64), ("score", np.float32)])
+Entries = npt.NDArray[np.void]  # [n] of ENTRY
+
 
 class Scored(NamedTuple):
     """An image and its score."""
@@ -127,42 +130,63 @@ class Scored(NamedTuple):
 class Best(NamedTuple):
     """The images with the highest scores above 0, ties by image id; and the scores of some that were asked for."""
 
-    ranked: list[Scored]
-    also: dict[Place, Scored]
+    ranked: Entries
+    also: Entries
 
 
 def best(held: Held, query: Query, weights: Weights, options: SearchOptions, scale: float, depth: int,
          also: Sequence[Place]) -> Best:  # fmt: skip
     """Phase 2, and what is worth telling of it: the best `depth` images of a segment."""
     scores = score(held, query, weights, options, scale)
-    mine = [place for place in also if place[0] == held.number]
-    ids = held.segment.ids
-    told = {place: Scored(place, int(ids[place[1]]), float(scores[place[1]])) for place in mine}
-    return Best(best_of(held.number, ids, scores, depth), told)
+    mine = np.array([position for number, position in also if number == held.number], np.int64)
+    return Best(best_of(held.number, held.segment.ids, scores, depth), _entries(held.number, held.segment.ids, scores, mine))
 
 
-def best_of(number: int, ids: npt.NDArray[np.int64], scores: Scores, depth: int) -> list[Scored]:
+def best_of(number: int, ids: npt.NDArray[np.int64], scores: Scores, depth: int) -> Entries:
     """Give the best `depth` images of a segment by their scores [n]."""
     candidates = np.flatnonzero(scores > 0)
     if len(candidates) > depth:  # keep all that tie with the last
         limit = np.partition(scores[candidates], -depth)[-depth]
         candidates = candidates[scores[candidates] >= limit]
-    return ranked([Scored((number, at), int(ids[at]), float(scores[at])) for at in candidates.tolist()], depth)
+    return ranked([_entries(number, ids, scores, candidates)], depth)
 
 
-def ranked(scored: Iterable[Scored], depth: int) -> list[Scored]:
-    """Give the best of scored images, ties by image id."""
-    return sorted(scored, key=lambda one: (-one.score, one.image))[:depth]
+def _entries(number: int, ids: npt.NDArray[np.int64], scores: Scores, positions: npt.NDArray[np.int64]) -> Entries:
+    found = np.empty(len(positions), ENTRY)
+    found["segment"], found["position"] = number, positions
+    found["image"], found["score"] = ids[positions], scores[positions]
+    return found
 
 
-def better(depth: int, one: Best, other: Best) -> Best:
-    """Join the best of two parts of a collection; `partial(better, depth)` for `Shards.joined`."""
-    return Best(ranked([*one.ranked, *other.ranked], depth), {**one.also, **other.also})
+def ranked(parts: Sequence[Entries], depth: int) -> Entries:
+    """Give the best of parts of a collection, ties by image id."""
+    found = np.concatenate([np.empty(0, ENTRY), *parts])
+    return found[np.lexsort((found["image"], -found["score"]))[:depth]]
+
+
+def as_scored(entries: Entries) -> list[Scored]:
+    """Give entries one by one."""
+    return [Scored((segment, position), image, score) for segment, position, image, score in entries.tolist()]
+
+
+# --- how parts of a collection are joined -------------------------------------------------------------------------------------
 
 
 def joining(depth: int) -> partial[Best]:
-    """Give what joins the best `depth` of parts of a collection."""
-    return partial(better, depth)
+    """Give what joins the best `depth` images of parts of a collection."""
+    return partial(_join_best, depth)
+
+
+def _join_best(depth: int, parts: Sequence[Best]) -> Best:
+    return Best(ranked([part.ranked for part in parts], depth), np.concatenate([part.also for part in parts]))
+
+
+def added(parts: Sequence[Array]) -> Array:
+    """Add arrays of whole numbers."""
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
 
 
 # --- geometry -----------------------------------------------------------------------------------------------------------------

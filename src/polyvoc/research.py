@@ -11,7 +11,7 @@ import typer
 
 from polyvoc import __version__, console, evidence, flags, reports, storage
 from polyvoc.errors import OptionError
-from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped
+from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, on_disk
 from polyvoc.records import Evidence, FeatureOptions, Progress, SearchOptions, TrainOptions
 
 # As in cli.py, what loads OpenCV or numba is imported inside the commands.
@@ -219,9 +219,9 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
         bool, typer.Option("--save", help="Keep line and table in the index: its searches use them from then on.")
     ] = False,
     table: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the table, for 'polyvoc search --evidence'.")
+        Path | None, typer.Option(metavar="FILE.json", help="Write the table, for 'search --evidence'.", callback=on_disk)
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw the line, and the table or its test.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw line and table.", callback=on_disk)] = None,
     json: Json = False,
 ) -> None:
     """Fit what the rules believe: the line of term 2, p(in the intersection | true match) = a r + b, and the table of evidence.
@@ -358,7 +358,7 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the page, its numbers and its plots.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put page, numbers and plots.", callback=on_disk)],
     quick: Annotated[
         bool, typer.Option("--quick", help="Small vocabularies, fewer features and questions: minutes, not hours.")
     ] = False,

@@ -300,7 +300,7 @@ def complete(counts: npt.NDArray[np.int64], query: Query, statistics: Statistics
 
 def weigh(query: Query, counts: npt.NDArray[np.int64], statistics: Statistics, options: SearchOptions) -> Weights:
     """Turn the counts of the whole collection into the weights that every segment votes with."""
-    squares = weighting.idf_squared(statistics, options.idf)
+    squares = statistics.squares_of(options.idf)
     on = options.burstiness_on
     cells, table = joint_evidence(query, counts, options)
     return Weights(

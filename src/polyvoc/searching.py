@@ -6,7 +6,7 @@ of all images (smoothing, fusion, a measure of accuracy) gets arrays, one per se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -103,8 +103,7 @@ class _Search:
         query = self.engine.query(words, signatures, self.options)
         depth = self.options.verify + len(self.seen) + self.options.top
         if not self.of_all:
-            found = self.engine.best(query, self.options, self.threads, depth, tuple(self.seen))
-            return _united(found.ranked, found.also.values())
+            return _united(*self.engine.best(query, self.options, self.threads, depth, tuple(self.seen)))
         self.every = self.engine.scores(query, self.options, self.threads)
         again = [Scored(place, one.image, float(self.every[place[0]][place[1]])) for place, one in self.seen.items()]
         return _united(self.engine.ranked(self.every, depth), again)
@@ -131,14 +130,16 @@ class _Search:
 
     def _spoken(self, chosen: Sequence[Found]) -> list[expansion.Verified]:
         """Give what hits have to say; for "hamming" also which of their features match the query's."""
-        sketches = self.engine.sketches([found.place for found in chosen])
-        table, pairs = match_table(self.engine, self.options), np.empty((0, 2), np.int64)
+        places, shards = [found.place for found in chosen], self.engine.shards
+        sketches = shards.at(operations.sketch_at, places)
+        pairs: list[Array | None] = [np.empty((0, 2), np.int64)] * len(places)
+        if self.options.expansion == "hamming":
+            pairs = shards.at(operations.inliers, places, self.asked.sketch, match_table(self.engine, self.options))
         spoken = []
-        for found, sketch in zip(chosen, sketches, strict=True):
-            if self.options.expansion == "hamming":
-                pairs = self.engine.inliers(self.asked.sketch, found.place, table)
-            assert found.transform is not None
-            spoken.append((sketch, found.transform, pairs))
+        for found, sketch, matched in zip(chosen, sketches, pairs, strict=True):
+            if sketch is not None and matched is not None:  # else its machine does not answer any more
+                assert found.transform is not None
+                spoken.append((sketch, found.transform, matched))
         return spoken
 
     def arrays(self, best: list[Scored]) -> list[Scores]:
@@ -149,7 +150,7 @@ class _Search:
         return scores
 
 
-def _united(best: list[Scored], again: Iterable[Scored]) -> list[Scored]:
+def _united(best: list[Scored], again: Sequence[Scored]) -> list[Scored]:
     """Give the best, best first, and behind them those of the others that are not among them."""
     held = {one.place for one in best}
     return best + [one for one in again if one.place not in held]
@@ -161,7 +162,7 @@ def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | 
     at_work = _begin(engine, asked, options, threads, of_all=False)
 
     def ranked(best: list[Scored], seen: dict[Place, Found]) -> list[Found]:
-        found = operations.ranked((one for one in best if one.score > 0), options.top)
+        found = sorted((one for one in best if one.score > 0), key=lambda one: (-one.score, one.image))[: options.top]
         return [replace(seen.get(one.place, Found(*one)), score=one.score) for one in found]
 
     best = _run(at_work, None if early is None else lambda first: early(ranked(first, {})))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ from polyvoc.weighting import Statistics
 Array = npt.NDArray[Any]
 Scores = npt.NDArray[np.float32]
 Operation = Callable[..., Any]
+Join = Callable[[Sequence[Any]], Any]
 
 
 class NormKey(NamedTuple):
@@ -68,26 +69,12 @@ class Standing(NamedTuple):
 
 
 @dataclass(eq=False)
-class Common:
-    """What is known of all segments together and every one of them needs."""
-
-    statistics: Statistics
-    squares: dict[Idf, npt.NDArray[np.float64]] = field(default_factory=dict)  # [W] idf^2, by kind
-
-    def squares_of(self, idf: Idf) -> npt.NDArray[np.float64]:
-        """Give idf^2 of every word [W]; computed once per kind."""
-        if idf not in self.squares:
-            self.squares[idf] = weighting.idf_squared(self.statistics, idf)
-        return self.squares[idf]
-
-
-@dataclass(eq=False)
 class Held:
     """A segment by its number in the index, and what was computed of it. May be shared by threads."""
 
     number: int
     segment: Segment
-    common: Common | None = None  # None until the statistics of all segments are known
+    statistics: Statistics | None = None  # of all segments; None until they are known
     norms: dict[NormKey, Scores] = field(default_factory=dict)
     runs: WeakKeyDictionary[Query, Runs] = field(default_factory=WeakKeyDictionary)  # of queries in the middle of a search
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -98,8 +85,8 @@ class Held:
             return np.ones(self.segment.n_images, np.float32)
         with self._lock:
             if key not in self.norms:
-                assert self.common is not None, "norms need the statistics of all segments"
-                squares = self.common.squares_of(key.idf)
+                assert self.statistics is not None, "norms need the statistics of all segments"
+                squares = self.statistics.squares_of(key.idf)
                 self.norms[key] = weighting.norms(self.segment, squares, key.n_vocabularies, key.kind == "root")
             return self.norms[key]
 
@@ -138,11 +125,14 @@ class Shards(Protocol):
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, *shared) of every segment, in order."""
 
-    def joined(self, operation: Operation, join: Callable[[Any, Any], Any], *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives, in order, to one; only what is joined travels. None if nobody answers."""
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
+        """Join what `each` gives, in any order, to one; only what is joined travels. None if nobody answers."""
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, argument, *shared) for every (segment, argument)."""
+
+    def close(self) -> None:
+        """Release what holds the segments."""
 
 
 class LocalShards:
@@ -156,8 +146,7 @@ class LocalShards:
         self.segments = list(segments)
         self.statistics = Statistics.of_segments(self.segments, sizes)
         self.census = [Census.of(segment) for segment in self.segments]
-        common = Common(self.statistics)
-        self.held = [Held(number, segment, common) for number, segment in enumerate(self.segments)]
+        self.held = [Held(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
         for held, known in zip(self.held, norms or (), strict=norms is not None):
             held.norms[norm_key(SearchOptions(), len(sizes))] = known
 
@@ -170,10 +159,13 @@ class LocalShards:
         with threads_over(self.held, threads) as over:
             return list(over(lambda held: operation(held, *shared), self.held))
 
-    def joined(self, operation: Operation, join: Callable[[Any, Any], Any], *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives, in order, to one; None if there are no segments."""
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
+        """Join what `each` gives to one; None if there are no segments."""
         found = self.each(operation, *shared, threads=threads)
-        return reduce(join, found) if found else None
+        return join(found) if found else None
+
+    def close(self) -> None:
+        """Release nothing: whoever mapped the segments has them."""
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, argument, *shared) for every (segment, argument)."""
@@ -187,8 +179,10 @@ def threads_over(parts: Sequence[Any], threads: int | None) -> Iterator[Callable
     if threads is not None and threads < 1:
         raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
     threads = min(len(parts), threads or os.cpu_count() or 1)
-    if threads <= 1:
-        yield map
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        yield pool.map
+    yield map if threads <= 1 else _pool(os.getpid(), threads).map
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Give threads that stay: starting them would take longer than many a search. A process that was forked has none."""
+    return ThreadPoolExecutor(threads, "polyvoc-segments")

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import DamagedError, WriteError
+from polyvoc.errors import DamagedError, OptionError, WriteError
 
 Array = npt.NDArray[Any]
 PARTIAL = ".partial"  # suffix of a folder that is being written; whoever finds an old one may delete it
 META = "meta.json"
+_ADDRESS = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # of which `Path` keeps one slash only
 
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
@@ -147,9 +149,19 @@ def file_damage(path: Path, expected: str) -> str | None:
     return f"{path} is damaged: its checksum differs from the one recorded"
 
 
+def refuse_address(path: Path) -> None:
+    """Refuse what was meant as an address in a store, s3://bucket/x: photographs may lie there, what polyvoc makes may not."""
+    found = _ADDRESS.match(str(path))
+    if found is not None:
+        raise OptionError(
+            f"{found[1]}://{found[2]}: photographs may lie in a store, this may not; give a path on a disk, or mount the store"
+        )
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the system's complaints about a place that cannot be written into one line."""
+    """Refuse a place that is no path; turn the system's complaints about one that cannot be written into one line."""
+    refuse_address(path)
     try:
         yield
     except OSError as error:

@@ -7,7 +7,6 @@ what comes before the first `::` lies in what comes after it. Addresses stay as 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import tarfile
@@ -17,18 +16,16 @@ import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from polyvoc.entries import Entry, State, state_of
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.lookahead import in_order
+from polyvoc.masking import has_query, refuse_password, refuse_query, shown, shown_text
 from polyvoc.records import Problem
 
-Entry = dict[str, Any]  # what fsspec tells of a file or folder
-State = tuple[int | None, int | None]  # size, and a number that changes with the content: of its time, or of its checksum
 Listed = tuple[str, int | None, int | None]  # address and state
 
 MAX_BYTES = 1 << 30  # of a photograph: more would not fit into memory several times
@@ -38,9 +35,6 @@ ARCHIVES = 8  # kept open
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
              "http": "aiohttp", "https": "aiohttp", "sftp": "paramiko", "ssh": "paramiko", "smb": "smbprotocol"}  # fmt: skip
-_TIMES = ("mtime", "LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
-_WHOLE_SECONDS = ("LastModified", "Last-Modified", "last_modified")  # some listings tell more of these than is told of one file
-_CHECKSUMS = ("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "sha", "CRC")
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError)
 
 _turns = threading.RLock()  # archives are read by one thread at a time
@@ -57,7 +51,12 @@ def is_url(path: object) -> bool:
 
 
 def absolute(url: str) -> str:
-    """Give an address that means the same in every folder: an archive on this machine may be named by a relative path."""
+    """Give an address as an index may keep it: without secrets, and with the same meaning in every folder.
+
+    An archive on this machine may be named by a relative path.
+    """
+    refuse_password(url)
+    refuse_query(url)
     head, chained, tail = url.partition("::")
     if head.startswith("file://"):
         slash = "/" if head.endswith("/") else ""
@@ -100,7 +99,7 @@ def exists(url: str) -> bool:
 
 def state(url: str) -> State:
     """Ask the store for the size of a file, and for the number that changes with it."""
-    return _state(_look(url)[2])
+    return state_of(_look(url)[2])
 
 
 def read(url: str, most: int = MAX_BYTES) -> bytes:
@@ -111,7 +110,7 @@ def read(url: str, most: int = MAX_BYTES) -> bytes:
         content = _stream(store, path, most) if entry.get("size") is None else bytes(store.cat_file(path))
     _refuse_unfit(url, {**entry, "size": len(content)}, most)
     with _digests_lock:
-        _digests[url] = _state(entry), _checksum(content)
+        _digests[url] = state_of(entry), _checksum(content)
         _digests.move_to_end(url)
         while len(_digests) > REMEMBERED:
             _digests.popitem(last=False)
@@ -143,7 +142,7 @@ def listed(
     told = complain or _refuse
     store, path, found = _look(root)
     if found["type"] == "file" and found.get("mimetype") != "text/html":  # which is how a web server lists a folder
-        yield root, *_state(found)
+        yield root, *state_of(found)
         return
     with _named(root):
         list_folder = _lister(store)
@@ -190,8 +189,8 @@ def _addressed(url: str, folder: str, entries: list[Entry], told: Callable[[Prob
         inner = str(entry["name"]).removeprefix(folder.rstrip("/")).strip("/")
         address = f"{head}{inner}{chained}{tail}"
         if "::" in inner:
-            told(Problem(address, f"{_shown(address)}: its name holds '::', which no address can; rename it"))
-        elif inner:  # S3 lists a folder in itself
+            told(Problem(address, f"{shown(address)}: its name holds '::', which no address can; rename it"))
+        elif inner and not has_query(address):  # S3 lists a folder in itself, a web server the ways to sort it
             found[inner] = address, entry
     return [found[inner] for inner in sorted(found)]
 
@@ -199,14 +198,14 @@ def _addressed(url: str, folder: str, entries: list[Entry], told: Callable[[Prob
 def _settled(files: list[tuple[str, Entry]], told: Callable[[Problem], None]) -> Iterator[Listed]:
     """Give files with their states; ask for those that the listing does not tell: of links, and of files on web servers."""
     if not any(_is_vague(entry) for _, entry in files):
-        yield from ((url, *_state(entry)) for url, entry in files if entry["type"] == "file")
+        yield from ((url, *state_of(entry)) for url, entry in files if entry["type"] == "file")
         return
     with closing(in_order(_asked, files, ASKED_AT_ONCE, "polyvoc-list")) as answers:
         for (url, _), answer in answers:
             if isinstance(answer, UnreachableError):
                 told(Problem(url, str(answer)))
             elif not isinstance(answer, ImageError) and answer["type"] == "file":  # else a link to nothing, or to a folder
-                yield url, *_state(answer)
+                yield url, *state_of(answer)
 
 
 def _asked(file: tuple[str, Entry]) -> Entry | ImageError:
@@ -218,7 +217,7 @@ def _asked(file: tuple[str, Entry]) -> Entry | ImageError:
 
 
 def _is_vague(entry: Entry) -> bool:
-    return bool(entry.get("islink")) or _state(entry) == (None, None)
+    return bool(entry.get("islink")) or state_of(entry) == (None, None)
 
 
 def _is_open(folder: str) -> bool:
@@ -232,13 +231,13 @@ def _refuse(problem: Problem) -> None:
 def _refuse_unfit(url: str, entry: Entry, most: int) -> None:
     size = entry.get("size")
     if entry["type"] == "directory":
-        raise ImageError(f"{_shown(url)}: a folder, not a photograph; name a file in it")
+        raise ImageError(f"{shown(url)}: a folder, not a photograph; name a file in it")
     if entry["type"] != "file":
-        raise ImageError(f"{_shown(url)}: not a regular file; name a photograph")
+        raise ImageError(f"{shown(url)}: not a regular file; name a photograph")
     if size == 0:
-        raise ImageError(f"{_shown(url)}: empty file; replace or remove it")
+        raise ImageError(f"{shown(url)}: empty file; replace or remove it")
     if size is not None and size > most:
-        raise ImageError(f"{_shown(url)}: {size:,} bytes, the limit is {most:,}; reduce it first")
+        raise ImageError(f"{shown(url)}: {size:,} bytes, the limit is {most:,}; reduce it first")
 
 
 # --- stores -------------------------------------------------------------------------------------------------------------------
@@ -246,6 +245,7 @@ def _refuse_unfit(url: str, entry: Entry, most: int) -> None:
 
 def _look(url: str) -> tuple[Any, str, Entry]:
     """Give the store of an address, the path within it, and what the store tells of it now."""
+    refuse_password(url)
     with _named(url):
         store, path = _opened(url)
         if not path.strip("/"):
@@ -269,11 +269,22 @@ def _opened(url: str) -> tuple[Any, str]:
 def _archive(protocol: str, tail: str, size: int | None, changed: int | None) -> Any:
     """Open an archive; one that was replaced since has another state, and is opened anew."""
     try:
-        return _fsspec().url_to_fs(f"{protocol}://::{tail}", skip_instance_cache=True)[0]
+        store = _fsspec().url_to_fs(f"{protocol}://::{tail}", skip_instance_cache=True)[0]
+        if protocol == "tar":
+            _demand_end(store)
+        return store
     except _BROKEN as error:  # perhaps it is not all there yet
-        raise UnreachableError(
-            f"{_shown(tail)}: not a whole archive ({_reason(error)}); replace it, or leave it out"
-        ) from error
+        raise UnreachableError(f"{shown(tail)}: not a whole archive ({_reason(error)}); replace it, or leave it out") from error
+
+
+def _demand_end(store: Any) -> None:
+    """Refuse a tar archive that does not end as one should, with a block of zeros.
+
+    `tarfile` takes one that is cut off where a file would begin, or damaged there, for one that ends there.
+    """
+    store.fo.seek(store.tar.offset)  # where it stopped
+    if store.fo.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("its end is missing")
 
 
 def _turn(store: Any) -> AbstractContextManager[Any]:
@@ -305,20 +316,18 @@ def _named(url: str) -> Iterator[None]:
     except ImportError as error:
         protocol = next((link for link in re.findall(r"(?:^|::)([^:/]+)://", url) if link in _PACKAGES), "")
         package = _PACKAGES.get(protocol, "the package that is named")
-        raise OptionError(
-            f"{_shown(url)}: a package is missing ({_reason(error)}); install it: pip install {package}"
-        ) from None
+        raise OptionError(f"{shown(url)}: a package is missing ({_reason(error)}); install it: pip install {package}") from None
     except _BROKEN as error:
-        raise ImageError(f"{_shown(url)}: broken ({_reason(error)}); replace or remove it") from error
+        raise ImageError(f"{shown(url)}: broken ({_reason(error)}); replace or remove it") from error
     except Exception as error:  # every store raises its own
         if "Protocol not known" in str(error):
             raise OptionError(
-                f"{_shown(url)}: no such kind of store; give s3://, gs://, https://, zip://::, file:// ..."
+                f"{shown(url)}: no such kind of store; give s3://, gs://, https://, zip://::, file:// ..."
             ) from None
         if _is_gone(error):
-            raise ImageError(f"{_shown(url)}: no such file; check the address") from error
+            raise ImageError(f"{shown(url)}: no such file; check the address") from error
         reason = _reason(error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error)
-        raise UnreachableError(f"{_shown(url)}: cannot be reached ({reason}); check address and credentials") from error
+        raise UnreachableError(f"{shown(url)}: cannot be reached ({reason}); check address and credentials") from error
 
 
 def _is_gone(error: Exception) -> bool:
@@ -331,44 +340,6 @@ def _is_gone(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) and (answered or getattr(cause, "status", None) in (404, 410))
 
 
-# --- states -------------------------------------------------------------------------------------------------------------------
-
-
-def _state(entry: Entry) -> State:
-    size = entry.get("size")
-    return (None if size is None else int(size)), _change(entry)
-
-
-def _change(entry: Entry) -> int | None:
-    """Give a number that changes with a file: the nanoseconds of its time, else 63 bits of its checksum, else None."""
-    for key in _TIMES:
-        time = _nanoseconds(entry.get(key))
-        if time is not None:
-            return time // 10**9 * 10**9 if key in _WHOLE_SECONDS else time
-    for key in _CHECKSUMS:
-        if entry.get(key) is not None:
-            return int.from_bytes(hashlib.blake2b(str(entry[key]).encode(), digest_size=8).digest()) >> 1
-    return None
-
-
-def _nanoseconds(time: object) -> int | None:
-    """Give a time, in whichever form a store tells it, in nanoseconds since 1970."""
-    if isinstance(time, str):
-        time = _parsed(time)
-    if isinstance(time, datetime):
-        time = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    return round(time * 1e9) if isinstance(time, int | float) and math.isfinite(time) else None
-
-
-def _parsed(text: str) -> datetime | None:
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            return parse(text)
-        except ValueError:
-            continue
-    return None
-
-
 def _checksum(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()  # as `storage.checksum` gives it
 
@@ -377,10 +348,7 @@ def _local(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _shown(url: str) -> str:
-    return url if url.isprintable() else ascii(url)
-
-
 def _reason(error: BaseException) -> str:
     """Give an error's text on one short line, or its kind if it has none."""
-    return " ".join((getattr(error, "strerror", None) or str(error)).split())[:200] or type(error).__name__
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split())
+    return shown_text(text)[:200] or type(error).__name__

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.records import Floats
+from polyvoc.storage import refuse_address
 
 FORMAT = "polyvoc vocabulary"
 VERSION = 1  # of the folder's format
@@ -137,6 +138,7 @@ class Vocabulary:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a folder of plain files, in one step: a reader sees all of it or nothing."""
         target = Path(folder)
+        refuse_address(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -231,7 +233,8 @@ def _table(name: str, values: npt.ArrayLike) -> Floats:
 
 
 def check_target(target: Path) -> None:
-    """Refuse a folder that holds something else than a vocabulary, which `save` would replace."""
+    """Refuse a folder that holds something else than a vocabulary, which `save` would replace, and what is no folder."""
+    refuse_address(target)
     if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or (target / _META).is_file())):
         raise VocabularyError(f"{target}: it holds something else than a vocabulary; choose another name")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,13 @@ class Statistics:
     sizes: tuple[int, ...]
     occurrences: npt.NDArray[np.int64]  # [W] features of each word
     documents: npt.NDArray[np.int64]  # [W] images that hold each word
+    squares: dict[Idf, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)  # [W] what `squares_of` computed
+
+    def squares_of(self, idf: Idf) -> npt.NDArray[np.float64]:
+        """Give idf^2 of every word [W]; computed once per kind."""
+        if idf not in self.squares:
+            self.squares[idf] = idf_squared(self, idf)
+        return self.squares[idf]
 
     @classmethod
     def of_segments(cls, segments: list[Segment], sizes: tuple[int, ...]) -> Statistics:

@@ -7,24 +7,29 @@ machine; it is told anew what to hold, and meanwhile another replica of its shar
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyvoc.cluster import machines, placement
 from polyvoc.cluster.holder import Charge, ForgottenError, Holder, Inventory
 from polyvoc.cluster.packing import pack, unpack
-from polyvoc.errors import ClusterError, PolyvocError
+from polyvoc.errors import ClusterError
 from polyvoc.records import ClusterOptions
-from polyvoc.shards import Common
+from polyvoc.weighting import Statistics
 
 PIECE = 64 * 1024  # bytes: Ray sends arguments of less than 100 KB along with a call, without a detour by its object store
 INLINE = 1 << 20  # bytes: a task larger than this takes the detour, once per machine instead of once per shard
 OPENING = 300.0  # seconds until every shard has said what is in its segments
 AGAIN = 1.0  # seconds between attempts to tell a replica what to hold
+HEDGE = 0.25  # of the patience, after which another replica is asked as well
+LOOK = 0.05  # seconds between two looks whether a replica is back
+
+logger = logging.getLogger("polyvoc.cluster")
 
 
 @dataclass(eq=False)
@@ -32,9 +37,15 @@ class Replica:
     """One holder of a shard, and whether it knows what to hold."""
 
     actor: Any
-    waking: dict[int, Any] = field(default_factory=dict)  # by generation: None if it is ready, else what tells when
-    asked: dict[int, float] = field(default_factory=dict)  # when it was told last
+    waking: dict[int, Waking] = field(default_factory=dict)  # by generation; gone when it is ready
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Waking(NamedTuple):
+    """A replica that was told what to hold."""
+
+    answer: Any  # reference to what it says
+    since: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +54,7 @@ class Generation:
 
     number: int
     charges: Sequence[bytes]  # of each shard
-    common: list[Any] = field(default_factory=list)  # reference to what is known of all segments, once it is
+    statistics: list[Any] = field(default_factory=list)  # reference to those of all segments, once they are known
 
 
 class Fleet:
@@ -57,7 +68,7 @@ class Fleet:
         self.kept: dict[int, int] = {}  # the shard of each segment
         self._numbers = itertools.count()
         self._open: set[int] = set()
-        self._turn = itertools.count()
+        self._turns: dict[int, Iterator[int]] = {}
         self._lock = threading.RLock()  # garbage may be collected, and a generation released, while it is held
 
     @property
@@ -68,26 +79,23 @@ class Fleet:
     # -- opening and closing
 
     def open(self, charges: Sequence[Charge], loads: Sequence[int]) -> tuple[Generation, list[Inventory]]:
-        """Let every shard hold its charge; gives what each found."""
+        """Let every shard look at its charge; gives what each found. `teach` then lets them hold it."""
+        generation = Generation(next(self._numbers), [pack(charge) for charge in charges])
         with self._lock:
-            generation = Generation(next(self._numbers), [pack(charge) for charge in charges])
             self._open.add(generation.number)
+            weakref.finalize(generation, self.release, generation.number)  # when no index uses it any more
             if not self.shards:
                 self._start(loads)
-            weakref.finalize(generation, self.release, generation.number)  # when no index uses it any more
-        return generation, [unpack(said) for said in self._tell_all(generation)]
+        try:
+            return generation, [unpack(said) for said in self._tell_all(generation)]
+        except BaseException:
+            self.release(generation.number)
+            raise
 
-    def teach(self, generation: Generation, common: Common) -> None:
-        """Tell all holders what is known of all segments together."""
-        generation.common.append(self.ray.put(pack(common)))
+    def teach(self, generation: Generation, statistics: Statistics) -> None:
+        """Tell all holders the statistics of all segments: from then on they answer."""
+        generation.statistics.append(self.ray.put(pack(statistics)))
         self._tell_all(generation)
-
-    def _tell_all(self, generation: Generation) -> list[bytes]:
-        """Tell all holders what to hold; gives what the first of each shard says."""
-        for shard, replicas in enumerate(self.shards):
-            for replica in replicas:
-                self._tell(generation, shard, replica)
-        return [self._first(generation, shard) for shard in range(len(self.shards))]
 
     def release(self, number: int) -> None:
         """Forget a generation; with the last one the holders end."""
@@ -100,52 +108,65 @@ class Fleet:
         if not self.ray.is_initialized():
             return  # the cluster, or the program, has ended
         for replica in itertools.chain.from_iterable(shards):
+            replica.waking.pop(number, None)
             if last:
                 self.ray.kill(replica.actor)
             else:
-                replica.waking.pop(number, None)
                 replica.actor.release.remote(number)
 
     def _start(self, loads: Sequence[int]) -> None:
-        seats = placement.seats(loads, machines.cores(self.ray), self.options.replicas)
         cores = machines.cores(self.ray)
+        seats = placement.seats(loads, cores, self.options.replicas)
         crowd = {name: sum(name in seat for seat in seats) for name in cores}
+        started = []
         for seat in seats:
             holders = [machines.start(self.ray, Holder, name, max(1, int(cores[name] // crowd[name]))) for name in seat]
-            self.shards.append([Replica(actor) for actor in holders])
+            started.append([Replica(actor) for actor in holders])
+        self.shards = started
+        self._turns = {shard: itertools.count() for shard in range(len(started))}
+
+    def _tell_all(self, generation: Generation) -> list[bytes]:
+        """Tell all holders what to hold; gives what the first of each shard says."""
+        for shard, replicas in enumerate(self.shards):
+            for replica in replicas:
+                self._tell(generation, shard, replica)
+        deadline = time.monotonic() + OPENING
+        return [self._first(generation, shard, deadline) for shard in range(len(self.shards))]
 
     def _tell(self, generation: Generation, shard: int, replica: Replica) -> None:
-        """Tell a replica what to hold."""
-        common = generation.common[0] if generation.common else None
-        replica.asked[generation.number] = time.monotonic()
-        replica.waking[generation.number] = replica.actor.hold.remote(generation.number, generation.charges[shard], common)
+        """Tell a replica what to hold; one that holds it already says so at once."""
+        statistics = generation.statistics[0] if generation.statistics else None
+        answer = replica.actor.hold.remote(generation.number, generation.charges[shard], statistics)
+        replica.waking[generation.number] = Waking(answer, time.monotonic())
 
-    def _first(self, generation: Generation, shard: int) -> bytes:
-        """Give what the first replica of a shard says that knows what to hold."""
-        deadline = time.monotonic() + OPENING
-        while time.monotonic() < deadline:
-            waiting = {replica.waking[generation.number]: replica for replica in self.shards[shard]}
-            done, _ = self.ray.wait(list(waiting), timeout=deadline - time.monotonic())
-            for reference in done:
+    def _first(self, generation: Generation, shard: int, deadline: float) -> Any:
+        """Give what the first replica of a shard says that was told what to hold."""
+        last = ""
+        while (left := deadline - time.monotonic()) > 0:
+            waiting = {replica.waking[generation.number].answer: replica for replica in self.shards[shard]}
+            for answer in self.ray.wait(list(waiting), timeout=left)[0]:
                 try:
-                    said: bytes = self._get(reference)
-                except ClusterError:
+                    said = self.get(answer)
+                except ClusterError as error:  # it died; it is restarted
+                    last = f" ({error})"
                     time.sleep(AGAIN)
-                    self._tell(generation, shard, waiting[reference])
+                    self._tell(generation, shard, waiting[answer])
                 else:
-                    waiting[reference].waking[generation.number] = None
+                    if generation.statistics:
+                        waiting[answer].waking.pop(generation.number)
                     return said
-        raise ClusterError(f"shard {shard} did not open its segments within {OPENING:.0f} s; see the logs of Ray")
+        raise ClusterError(f"shard {shard} did not open its segments within {OPENING:.0f} s{last}; see the logs of Ray")
 
-    def _get(self, reference: Any) -> Any:
+    def get(self, reference: Any) -> Any:
         """Give a result; ClusterError if its holder is gone, or whatever went wrong with the work itself."""
         try:
             return self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause
-            raise (cause if isinstance(cause, BaseException) else ClusterError(str(error))) from None
+            known = isinstance(cause, Exception) and not isinstance(cause, self.ray.exceptions.RayError)
+            raise (cause if known else ClusterError(_one_line(error))) from None
         except self.ray.exceptions.RayError as error:
-            raise ClusterError(f"a holder is gone ({type(error).__name__})") from None
+            raise ClusterError(f"a holder is gone: {_one_line(error)}") from None
 
     # -- asking
 
@@ -167,14 +188,14 @@ class Fleet:
     def ready(self, generation: Generation, shard: int) -> list[Replica]:
         """Give the replicas of a shard that can be asked, another one first each time; wake the others."""
         replicas = self.shards[shard]
-        turn = next(self._turn) % len(replicas)
+        turn = next(self._turns[shard]) % len(replicas)
         ordered = replicas[turn:] + replicas[:turn]
         return [replica for replica in ordered if self._is_ready(generation, shard, replica)]
 
     def down(self, generation: Generation, shard: int, replica: Replica) -> None:
-        """Note that a replica does not answer: when it does again, it must be told what to hold."""
+        """Note that a replica does not answer, or forgot what to hold: it is told anew, and not asked until it says so."""
         with replica.lock:
-            if replica.waking.get(generation.number) is None:
+            if generation.number not in replica.waking:
                 self._tell(generation, shard, replica)
 
     def _is_ready(self, generation: Generation, shard: int, replica: Replica) -> bool:
@@ -182,15 +203,16 @@ class Fleet:
             waking = replica.waking.get(generation.number)
             if waking is None:
                 return True
-            if not self.ray.wait([waking], timeout=0)[0]:
+            if not self.ray.wait([waking.answer], timeout=0)[0]:
                 return False
             try:
-                self._get(waking)
-            except PolyvocError:  # it was restarted once more, or its segments are gone
-                if time.monotonic() - replica.asked[generation.number] > AGAIN:
+                self.get(waking.answer)
+            except Exception as error:  # noqa: BLE001 - it was restarted once more, its segments are gone, or no memory is left
+                if time.monotonic() - waking.since > AGAIN:
+                    logger.warning("shard %d is told anew what to hold: %s", shard, _one_line(error))
                     self._tell(generation, shard, replica)
                 return False
-            replica.waking[generation.number] = None
+            replica.waking.pop(generation.number)
             return True
 
 
@@ -202,41 +224,58 @@ class _FanOut:
         self.fleet, self.generation, self.calls, self.pieces, self.whole = fleet, generation, calls, pieces, whole
         self.under_way: dict[Any, tuple[int, Replica]] = {}
         self.answers: dict[int, Any] = {}
-        self.deadline = time.monotonic() + fleet.options.patience
+        self.begun = time.monotonic()
 
     def run(self) -> dict[int, Any]:
         for shard in self.calls:
             self._ask(shard)
-        while (left := self.deadline - time.monotonic()) > 0 and len(self.answers) < len(self.calls):
-            if not self.under_way and not self.whole:
+        patience = self.fleet.options.patience
+        while (spent := time.monotonic() - self.begun) < patience and (self.whole or self.under_way):
+            for answer in self._wait(patience - spent, spent > HEDGE * patience):
+                self._take(answer)
+            if len(self.answers) == len(self.calls):
                 break
-            done = self._wait(left)
-            for reference in done:
-                self._take(reference)
-            if self.whole:
-                for shard in self.calls.keys() - self.answers.keys() - {shard for shard, _ in self.under_way.values()}:
-                    self._ask(shard)
+            self._ask_others(late=time.monotonic() - self.begun > HEDGE * patience)
         for shard, replica in self.under_way.values():  # too slow: the next question goes to another one
             self.fleet.down(self.generation, shard, replica)
         return self.answers
 
-    def _wait(self, left: float) -> list[Any]:
-        if not self.under_way:  # all that is missing is being restarted
-            time.sleep(min(left, 0.05))
+    def _wait(self, left: float, late: bool) -> list[Any]:
+        """Wait for an answer, but not so long that nobody looks for replicas."""
+        asked = {shard for shard, _ in self.under_way.values()}
+        lacking = self.calls.keys() - self.answers.keys() - asked
+        longest = LOOK if lacking and self.whole else left if late else min(left, HEDGE * self.fleet.options.patience)
+        if not self.under_way:
+            time.sleep(min(left, LOOK))
             return []
-        timeout = min(left, 0.05) if self.whole and len(self.under_way) + len(self.answers) < len(self.calls) else left
-        done: list[Any] = self.fleet.ray.wait(list(self.under_way), num_returns=1, timeout=timeout)[0]
+        done: list[Any] = self.fleet.ray.wait(list(self.under_way), num_returns=1, timeout=min(left, longest))[0]
         return done
 
+    def _ask_others(self, late: bool) -> None:
+        """Ask replicas of shards that nobody is asked of, and further ones of those that are late."""
+        asked = [shard for shard, _ in self.under_way.values()]
+        for shard in self.calls.keys() - self.answers.keys():
+            if (self.whole and shard not in asked) or (late and asked.count(shard) == 1):
+                self._ask(shard)
+
     def _ask(self, shard: int) -> None:
-        for replica in self.fleet.ready(self.generation, shard)[:1]:
+        busy = [replica for _, replica in self.under_way.values()]
+        free = [replica for replica in self.fleet.ready(self.generation, shard) if replica not in busy]
+        for replica in free[:1]:
             arguments = self.generation.number, self.calls[shard], *self.pieces
             self.under_way[replica.actor.ask.remote(*arguments)] = shard, replica
 
-    def _take(self, reference: Any) -> None:
-        shard, replica = self.under_way.pop(reference)
+    def _take(self, answer: Any) -> None:
+        shard, replica = self.under_way.pop(answer)
         try:
-            self.answers[shard] = unpack(self.fleet._get(reference))
+            said = unpack(self.fleet.get(answer))
         except (ClusterError, ForgottenError):
             self.fleet.down(self.generation, shard, replica)
-            self._ask(shard)  # another replica, if there is one
+            if shard not in self.answers:
+                self._ask(shard)  # another replica, if there is one
+        else:
+            self.answers.setdefault(shard, said)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

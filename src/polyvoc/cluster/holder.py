@@ -10,21 +10,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import operations, storage
+from polyvoc import operations, presets, searching, storage
 from polyvoc.cluster.packing import pack, unpack
-from polyvoc.errors import PolyvocError
+from polyvoc.engine import Engine
+from polyvoc.errors import DamagedError, PolyvocError
+from polyvoc.geometry import Frames
 from polyvoc.home import Home
 from polyvoc.records import Idf, SearchOptions
 from polyvoc.scoring import Query
+from polyvoc.searching import Asked
 from polyvoc.segment import Segment
-from polyvoc.shards import Census, Common, Held, NormKey, Scores, norm_key, threads_over
+from polyvoc.shards import Census, Held, Scores, norm_key, threads_over
 from polyvoc.weighting import Statistics
 
 WEIGHED: tuple[Idf, ...] = ("average", "plain")  # kinds of idf that take logarithms
@@ -64,7 +67,7 @@ class Inventory(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An operation, what its results are joined by (None: not at all), and what is the same for all segments."""
+    """An operation, what joins its results (None: nothing), and what is the same for all segments."""
 
     operation: Any
     join: Any
@@ -78,28 +81,44 @@ class Holder:
         """Begin with nothing; work with some threads."""
         self._threads = threads
         self._held: dict[int, dict[int, Held]] = {}  # by generation, by number
+        self._released: set[int] = set()  # a call to hold one of them may be late
         self._queries: OrderedDict[str, Query] = OrderedDict()
         self._lock = threading.Lock()
 
-    def hold(self, generation: int, charge: bytes, common: bytes | None) -> bytes:
-        """Map the segments of a charge, and learn what is known of all of them together; says what is in them."""
+    def hold(self, generation: int, charge: bytes, statistics: bytes | None) -> bytes | None:
+        """Map the segments of a charge; says what is in them, or learns the statistics of all of them.
+
+        Calls may come in any order, more than once, and after the generation was released: it is ready when it knows all.
+        """
+        if self._known(generation) is not None:
+            return None
         wanted: Charge = unpack(charge)
-        known = None if common is None else unpack(common)
-        norms, key = _read_norms(wanted), norm_key(SearchOptions(), len(wanted.sizes))
-        held = {part.number: _hold(wanted, part, known, norms, key) for part in wanted.parts}
+        known: Statistics | None = None if statistics is None else unpack(statistics)
+        try:
+            held = _hold(wanted, known)
+            said = None if known is not None else pack(_take(held, wanted.sizes))
+        except (KeyError, IndexError, ValueError):  # counting the words of deleted images
+            raise DamagedError(f"{wanted.path}: arrays contradict each other; run 'polyvoc check'") from None
+        if known is not None:
+            warm(wanted.sizes, max((one.segment.planes for one in held), default=0))
+            with self._lock:
+                if generation not in self._released:
+                    self._held[generation] = {one.number: one for one in held}
+        return said
+
+    def _known(self, generation: int) -> dict[int, Held] | None:
         with self._lock:
-            self._held[generation] = held
-        return pack(_take(list(held.values()), wanted.sizes))
+            return self._held.get(generation)
 
     def release(self, generation: int) -> None:
         """Forget a generation."""
         with self._lock:
+            self._released.add(generation)
             self._held.pop(generation, None)
 
     def ask(self, generation: int, own: bytes | None, *pieces: bytes) -> bytes:
         """Do a task with all segments, or for each (number, argument) of `own`; gives the results, or the one they join to."""
-        with self._lock:
-            held = self._held.get(generation)
+        held = self._known(generation)
         if held is None:
             raise ForgottenError(f"generation {generation} is not held here")
         task: Task = unpack(b"".join(pieces))
@@ -109,7 +128,7 @@ class Holder:
             calls = [(held[number], (argument,)) for number, argument in unpack(own)]
         with threads_over(calls, self._threads) as over:
             found = list(over(lambda call: task.operation(call[0], *call[1], *shared), calls))
-        return pack(found if task.join is None else reduce(task.join, found))
+        return pack(found if task.join is None else task.join(found))
 
     def _remembered(self, query: Query) -> Query:
         """Give the query that is known by this key: the runs of its lists are known, too."""
@@ -121,16 +140,41 @@ class Holder:
         return known
 
 
-def _hold(charge: Charge, part: Part, common: Common | None, norms: Scores | None, key: NormKey) -> Held:
-    segment = Home(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
-    held = Held(part.number, segment, common)
-    if norms is not None:
-        held.norms[key] = norms[part.first : part.first + segment.n_images]
-    return held
+def _hold(charge: Charge, statistics: Statistics | None) -> list[Held]:
+    norms, key = _read_norms(charge, statistics), norm_key(SearchOptions(), len(charge.sizes))
+    found = []
+    for part in charge.parts:
+        segment = Home(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
+        held = Held(part.number, segment, statistics)
+        if norms is not None:
+            held.norms[key] = norms[part.first : part.first + segment.n_images]
+        found.append(held)
+    return found
 
 
-def _read_norms(charge: Charge) -> Scores | None:
-    return None if charge.norms is None else storage.map_array(charge.norms, np.float32, (charge.n_images,))
+def _read_norms(charge: Charge, statistics: Statistics | None) -> Scores | None:
+    """Map the norms; whoever knows all segments can do without, if a later commit has taken the file away."""
+    try:
+        return None if charge.norms is None else storage.map_array(charge.norms, np.float32, (charge.n_images,))
+    except DamagedError:
+        if statistics is None:
+            raise
+        return None
+
+
+@cache
+def warm(sizes: tuple[int, ...], planes: int) -> None:
+    """Compile or load the kernels of the usual searches, on a made-up segment: no search should have to wait for that."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, sizes, (40, len(sizes))).astype(np.int32)
+    bits = rng.integers(0, 1 << 63, (40, len(sizes), max(planes, 1)), dtype=np.uint64)
+    signatures = None if not planes else bits[:, :, 0] if planes == 1 else bits
+    engine = Engine.from_words([words, words[:20]], sizes, None if signatures is None else [signatures, signatures[:20]])
+    frames = Frames(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40))
+    asked = Asked(words, signatures, frames)
+    usual = [presets.preset(name, 64 * planes) for name in ("fast", "best")]
+    for options in (*usual, SearchOptions(), *([SearchOptions(hamming=24)] if planes else [])):
+        searching.search(engine, asked, options, threads=1)
 
 
 def _take(held: Sequence[Held], sizes: tuple[int, ...]) -> Inventory:

@@ -42,7 +42,7 @@ def unpack(content: bytes) -> Any:
 def _narrow(array: Array) -> Any:
     """Say how an array is made of fewer bytes: exactly the same numbers come out."""
     rows = array
-    if len(array) > 1 and array.ndim > 1 and (array == array[:1]).all():
+    if len(array) > 1 and array.ndim > 1 and _are_equal(array):
         rows = array[:1]
     small = rows.astype(_narrowest(rows), copy=False)
     if small.nbytes == array.nbytes:
@@ -58,7 +58,14 @@ def _narrowest(array: Array) -> np.dtype[Any]:
         return np.dtype(np.float32) if exact else array.dtype
     if array.dtype.itemsize == 1 or not array.size:
         return array.dtype
-    return np.result_type(np.min_scalar_type(array.min()), np.min_scalar_type(array.max()))
+    found = np.result_type(np.min_scalar_type(array.min()), np.min_scalar_type(array.max()))
+    return array.dtype if found.kind == "f" else found  # which would not hold all of them exactly
+
+
+def _are_equal(rows: Array) -> bool:
+    """Tell whether all rows are the same, bit by bit."""
+    bits = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    return bool((bits == bits[:1]).all())
 
 
 def _widened(content: bytes, kind: str, shape: Sequence[int], wanted: str, length: int) -> Array:

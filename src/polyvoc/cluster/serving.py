@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import reduce
 from operator import add
@@ -19,7 +19,7 @@ from polyvoc.engine import Engine
 from polyvoc.errors import ClusterError
 from polyvoc.home import Home, Layout
 from polyvoc.records import Spans
-from polyvoc.shards import Census, Common, Operation
+from polyvoc.shards import Census, Join, Operation
 from polyvoc.weighting import Statistics
 
 
@@ -60,10 +60,9 @@ class RayShards:
         loads = [sum(sizes[segment] for segment in segments) for segments in spread]
         generation, found = fleet.open([_charge(home, layout, numbers) for numbers in held], loads)
         made = cls(fleet, generation, held, found)
-        common = Common(made.statistics)
         for idf in holder.WEIGHED:
-            common.squares_of(idf)  # logarithms are taken once: machines might differ in the last bit
-        fleet.teach(generation, common)
+            made.statistics.squares_of(idf)  # logarithms are taken once: machines might differ in the last bit
+        fleet.teach(generation, made.statistics)
         return made
 
     def attempt(self, whole: bool) -> RayShards:
@@ -94,10 +93,10 @@ class RayShards:
                 found[number] = result
         return found
 
-    def joined(self, operation: Operation, join: Callable[[Any, Any], Any], *shared: Any, threads: int | None = None) -> Any:
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join what `each` gives to one: in every shard, then here. None if nobody answers."""
         answers = self._gather(Task(operation, join, shared), self._everybody())
-        return reduce(join, (answers[shard] for shard in sorted(answers))) if answers else None
+        return join([answers[shard] for shard in sorted(answers)]) if answers else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Give operation(held, argument, *shared) for every (segment, argument); None of those that do not answer."""
@@ -110,6 +109,10 @@ class RayShards:
             for at, result in zip(mine[shard], results, strict=True):
                 found[at] = result
         return found
+
+    def close(self) -> None:
+        """Let the holders forget this commit; with the last one that they hold they end."""
+        self.fleet.release(self._generation.number)
 
     def _everybody(self) -> dict[int, bytes | None]:
         return {shard: None for shard, numbers in enumerate(self._held) if numbers}

@@ -245,7 +245,7 @@ def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place]
     engine = index.engine
     query = read_sketch(index, place)
     options = replace(index.default_options, top=sampling.candidates + 1)
-    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options).ranked
+    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)[0]
     table = geometry.default_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
     confirmed: list[Place] = []
     doubtful: list[Place] = []

@@ -13,7 +13,7 @@ import typer
 
 from polyvoc import console
 from polyvoc.errors import OptionError
-from polyvoc.flags import DEFAULT_INDEX
+from polyvoc.flags import DEFAULT_INDEX, on_disk
 from polyvoc.records import ClusterOptions
 from polyvoc.web.settings import Settings, is_local
 
@@ -24,6 +24,10 @@ def _access(metavar: str | None, text: str, *names: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Who may do what")
 
 
+def _place(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Who may do what", callback=on_disk)
+
+
 def _limit(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=text, rich_help_panel="Limits")
 
@@ -32,7 +36,9 @@ def _cluster(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=text, rich_help_panel="Many machines")
 
 
-IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.")]
+IndexFolder = Annotated[
+    Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.", callback=on_disk)
+]
 
 
 @app.command("serve", epilog="Example: polyvoc serve photos.polyvoc --open\n\nExample: polyvoc serve --write --host 0.0.0.0")
@@ -42,7 +48,7 @@ def serve_command(  # noqa: PLR0913, PLR0917
     port: Annotated[int, typer.Option(metavar="NUMBER", help="0 takes any that is free.")] = 8000,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
     write: Annotated[bool, _access(None, "Photographs may be added and removed.", "--write")] = False,
-    photos: Annotated[Path | None, _access("FOLDER", "Where added ones are kept; else beside the index.")] = None,
+    photos: Annotated[Path | None, _place("FOLDER", "Where added ones are kept; else beside the index.")] = None,
     private: Annotated[bool, _access(None, "Reading needs the token, too.", "--private")] = False,
     token_file: Annotated[Path | None, _access("FILE", "Holds the token; else POLYVOC_TOKEN does, or one is made up.")] = None,
     allow_host: Annotated[list[str] | None, _access("NAME", "A name that the server is called by; may be repeated.")] = None,

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from polyvoc import images, stores
 from polyvoc.errors import ImageError, UnreachableError
 from polyvoc.images import GreyImage, Source
+from polyvoc.web.errands import ABANDONED, Errands
 
 logger = logging.getLogger("polyvoc.web")
 Wanted = Literal["grey", "rgb", "thumbnail"]
@@ -39,9 +40,10 @@ GRACE = 1.0  # seconds for the process to end itself when its time is up
 class Decoders:
     """Processes that decode: each has one photograph at a time."""
 
-    def __init__(self, count: int, seconds: float, max_pixels: int) -> None:
-        """Start them: they are ready when the first photograph comes."""
+    def __init__(self, count: int, seconds: float, max_pixels: int, errands: Errands | None = None) -> None:
+        """Start them: they are ready when the first photograph comes. What lies in stores is fetched by `errands`."""
         self._seconds = seconds
+        self._errands = errands or Errands(count + ABANDONED, seconds)
         self._max_pixels = max_pixels  # of bytes; files of the collection may have as many as when they were indexed
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
         for _ in range(count):
@@ -70,7 +72,7 @@ class Decoders:
 
     def _decode(self, source: Source, wanted: Wanted, long_side: int) -> tuple[dict[str, Any], bytes]:
         # Stores are asked here: what decodes needs no network.
-        sent = stores.read(source) if isinstance(source, str) and stores.is_url(source) else source
+        sent = self._errands.read(source) if isinstance(source, str) and stores.is_url(source) else source
         path = None if isinstance(sent, bytes) else os.fspath(sent)
         most = self._max_pixels if isinstance(source, bytes) else images.MAX_PIXELS
         order = {"wanted": wanted, "long_side": long_side, "max_pixels": most, "seconds": self._seconds, "path": path}

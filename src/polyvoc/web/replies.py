@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from polyvoc.answers import Answer
-from polyvoc.errors import ClusterError, ImageError, LockedError, OptionError, PolyvocError, WriteError
+from polyvoc.errors import ClusterError, ImageError, LockedError, OptionError, PolyvocError, UnreachableError, WriteError
 from polyvoc.web.guard import HEADERS
 from polyvoc.web.parameters import NO_ADDRESSES
 from polyvoc.web.pool import BusyError, Pool
@@ -24,7 +24,7 @@ logger = logging.getLogger("polyvoc.web")
 T = TypeVar("T")
 LINES = "application/x-ndjson"
 WATCH_SECONDS = 0.5  # between looks whether the one who asked has left
-LOCKED_SECONDS = 5  # until another writer may be done, or a machine of the cluster back
+LOCKED_SECONDS = 5  # until another writer may be done, a machine of the cluster back, or a store awake
 GONE = 499  # nobody reads this answer
 
 
@@ -123,7 +123,7 @@ def handle_failures(app: FastAPI) -> None:
 
     @app.exception_handler(PolyvocError)
     async def known(_: Request, error: PolyvocError) -> Response:
-        if isinstance(error, LockedError | ClusterError):
+        if isinstance(error, LockedError | ClusterError | UnreachableError):
             return failure(503, str(error), {"Retry-After": str(LOCKED_SECONDS)})
         statuses: dict[type[PolyvocError], int] = {AbsentError: 404, ImageError: 422, OptionError: 422, WriteError: 507}
         status = next((status for kind, status in statuses.items() if isinstance(error, kind)), 500)

@@ -129,7 +129,7 @@ async def kept_picture(request: Request, service: Serving, query: Kept, side: Si
 async def images(request: Request, service: Serving, parameters: Annotated[PageParameters, Query()]) -> Response:
     """Give a page of the collection."""
     work = partial(service.listing, parameters.page, parameters.size, parameters.find)
-    return await told(request, service.pictures, work)
+    return await told(request, service.facts, work)
 
 
 @collection.get("/images/{image}", response_model=records.ShownPhotograph)
@@ -152,7 +152,7 @@ async def original(request: Request, service: Serving, image: Image) -> Response
     path, kind = await done(request, service.pictures, lambda: service.file(image))
     name = stores.name(path).encode(errors="replace").decode()  # not every file name is text
     if stores.is_url(path):
-        content = await done(request, service.pictures, lambda: stores.read(path))
+        content = await done(request, service.pictures, lambda: service.errands.read(path))
         return Response(content, media_type=kind, headers={"Content-Disposition": f"inline; filename*=utf-8''{quote(name)}"})
     return FileResponse(path, media_type=kind, filename=name, content_disposition_type="inline")
 
@@ -181,7 +181,7 @@ async def statistics(request: Request, service: Serving) -> Response:
 @operation.get("/about", response_model=dict[str, Any])
 async def about_this(request: Request, service: Serving) -> Response:
     """Give what a page needs to know: the index, the presets and choices, and what is allowed."""
-    return await told(request, service.pictures, lambda: about(service))
+    return await told(request, service.facts, lambda: about(service))
 
 
 @operation.get("/health", response_model=records.Health)

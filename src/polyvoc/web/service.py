@@ -15,11 +15,12 @@ from typing import Any
 from polyvoc import answers, collection, features, images, inventory, stores
 from polyvoc.answers import Answer, Failure, Question
 from polyvoc.catalogue import ImageRow
-from polyvoc.errors import ImageError, OptionError, PolyvocError
+from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.index import Index
 from polyvoc.records import Features, Floats, Region, SearchOptions
 from polyvoc.web import explanations
 from polyvoc.web.decoder import Decoders
+from polyvoc.web.errands import ABANDONED, MAX_BYTES, Errands
 from polyvoc.web.parameters import LARGEST_ID, Common, ExplainParameters
 from polyvoc.web.pool import Pool
 from polyvoc.web.settings import MEGA, Settings
@@ -31,6 +32,7 @@ FRESH_SECONDS = 0.5  # between looks for a new commit
 PICTURE = 1600  # pixels of the long side of a kept upload
 PICTURE_THREADS = 2
 PICTURE_QUEUE = 256  # a page of thumbnails asks for many at once
+FACT_THREADS = 2
 
 
 class AbsentError(PolyvocError):
@@ -69,9 +71,11 @@ class Service:
         self.thumbnails = Thumbnails()
         self.searches = Pool("searches", settings.threads, settings.queue)
         self.pictures = Pool("pictures", PICTURE_THREADS, PICTURE_QUEUE)
-        self.pools = (self.searches, self.pictures)
+        self.facts = Pool("facts", FACT_THREADS, PICTURE_QUEUE)  # what is at hand, whatever pictures wait for
+        self.pools = (self.searches, self.pictures, self.facts)
         count = settings.threads + PICTURE_THREADS
-        self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA)
+        self.errands = Errands(count + ABANDONED, settings.decode_seconds)
+        self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA, self.errands)
 
     def close(self) -> None:
         """Finish what runs; release everything."""
@@ -183,9 +187,11 @@ class Service:
             return Question(found, region, asked.name, lambda: self._embed(index, asked)), seconds
         if asked.isascii() and asked.isdigit():
             image = self.row(int(asked)).image
-            if options.assignments > 1:
-                self.file(image)  # which is read again: only if it still is what was indexed
-            return Question(image, region), {}
+            if options.assignments == 1:
+                return Question(image, region), {}
+            path, _ = self.file(image)  # which is read again: only if it still is what was indexed
+            found, seconds = self._extracted(index, path)
+            return Question(found, region, path, lambda: index.embed(image)), seconds
         upload = self.upload(asked)
         return Question(upload.features, region, upload.name, upload.embed), {}
 
@@ -195,12 +201,16 @@ class Service:
         return index.home.embedder.embed_pixels(pixels, images.describe(sent.name))
 
     def _features(self, index: Index, sent: Sent) -> tuple[Features, dict[str, float]]:
+        with sent.named_errors():
+            return self._extracted(index, sent.content)
+
+    def _extracted(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
         options = index.home.feature_options
         seconds: dict[str, float] = {}
-        with answers.clock(seconds, "decode"), sent.named_errors():
-            grey = self.decoders.grey(sent.content, options.long_side)
+        with answers.clock(seconds, "decode"):
+            grey = self.decoders.grey(source, options.long_side)
         with answers.clock(seconds, "sift"):
-            return features.extract_pixels(grey, options, images.describe(sent.name)), seconds
+            return features.extract_pixels(grey, options, images.describe(source)), seconds
 
     # -- the collection
 
@@ -213,8 +223,10 @@ class Service:
 
     def shown(self, image: int) -> dict[str, Any]:
         """Give the facts of an image, and whether it can be looked at."""
-        row = self.row(image)
-        return {**inventory.photograph(row), "available": _is_unchanged(row)}
+        row, available = self.row(image), False
+        with suppress(UnreachableError):
+            available = self._is_unchanged(row)
+        return {**inventory.photograph(row), "available": available}
 
     def listing(self, page: int, size: int, find: str) -> dict[str, Any]:
         """Give a page of the collection."""
@@ -237,11 +249,16 @@ class Service:
     def file(self, image: int) -> tuple[str, str]:
         """Give where the file of an image lies, and what it is; only if it still is what was indexed."""
         row = self.row(image)
-        if not _is_unchanged(row):
+        if not self._is_unchanged(row):
             raise AbsentError(f"the file of image {image} is gone or has changed; run 'polyvoc index' on its folder")
         name = PurePath(stores.name(row.path))
         kind = mimetypes.guess_type(name)[0] if name.suffix.lower() in images.IMAGE_SUFFIXES else None  # no page, no script
         return row.path, kind or "application/octet-stream"
+
+    def _is_unchanged(self, row: ImageRow) -> bool:
+        if stores.is_url(row.path):
+            return self.errands.run(row.path, lambda: _is_unchanged(row))
+        return _is_unchanged(row)
 
     def statistics(self) -> dict[str, Any]:
         """Give what there is to know of the index, with how long its lists are and how much they share."""
@@ -254,8 +271,12 @@ class Service:
 
 def _is_unchanged(row: ImageRow) -> bool:
     """Tell whether a file is still the one that was indexed: as old and as large, or else the same byte for byte."""
-    with suppress(OSError, ValueError, ImageError):
+    try:
         state = collection.state_of(row.path)  # the size first: what has none, such as a pipe, must not be read
         same = state.size == row.state.size and row.digest is not None
-        return state == row.state or (same and collection.digest(row.path, state) == row.digest)
-    return False
+        small = not stores.is_url(row.path) or (state.size or 0) <= MAX_BYTES  # of a store it is read into memory
+        return state == row.state or (same and small and collection.digest(row.path, state) == row.digest)
+    except UnreachableError:  # nobody knows
+        raise
+    except (OSError, ValueError, ImageError):
+        return False

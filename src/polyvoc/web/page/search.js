@@ -222,7 +222,7 @@ class SearchView {
     const { verify } = answer.options;
     this.status.textContent =
       answer.hits.length === 0
-        ? "Nothing in the collection shares a feature with it."
+        ? `Nothing in the collection shares a feature with it.${lacking(answer)}`
         : `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}` +
           (verify > 0 ? `, ${verified === 0 ? "none" : whole(verified)} verified` : " by scores alone") +
           lacking(answer) +
