@@ -116,7 +116,9 @@ def compare(local: Index, far: Index, options: SearchOptions, asking: list[int])
         rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
     most = max(len(row[3]) for row in rows)
     fan_outs = [1e3 * st.median(row[3][at] for row in rows if len(row[3]) > at) for at in range(most)]
-    milliseconds = {name: round(1e3 * st.median(row[at] for row in rows), 2) for at, name in enumerate(("local", "one_thread", "ray"))}
+    milliseconds = {
+        name: round(1e3 * st.median(row[at] for row in rows), 2) for at, name in enumerate(("local", "one_thread", "ray"))
+    }
     return {
         "milliseconds": milliseconds,
         "overhead": round(1e3 * st.median(row[2] - row[0] for row in rows), 2),
@@ -152,7 +154,10 @@ def transport(size: int = 130_000, count: int = 100) -> dict[str, Any]:
     actor = ray.remote(Counter).options(num_cpus=0, scheduling_strategy=On(other, soft=False)).remote()
     content = bytes(size)
     pieces = [content[start : start + PIECE] for start in range(0, size, PIECE)]
-    ways = {"pieces": lambda: ray.get(actor.count.remote(*pieces)), "object_store": lambda: ray.get(actor.count.remote(ray.put(content)))}
+    ways = {
+        "pieces": lambda: ray.get(actor.count.remote(*pieces)),
+        "object_store": lambda: ray.get(actor.count.remote(ray.put(content))),
+    }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(count):
         for name, send in ways.items():
@@ -164,7 +169,12 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
     local = Index.open(path)
     ids = [row.image for row in local.images()]
     asking = ids[:: max(1, len(ids) // searches)][:searches]
-    found: dict[str, Any] = {"images": len(local), "segments": len(local.engine.segments), "searches": len(asking), "shards": {}}
+    found: dict[str, Any] = {
+        "images": len(local),
+        "segments": len(local.engine.segments),
+        "searches": len(asking),
+        "shards": {},
+    }
     found["features"] = sum(segment.n_features for segment in local.engine.segments)
     with cluster(2) as address:
         found["transport"] = transport()

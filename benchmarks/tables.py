@@ -229,11 +229,23 @@ def ray() -> str:
             times = found["milliseconds"]
             stages = " + ".join(f"{value:.1f}" for value in found["fan_outs"])
             sent = f"{found['bytes_sent'] / 1e3:,.0f} + {found['bytes_received'] / 1e3:,.0f} KB"
-            rows.append([shards, name, f"{times['local']:.1f} ({times['one_thread']:.1f})", f"{times['ray']:.1f}", f"{found['overhead']:+.1f}", stages, sent])
+            rows.append(
+                [
+                    shards,
+                    name,
+                    f"{times['local']:.1f} ({times['one_thread']:.1f})",
+                    f"{times['ray']:.1f}",
+                    f"{found['overhead']:+.1f}",
+                    stages,
+                    sent,
+                ]
+            )
     head = ["shards", "search", "here, ms (one thread)", "Ray, ms", "difference", "fan-outs, ms", "sent + received"]
     empty = ", ".join(f"{entry['empty_fan_out']:.1f} ms for {shards}" for shards, entry in served["shards"].items())
     way = served["transport"]
-    rates = ", ".join(f"{name} {entry['photographs_per_second']:.1f}" for name, entry in built.items() if isinstance(entry, dict))
+    rates = ", ".join(
+        f"{name} {entry['photographs_per_second']:.1f}" for name, entry in built.items() if isinstance(entry, dict)
+    )
     note = (
         f"{served['images']:,} images ({served['features'] / 1e6:.0f} million features) in {served['segments']} segments, {served['searches']} of them ask, {served['shards']['1']['default']['features']:,} features on average, "
         f"here and over Ray in turn: two Ray nodes on this machine, one core each, and the driver beside them. Medians; the difference is that of pairs. `posterior` has two phases (count, vote), the others one; then come "
