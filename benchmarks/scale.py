@@ -23,6 +23,8 @@ import numpy as np
 
 import shardcosts
 from machine import RESULTS, machine, write_result
+from polyvoc import Index, SearchOptions
+from polyvoc.searching import Asked
 from scalemodel import Assumptions, Case, bytes_of, cluster_of, kernel_seconds, machines_of, phase_of, postings, work_of
 from simulation import capacity, summary
 
@@ -165,6 +167,28 @@ def of_index(costs: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
+def alone(path: Path, searches: int = 50) -> dict[str, Any]:
+    """Time whole local searches by images of an index, with nothing beside them; the ones that `ray.py` asks over Ray."""
+    index = Index.open(path)
+    ids = [row.image for row in index.images()]
+    default = index.default_options
+    rules = {"fast": index.preset("fast"), "default": default,
+             "posterior": replace(default, merge="posterior", hamming=52, sigma=26.0, burstiness="none")}  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, options in rules.items():
+        asked = [index.asked(image, options) for image in ids[:: max(1, len(ids) // searches)][:searches]]
+        found[name] = {"features": round(float(np.mean([len(query.words) for query in asked])))}
+        for threads in (1, machine()["cores"]):
+            found[name][str(threads)] = float(np.median([seconds_of(index, query, options, threads) for query in asked]))
+    return found
+
+
+def seconds_of(index: Index, query: Asked, options: SearchOptions, threads: int) -> float:
+    started = time.perf_counter()
+    index.find(query, options, threads)
+    return time.perf_counter() - started
+
+
 def check(costs: dict[str, Any], measured: Path | None) -> list[dict[str, Any]]:
     """Predicted beside measured, of committed results and of searches over Ray."""
     rows: list[dict[str, Any]] = []
@@ -194,6 +218,13 @@ def check(costs: dict[str, Any], measured: Path | None) -> list[dict[str, Any]]:
         told,
         serve["overhead"]["by id"]["stages_ms"]["library"]["score"] / 1e3,
     )
+    parts = [serve["features"] / 4] * 4
+    for rule, verify in (("fast", 0), ("default", 100), ("posterior", 100)):
+        seen = costs["alone"][rule]
+        for threads in (1, cores):
+            told = predicted(costs, rule, seen["features"], parts, None, threads, verify)
+            what = f"{serve['images']:,} images, {seen['features']} query features, {rule}, {threads} threads"
+            enter(what.replace("1 threads", "1 thread"), "this run", told, seen[str(threads)])
     if measured is not None and measured.exists():
         check_ray(costs, json.loads(measured.read_text(encoding="utf-8"))["serving"], cores, enter)
     return rows
@@ -238,6 +269,7 @@ def main() -> None:
         costs = {
             "measured_on": machine(),
             "load_average": os.getloadavg()[0],
+            "alone": alone(given.index),
             **shardcosts.measure(given.index, given.segments, given.queries, given.repeats, tell),
         }
     cases = [
