@@ -249,7 +249,10 @@ def search_command(  # noqa: PLR0913, PLR0917
         raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
     if region is not None and len(queries) > 1:
         raise OptionError(f"--region is part of one photograph, not of {len(queries)}; search with one at a time")
-    opened, seconds = answers.open_index(index, None if ray is None else ClusterOptions(ray))
+    with console.progress() as progress:
+        if ray is not None:
+            progress(console.OPENING, 0, 1)
+        opened, seconds = answers.open_index(index, None if ray is None else ClusterOptions(ray))
     options = replace(opened.preset("fast" if fast else "best" if best else "default"), **chosen)
 
     def ask(question: Question) -> Answer:

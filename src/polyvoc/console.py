@@ -16,6 +16,8 @@ from rich.text import Text
 
 from polyvoc.records import Progress
 
+OPENING = "machines open the index: the first time, they compile kernels"
+
 
 def write(*parts: str | Text) -> None:
     """Print one line of an answer; never wrapped, so that it can be piped and copied."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,7 +75,10 @@ def serve_command(  # noqa: PLR0913, PLR0917
     settings = Settings(index, host, port, write, photos, private, given or made_up, names, origins, originals, **limits)
     settings = replace(settings, cluster=held)
 
+    opening = ExitStack()
+
     def ready(address: str) -> None:
+        opening.close()
         link = address if made_up is None else f"{address}#token={made_up}"
         console.talk(f"Serving {index} at {link} (Ctrl-C stops it)")
         if show:
@@ -82,7 +86,10 @@ def serve_command(  # noqa: PLR0913, PLR0917
 
     from polyvoc.web.server import serve  # what follows loads FastAPI and the index
 
-    serve(settings, ready)
+    with opening:
+        if held is not None:
+            opening.enter_context(console.progress())(console.OPENING, 0, 1)
+        serve(settings, ready)
 
 
 def _token(file: Path | None) -> str | None:
