@@ -31,11 +31,12 @@ quiet = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.filt
 class Nodes:
     """A cluster whose nodes are processes of this machine; they can be added and removed."""
 
-    def __init__(self, count: int, cores: int = 1) -> None:
+    def __init__(self, count: int, head: int = 1) -> None:
         from ray.cluster_utils import Cluster
 
-        settings = {"num_cpus": cores, "object_store_memory": STORE}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**settings, "include_dashboard": False})
+        settings = {"num_cpus": 1, "object_store_memory": STORE}
+        first = {**settings, "num_cpus": head, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=first)
         self.others = [self._cluster.add_node(**settings) for _ in range(count - 1)]
         self._settings = settings
         self.address: str = self._cluster.address
@@ -59,8 +60,9 @@ class Nodes:
 
 
 @contextmanager
-def cluster(nodes: int, cores: int = 1) -> Iterator[Nodes]:
-    made = Nodes(nodes, cores)
+def cluster(nodes: int, head: int = 1) -> Iterator[Nodes]:
+    """Give nodes of one core each; the first has `head` cores."""
+    made = Nodes(nodes, head)
     try:
         yield made
     finally:

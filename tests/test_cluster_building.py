@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from clusters import Nodes, cluster, eventually, quiet
 from commands import answer, refuse
 from onnxfiles import chain
 from polyvoc.checking import check
@@ -32,48 +32,29 @@ from samples import photograph, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
-cluster_utils = pytest.importorskip("ray.cluster_utils", reason="clusters need Ray: pip install 'polyvoc[cluster]'")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Ray leaves the sockets and logs of its processes open
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
+pytestmark = quiet
 CHAOS = Path(__file__).parent / "chaos"
 SMALL = FeatureOptions(long_side=160, max_features=30)
 WORDS = vocabularies(2, size=20, dimension=128)
-DEADLINE = 60  # seconds to wait for another process
-NODE = {"num_cpus": 1, "object_store_memory": 80 << 20}
 
 
 # --- machines -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def nodes() -> Iterator[Nodes]:
     """Two machines of one core, and one that only directs them; photographs may misbehave in their processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(CHAOS), os.environ.get("PYTHONPATH", "")]))
-        head = {**NODE, "num_cpus": 0, "include_dashboard": False}
-        made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-        for _ in range(2):
-            made.add_node(**NODE)
-        yield made  # machines that are added later misbehave, too
-        machines.disconnect()
-        made.shutdown()
+        with cluster(3, head=0) as made:
+            yield made  # machines that are added later misbehave, too
 
 
 @pytest.fixture
-def workers(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
+def workers(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
     """Workers with small batches."""
     monkeypatch.setattr(building, "SMALLEST", 2)
-    return RayWorkers(cluster.address)
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not happens():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+    return RayWorkers(nodes.address)
 
 
 class Gate:
@@ -84,7 +65,7 @@ class Gate:
 
     def reader(self) -> tuple[int, int]:
         """Wait for somebody who reads it: gives its process, and that of its machine."""
-        wait_for(self._told.exists)
+        eventually(self._told.exists)
         process, machine = self._told.read_text(encoding="utf-8").split()
         return int(process), int(machine)
 
@@ -261,15 +242,15 @@ def test_a_killed_worker_loses_nothing(workers: RayWorkers, folder: Path, tmp_pa
     assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
 
 
-def test_a_machine_is_lost_and_another_comes(workers: RayWorkers, cluster: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_machine_is_lost_and_another_comes(workers: RayWorkers, nodes: Nodes, folder: Path, tmp_path: Path) -> None:
     gate = Gate(folder / "1")
     with ThreadPoolExecutor(1) as beside:
         report = beside.submit(update, tmp_path / "many", folder, workers)
         _, machine = gate.reader()
-        (lost,) = [node for node in cluster.worker_nodes if node.all_processes["raylet"][0].process.pid == machine]
-        cluster.remove_node(lost, allow_graceful=False)
+        (lost,) = [node for node in nodes.others if node.all_processes["raylet"][0].process.pid == machine]
+        nodes.remove(lost)
         gate.open()
-        cluster.add_node(**NODE)
+        nodes.add()
     assert report.result() == update(tmp_path / "one", folder)
     assert_same(tmp_path / "many", tmp_path / "one", queries_of(folder))
 
@@ -384,7 +365,7 @@ def test_a_killed_driver_keeps_its_commits(alone: bool, workers: RayWorkers, fol
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     with subprocess.Popen(command, env=environment) as driver:
         gate.reader()
-        wait_for(lambda: len(paths_in(path)) >= 10)
+        eventually(lambda: len(paths_in(path)) >= 10)
         driver.kill()
     kept = paths_in(path)
     assert list(check(path)) == [] and str(gate.path) not in kept

@@ -17,7 +17,7 @@ import pytest
 
 import polyvoc
 from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
-from polyvoc import explaining, inventory, neighbourhood, operations, presets, searching
+from polyvoc import errors, explaining, inventory, neighbourhood, operations, presets, searching
 from polyvoc.cluster.fleet import Fleet
 from polyvoc.cluster.holder import spans
 from polyvoc.collection import photographs as photographs_below
@@ -358,8 +358,11 @@ def test_replicas_take_turns_and_forget_what_is_released(nodes: Nodes, index: Pa
     for _ in range(3):
         polyvoc.Index._read(far.home.again(), fleet).close()
     eventually(lambda: held() == [[generation.number]] * 4)
+    asked = far.asked(features(1), far.default_options)
     far.close()
     eventually(lambda: not fleet.shards)
+    with pytest.raises(errors.IndexError, match="the index was closed; open it again"):
+        far.find(asked, SearchOptions())
 
 
 def test_whoever_wants_the_whole_waits_for_it_or_fails(nodes: Nodes, index: Path) -> None:

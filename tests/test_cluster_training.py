@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import clusters
 import commands
 from polyvoc.assigner import Cells
-from polyvoc.cluster import machines
 from polyvoc.cluster.terms import Terms, versions
 from polyvoc.cluster.training import RayWorkers
 from polyvoc.errors import ClusterError
@@ -23,22 +23,16 @@ from polyvoc.records import FeatureOptions, Floats, TrainOptions
 from polyvoc.training import Crowd, Sample, sample_descriptors, train
 from polyvoc.vocabulary import Vocabulary
 
+pytestmark = clusters.quiet
 FEATURES = FeatureOptions(max_features=60)
 CELLS = TrainOptions(size=2500, bits=8, rounds=3, max_descriptors=5000)  # so many words that cells are needed
-NODE = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
 
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A cluster of two machines."""
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster as Machines
-
-    both = Machines(initialize_head=True, head_node_args=NODE)
-    both.add_node(num_cpus=1, object_store_memory=100 << 20)
-    yield machines.connect(both.address)
-    machines.disconnect()
-    both.shutdown()
+    with clusters.cluster(2):
+        yield clusters.ray
 
 
 @pytest.fixture(scope="module")

@@ -13,24 +13,13 @@ from polyvoc import scoring
 from polyvoc.geometry import Sketch, Verifications, inlier_pairs, verify_images
 from polyvoc.records import SearchOptions
 from polyvoc.scoring import Query, Weights
-from polyvoc.shards import Census, Held, Scores, Standing, norm_key
-from polyvoc.weighting import Statistics
+from polyvoc.shards import Held, Scores, Standing, norm_key
 
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # segment, position
 
 
 # --- what it holds ------------------------------------------------------------------------------------------------------------
-
-
-def census(held: Held) -> Census:
-    """Count what a segment holds."""
-    return Census.of(held.segment)
-
-
-def statistics(held: Held) -> Statistics:
-    """Give what a segment adds to the statistics of all."""
-    return Statistics.of_segments([held.segment], held.segment.sizes)
 
 
 def standing(held: Held) -> Standing:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from polyvoc import errors
 from polyvoc.cluster import machines, placement
 from polyvoc.cluster.holder import Charge, ForgottenError, Holder, Inventory
 from polyvoc.cluster.packing import pack, unpack
@@ -187,6 +188,8 @@ class Fleet:
 
     def ready(self, generation: Generation, shard: int) -> list[Replica]:
         """Give the replicas of a shard that can be asked, another one first each time; wake the others."""
+        if generation.number not in self._open:
+            raise errors.IndexError("the index was closed; open it again")
         replicas = self.shards[shard]
         turn = next(self._turns[shard]) % len(replicas)
         ordered = replicas[turn:] + replicas[:turn]
@@ -231,7 +234,7 @@ class _FanOut:
             self._ask(shard)
         patience = self.fleet.options.patience
         while (spent := time.monotonic() - self.begun) < patience and (self.whole or self.under_way):
-            for answer in self._wait(patience - spent, spent > HEDGE * patience):
+            for answer in self._wait(min(patience - spent, HEDGE * patience)):
                 self._take(answer)
             if len(self.answers) == len(self.calls):
                 break
@@ -240,15 +243,14 @@ class _FanOut:
             self.fleet.down(self.generation, shard, replica)
         return self.answers
 
-    def _wait(self, left: float, late: bool) -> list[Any]:
+    def _wait(self, longest: float) -> list[Any]:
         """Wait for an answer, but not so long that nobody looks for replicas."""
-        asked = {shard for shard, _ in self.under_way.values()}
-        lacking = self.calls.keys() - self.answers.keys() - asked
-        longest = LOOK if lacking and self.whole else left if late else min(left, HEDGE * self.fleet.options.patience)
         if not self.under_way:
-            time.sleep(min(left, LOOK))
+            time.sleep(min(longest, LOOK))
             return []
-        done: list[Any] = self.fleet.ray.wait(list(self.under_way), num_returns=1, timeout=min(left, longest))[0]
+        asked = {shard for shard, _ in self.under_way.values()}
+        looking = self.whole and self.calls.keys() - self.answers.keys() - asked
+        done: list[Any] = self.fleet.ray.wait(list(self.under_way), timeout=min(longest, LOOK) if looking else longest)[0]
         return done
 
     def _ask_others(self, late: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import operations, presets, searching, storage
+from polyvoc import presets, searching, storage
 from polyvoc.cluster.packing import pack, unpack
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, PolyvocError
@@ -38,7 +38,7 @@ class ForgottenError(PolyvocError):
     """A holder does not know a generation of the index: it was restarted."""
 
 
-class Part(NamedTuple):
+class Holding(NamedTuple):
     """A segment that a holder is in charge of."""
 
     number: int  # among those of the index as it is open, as in places
@@ -53,7 +53,7 @@ class Charge:
 
     path: Path
     sizes: tuple[int, ...]
-    parts: tuple[Part, ...]
+    holdings: tuple[Holding, ...]
     norms: Path | None  # file with those of all images, by the default options
     n_images: int  # of all segments
 
@@ -143,7 +143,7 @@ class Holder:
 def _hold(charge: Charge, statistics: Statistics | None) -> list[Held]:
     norms, key = _read_norms(charge, statistics), norm_key(SearchOptions(), len(charge.sizes))
     found = []
-    for part in charge.parts:
+    for part in charge.holdings:
         segment = Home(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
         held = Held(part.number, segment, statistics)
         if norms is not None:
@@ -179,7 +179,7 @@ def warm(sizes: tuple[int, ...], planes: int) -> None:
 
 def _take(held: Sequence[Held], sizes: tuple[int, ...]) -> Inventory:
     segments = [one.segment for one in held]
-    return Inventory([operations.census(one) for one in held], [spans(part) for part in segments],
+    return Inventory([Census.of(part) for part in segments], [spans(part) for part in segments],
                      Statistics.of_segments(segments, sizes))  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from polyvoc.cluster import holder, placement
 from polyvoc.cluster.fleet import Fleet, Generation
-from polyvoc.cluster.holder import Charge, Inventory, Part, Task
+from polyvoc.cluster.holder import Charge, Holding, Inventory, Task
 from polyvoc.cluster.packing import pack
 from polyvoc.engine import Engine
 from polyvoc.errors import ClusterError
@@ -133,6 +133,6 @@ class RayShards:
 def _charge(home: Home, layout: Layout, numbers: Sequence[int]) -> Charge:
     firsts = np.cumsum([0, *(part.n_images for part in layout.parts)]).tolist()
     chosen = [(number, layout.parts[number]) for number in numbers]
-    parts = tuple(Part(number, part.segment, tuple(part.deleted), firsts[number]) for number, part in chosen)
+    holdings = tuple(Holding(number, part.segment, tuple(part.deleted), firsts[number]) for number, part in chosen)
     norms = None if layout.norms is None else layout.norms.absolute()
-    return Charge(home.path.absolute(), layout.sizes, parts, norms, firsts[-1])
+    return Charge(home.path.absolute(), layout.sizes, holdings, norms, firsts[-1])
