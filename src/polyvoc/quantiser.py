@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from polyvoc import signatures
 from polyvoc.assigner import Assigner
-from polyvoc.records import Floats, Signatures, Words
+from polyvoc.records import Descriptors, Signatures, Words
 from polyvoc.vocabulary import Vocabulary
 
 
@@ -28,7 +28,7 @@ class Quantiser:
         """Tell whether the vocabularies give signatures."""
         return self._rotation is not None
 
-    def quantise(self, descriptors: Floats, assignments: int = 1) -> tuple[Words, Signatures | None]:
+    def quantise(self, descriptors: Descriptors, assignments: int = 1) -> tuple[Words, Signatures | None]:
         """Give words and signatures of descriptors [n, dimension]: [n, K], or [n, K, assignments] if more than one."""
         words = self._assigner.assign(descriptors, assignments)
         if self._rotation is None:

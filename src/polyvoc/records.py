@@ -13,6 +13,7 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 
 Floats = npt.NDArray[np.float32]
+Descriptors = Floats | npt.NDArray[np.bool_]  # [n, dimension]  rootSIFT: unit L2 norm; bool: those of a binary feature
 Words = npt.NDArray[np.int32]
 Region = tuple[float, float, float, float]  # x0, y0, x1, y1 in pixels of the upright photograph at its full size
 Signatures = npt.NDArray[np.uint64]  # shaped as the words they belong to; more than 64 bits: one more axis, of two
@@ -25,8 +26,28 @@ BurstinessOn = Literal["auto", "difference", "all"]
 Sets = Literal["feature", "image"]
 Expansion = Literal["none", "average", "hamming"]
 
+SIFT = "sift"  # the kind of feature that the shipped vocabularies were trained on
+
 # Told what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What descriptors are: those of one kind can be compared, others must not be mixed."""
+
+    name: str = SIFT  # what made them: "sift", "orb", "superpoint", ...
+    dimension: int = 128  # numbers, or bits, of a descriptor
+    binary: bool = False  # bits, compared by their Hamming distance
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _require(bool(self.name) and self.name == self.name.strip(), "kind", self.name, "a name, such as superpoint")
+        _require(self.dimension >= 1, "dimension", self.dimension, "at least 1")
+
+    def __str__(self) -> str:
+        """Say it to people."""
+        return f"{self.name} ({self.dimension} {'bits' if self.binary else 'numbers'})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +60,17 @@ class Features:
     xy: Floats  # [n, 2]
     scale: Floats  # [n]  diameter of the region
     angle: Floats  # [n]  degrees, clockwise from the x axis
-    descriptors: Floats  # [n, dimension]  rootSIFT: unit L2 norm
+    descriptors: Descriptors
     width: int  # of the upright photograph at its full size
     height: int
+    name: str = SIFT  # what made the descriptors
 
     def __post_init__(self) -> None:
         """Take arrays of any number type as float32; refuse arrays that do not belong together."""
         for name in ("xy", "scale", "angle", "descriptors"):
-            object.__setattr__(self, name, np.asarray(getattr(self, name), np.float32))
+            given = np.asarray(getattr(self, name))
+            bits = name == "descriptors" and given.dtype == np.bool_
+            object.__setattr__(self, name, given if bits else given.astype(np.float32, copy=False))
         for name in ("width", "height"):
             object.__setattr__(self, name, int(getattr(self, name)))
         n = len(self.xy)
@@ -54,6 +78,11 @@ class Features:
             raise OptionError(f"features: xy {self.xy.shape}, scale {self.scale.shape}, angle {self.angle.shape} do not fit")
         if self.descriptors.ndim != 2 or len(self.descriptors) != n:
             raise OptionError(f"features: {n} positions but descriptors of shape {self.descriptors.shape}")
+
+    @property
+    def kind(self) -> Kind:
+        """Give what the descriptors are."""
+        return Kind(self.name, self.descriptors.shape[1], self.descriptors.dtype == np.bool_)
 
     def __len__(self) -> int:
         """Count the features."""
@@ -63,7 +92,7 @@ class Features:
         """Give the features strictly inside a region; places keep their meaning, and the photograph its size."""
         held = inside(self.xy, region, (self.width, self.height))
         arrays = {name: getattr(self, name)[held] for name in ("xy", "scale", "angle", "descriptors")}
-        return Features(**arrays, width=self.width, height=self.height)
+        return Features(**arrays, width=self.width, height=self.height, name=self.name)
 
 
 def inside(xy: npt.NDArray[np.floating], region: Region, size: tuple[int, int]) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.kernels.vocabulary import sign_words
-from polyvoc.records import Floats, Signatures
+from polyvoc.records import Descriptors, Floats, Signatures
 from polyvoc.vocabulary import MAX_BITS, Vocabulary
 
 _ROTATION_SEED = 2008  # one for all vocabularies, so that the projection of a descriptor serves every one of them
@@ -42,7 +42,7 @@ def shared_rotation(vocabularies: Sequence[Vocabulary]) -> Floats:
     return first
 
 
-def project(descriptors: Floats, rotation: Floats) -> Floats:
+def project(descriptors: Descriptors, rotation: Floats) -> Floats:
     """Give the coordinates [n, bits] of `descriptors` [n, dimension] along the axes of the rotation."""
     table = np.asarray(descriptors, dtype=np.float32)
     if table.ndim != 2 or table.shape[1] != rotation.shape[1]:

@@ -161,7 +161,7 @@ def draw(
         if isinstance(result, ImageError):
             yield Problem(str(path), str(result))
         else:
-            yield Draw(result.descriptors, np.random.default_rng([seed, number]).random(len(result)))
+            yield Draw(np.asarray(result.descriptors, np.float32), np.random.default_rng([seed, number]).random(len(result)))
 
 
 def train(
