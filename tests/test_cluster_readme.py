@@ -15,6 +15,7 @@ import pytest
 
 from clusters import Nodes, cluster, quiet
 from commands import run
+from pages import DOCS, world_of
 from servers import running
 
 pytestmark = quiet
@@ -56,3 +57,12 @@ def test_the_commands_do_what_they_say(
         assert answer["complete"] and answer["hits"][0]["image"] == 2
         code, log = server.end(signal.SIGINT)
     assert code == 0, log
+
+
+def test_the_page_on_clusters(nodes: Nodes, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("POLYVOC_INDEX", raising=False)
+    names = {"FOLDER": "Pictures", "ADDRESS": nodes.address, "INDEX": "photos.polyvoc", "32": "2", "WORDS": "words --size 100"}
+    world_of(photographs, tmp_path, names=names).follow(DOCS / "cluster.md")
+    assert (tmp_path / "words").is_dir()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import http.server
 import io
 import json
 import os
 import shutil
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from buckets import folder_on_the_web, s3  # noqa: F401
 from commands import answer, refuse, run
 from polyvoc import answers, checking, collection, features, images, inventory, stores
 from polyvoc.embedding import Embedder
@@ -91,21 +89,6 @@ class Store:
                 for name in self.held:
                     archive.write(self.folder / "packed" / name, name)
         partial.rename(self.folder / f"photos.{self.kind}")
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[None]:
-    """Run a server that speaks S3."""
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    address = "http://{}:{}".format(*server.get_host_and_port())
-    with pytest.MonkeyPatch.context() as patch:
-        told = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-        for name, value in {**told, "AWS_ENDPOINT_URL": address}.items():
-            patch.setenv(name, value)
-        yield
-    server.stop()
 
 
 def wiped(kind: str) -> None:
@@ -621,16 +604,7 @@ def test_a_name_that_no_address_can_hold(tmp_path: Path) -> None:
 def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     folder = folder_of(photographs, tmp_path)
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    root = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with folder_on_the_web(folder) as root:
         found = list(collection.photographs([root]))
         assert [url for url, _ in found] == [f"{root}/{name.replace(' ', '%20')}" for name in ORDER]
         assert [collection.state_of(url) for url, _ in found] == [state for _, state in found]
@@ -639,10 +613,6 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=r"none.jpg: no such file") as gone:
             stores.read(f"{root}/none.jpg")
         assert not isinstance(gone.value, UnreachableError)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     with pytest.raises(UnreachableError, match="cannot be reached"):  # not gone: nothing may be dropped
         stores.read(found[0][0])
     with pytest.raises(UnreachableError):

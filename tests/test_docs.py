@@ -1,0 +1,115 @@
+"""The documentation builds without a warning, and whatever it tells its readers to type works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import onnxfiles
+from buckets import folder_on_the_web, s3  # noqa: F401
+from pages import DOCS, ROOT, World, pages, world_of
+from views import write_views
+
+pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'polyvoc[docs]'")
+IN_CLUSTERS = {"cluster.md"}  # test_cluster_readme.py follows it
+
+
+@pytest.fixture
+def world(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A home of a reader's own."""
+    for name in ("POLYVOC_INDEX", "POLYVOC_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("POLYVOC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    yield world_of(photographs, tmp_path)
+
+
+def test_it_builds_without_warnings(tmp_path: Path) -> None:
+    options = ["-W", "--keep-going", "-q", "-E", "-d", tmp_path / "doctrees"]
+    command = [sys.executable, "-m", "sphinx", *options, DOCS, tmp_path / "site"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stdout + told.stderr) == (0, "")
+    pages_of_site = {str(page.relative_to(tmp_path / "site")) for page in (tmp_path / "site").rglob("*.html")}
+    assert {"index.html", "reference/commands.html", "reference/library.html", "tutorials/search.html"} <= pages_of_site
+    commands = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert "--sigma" in commands and "Hamming" in commands
+    records = (tmp_path / "site" / "reference" / "records.html").read_text(encoding="utf-8")
+    assert "largest Hamming distance that still votes" in records
+    assert "<!-- made" not in commands + records
+
+
+def test_every_page_with_commands_is_run() -> None:
+    tested = {"search.md", "python.md", "vocabulary.md", "evaluate.md", "index.md", "serving.md", "stores.md", "embedding.md",
+              "scale.md", "contributing.md", "README.md"}  # fmt: skip
+    assert {page.name for page in pages()} <= tested | IN_CLUSTERS
+
+
+@pytest.mark.parametrize("page", ["index.md", "tutorials/search.md", "tutorials/python.md", "serving.md", "scale.md"])
+def test_what_a_page_says_works(page: str, world: World) -> None:
+    if page == "serving.md":
+        world.type(["polyvoc", "index", "Pictures"])
+    world.follow(DOCS / page)
+
+
+def test_the_readme(world: World) -> None:
+    write_views(world.folder / "FOLDER")
+    for name in "ab":
+        shutil.copy(world.folder / "query.jpg", f"{name}.jpg")
+    world.names = {"query=17": "query=7", "holidays": "groups"}
+    # CI runs the scripts, test_cluster_readme.py what needs machines, test_cli_*.py what needs more photographs.
+    far = ("polyvoc index ~/Pictures --ray", "polyvoc search query.jpg --ray", "polyvoc serve --ray")
+    world.elsewhere = ("scripts/", "ray ", *far, "polyvoc reproduce", "polyvoc calibrate")
+    world.follow(ROOT / "README.md", programs=1)
+
+
+def test_the_tutorial_on_vocabularies(world: World) -> None:
+    world.follow(DOCS / "tutorials" / "vocabulary.md")
+
+
+def test_the_tutorial_on_evaluation(world: World) -> None:
+    write_views(world.folder / "groups")
+    shutil.copytree(world.folder / "groups", world.folder / "others")
+    world.follow(DOCS / "tutorials" / "evaluate.md")
+
+
+def test_the_page_on_embeddings(world: World) -> None:
+    (world.folder / "efficientnet_lite2.onnx").write_bytes(onnxfiles.chain("GlobalAveragePool", output=(1, 3, 1, 1)))
+    (world.folder / "pictures").symlink_to("Pictures")
+    world.follow(DOCS / "embedding.md")
+
+
+def test_the_page_on_stores(world: World, s3: None) -> None:  # noqa: F811
+    import fsspec
+
+    (world.folder / "packed").mkdir()
+    shutil.copytree(world.folder / "Pictures", world.folder / "packed" / "holidays")
+    archive = shutil.make_archive(str(world.folder / "2019"), "zip", world.folder / "packed")
+    bucket = fsspec.filesystem("s3")
+    for name in ("bucket", "a-public-bucket"):
+        bucket.mkdir(name, acl="public-read")
+        bucket.put(str(world.folder / "Pictures"), f"{name}/photos", recursive=True)
+    bucket.put(archive, "bucket/2019.zip")
+    bucket.put(str(world.folder / "query.jpg"), "bucket/query.jpg")
+    bucket.put(str(world.folder / "query.jpg"), "bucket/photos/2019/a.jpg")
+    with folder_on_the_web(world.folder / "Pictures") as address:
+        world.names = {
+            "/archives": str(world.folder),
+            "http://minio:9000": os.environ["AWS_ENDPOINT_URL"],
+            "https://host/photos": address,
+        }
+        world.follow(DOCS / "stores.md")
+
+
+def test_the_site_has_every_page() -> None:
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    listed = {line for line in text.splitlines() if (DOCS / f"{line}.md").is_file()}
+    there = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")} - {"index"}
+    assert listed == there
+    assert (ROOT / "scripts" / "docs").stat().st_mode & 0o111
