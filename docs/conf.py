@@ -6,14 +6,14 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from fastapi import FastAPI
 from sphinx.application import Sphinx
 
 import polyvoc
-from polyvoc import cli, errors
+from polyvoc import cli, errors, records
 from polyvoc.web import routes
 
 project, author = "polyvoc", "the polyvoc authors"
@@ -25,11 +25,13 @@ html_theme, html_title = "furo", "polyvoc"
 html_show_sourcelink = False
 myst_heading_anchors = 3
 default_role = "code"  # docstrings write names in single backticks
+autodoc_class_signature = "separated"  # objects are made by `open`, `load`, `create`
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 
-FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.M)
+# Comments before a field, its name, type, default, and the comment behind it.
+FIELD = re.compile(r"^((?:    # .+\n)*)    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.M)
 
 
 def setup(app: Sphinx) -> None:
@@ -76,12 +78,18 @@ def tree() -> Iterator[str]:
 def record(name: str) -> Iterator[str]:
     """Give the fields of a record, line by line, with what the code says of each."""
     kind = getattr(polyvoc, name)
-    told = {found[1]: found for found in FIELD.finditer(inspect.getsource(kind))}
+    told = {found[2]: found for found in FIELD.finditer(inspect.getsource(kind))}
     yield f"## {name}\n\n{inspect.getdoc(kind)}\n"
-    rows = [told[field.name] for field in dataclasses.fields(kind)]
-    yield from _table(
-        ("field", "type", "default", ""), [(f[1], f"`{f[2]}`", f"`{f[3]}`" if f[3] else "", f[4] or "") for f in rows]
-    )
+    rows = [_field(told[field.name]) for field in dataclasses.fields(kind)]
+    yield from _table(("field", "type", "default", ""), rows)
+
+
+def _field(found: re.Match[str]) -> tuple[str, str, str, str]:
+    before, name, kind, default, behind = found.groups(default="")
+    choices = get_args(getattr(records, kind, None))
+    named = " | ".join(f'"{choice}"' for choice in choices) if choices and isinstance(choices[0], str) else kind
+    told = " ".join([*re.findall(r"# (.+)", before), behind])
+    return name, f"`{named}`", f"`{default}`" if default else "", told
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
