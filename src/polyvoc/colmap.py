@@ -1,8 +1,8 @@
 """Features out of a COLMAP database, and matches of pairs into it. The only door to pycolmap but for its detector.
 
-Reading needs SQLite alone. What COLMAP means by its numbers, compared with OpenCV on the same photographs: the centre of the first
-pixel is (0.5, 0.5), not (0, 0); the scale of a SIFT keypoint is half of OpenCV's diameter; angles and the order of the 128 bins
-are the same.
+Reading needs SQLite alone. What COLMAP means by its numbers, compared with OpenCV on the same photographs: the centre of the
+first pixel is (0.5, 0.5), not (0, 0); the scale of a SIFT keypoint is half of OpenCV's diameter; angles and the order of the
+128 bins are the same.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ class ColmapFeatures:
         if self._plain and stored.shape[1] == 128:
             return root_sift(stored)
         values = stored.astype(np.float32)
-        return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1)
+        norms = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1)
+        return (values / norms).astype(np.float32)
 
     def _descriptors(self, image: int) -> tuple[Bytes, int]:
         """Give the descriptors of an image as they are stored, and the number of what made them."""
@@ -202,7 +203,9 @@ def match(database: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) ->
     features.close()
     for name in (name for pair in wanted for name in pair):
         if name not in known:
-            raise ExchangeError(f"{describe(Path(database))} has no image {describe(name)}; give names as the database has them")
+            raise ExchangeError(
+                f"{describe(Path(database))} has no image {describe(name)}; give names as the database has them"
+            )
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder, "pairs.txt")
         pairlist.write(listed, wanted)

@@ -70,19 +70,18 @@ def kind_of(file: FeatureFile) -> Kind:
     raise ExchangeError(f"{describe(file.path)} holds no image that could be used" + (f": {wrong}" if wrong else ""))
 
 
-def check_kind(file: FeatureFile, index: Path, vocabularies: Sequence[Vocabulary] | None) -> None:
+def check_kind(file: FeatureFile, home: Home, vocabularies: Sequence[Vocabulary] | None) -> None:
     """Refuse features that have no words in the vocabularies of an index, or in those that a new one is to be made with."""
-    found, wanted = kind_of(file), _kind_wanted(index, vocabularies)
+    found, wanted = kind_of(file), _kind_wanted(home, vocabularies)
     if found != wanted:
-        raise OptionError(f"{describe(file.path)} holds {found}, but the vocabularies are for {wanted}; train some on it: polyvoc "
+        raise OptionError(f"{describe(file.path)} holds {found}, but the vocabularies are for {wanted}; train others: polyvoc "
                           f"train --features {file.path} --out WORDS, and index with --vocabulary WORDS")  # fmt: skip
 
 
-def _kind_wanted(index: Path, vocabularies: Sequence[Vocabulary] | None) -> Kind:
+def _kind_wanted(home: Home, vocabularies: Sequence[Vocabulary] | None) -> Kind:
     if vocabularies:
-        return Kind(dimension=vocabularies[0].dimension)
-    home = Home(index)
-    return Kind(dimension=home.dimension) if home.identity is not None else Kind()
+        return vocabularies[0].kind
+    return Kind() if home.identity is None else home.kind  # a new index takes the vocabularies that come with polyvoc
 
 
 def update(writer: IndexWriter, file: FeatureFile, images: str | None = None, keep_missing: bool = False,
@@ -130,7 +129,7 @@ def sample(file: FeatureFile, options: TrainOptions, progress: Callable[[int, in
         file.names(), limit=options.max_descriptors, seed=options.seed, progress=progress, workers=_Reader(file, kind)
     )
     used = drawn.provenance["photographs"]
-    return replace(drawn, provenance={"photographs": used, "kind": kind.name})
+    return replace(drawn, provenance={"photographs": used}, name=kind.name)
 
 
 def digest(features: Features) -> str:
@@ -166,7 +165,9 @@ class _Reader(training.Threads):
             if isinstance(found, ExchangeError):
                 yield Problem(name, str(found))
             elif found.kind != self._kind:
-                yield Problem(name, f"{describe(self._file.path)}: {describe(name)}: {found.kind}, not {self._kind} as before it")
+                yield Problem(
+                    name, f"{describe(self._file.path)}: {describe(name)}: {found.kind}, not {self._kind} as before it"
+                )
             else:
                 yield training.Draw(found.descriptors, np.random.default_rng([seed, number]).random(len(found)))
 
@@ -184,5 +185,6 @@ def _check_folder(file: FeatureFile, images: str) -> None:
     root = collection.location(images)
     names = file.names()
     if not stores.is_url(root) and not any(os.path.isfile(os.path.join(root, name)) for name in names):
-        raise OptionError(f"{images} holds none of the {len(names)} photographs of {describe(file.path)}, such as "
-                          f"{describe(names[0]) if names else 'any'}; give the folder that its names are relative to")  # fmt: skip
+        example = describe(names[0]) if names else "any"
+        raise OptionError(f"{images} holds no photograph that {describe(file.path)} names, such as {example}; give the folder "
+                          "that its names are relative to")  # fmt: skip

@@ -1,8 +1,8 @@
 """Features out of and into hloc's HDF5 files. The only door to h5py.
 
-One group per image, named as the image is (a / makes a group within a group): `keypoints` [n, 2], `descriptors` [dimension, n],
-`scores` [n], `image_size` (width, height), and of some detectors `scales` and `oris`. The centre of the first pixel is (0, 0), as
-here.
+One group per image, named as the image is (a / makes a group within a group): `keypoints` [n, 2], `descriptors`
+[dimension, n], `scores` [n], `image_size` (width, height), and of some detectors `scales` and `oris`. The centre of the first
+pixel is (0, 0), as it is here.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class HlocFeatures:
                 raise ExchangeError(f"{what} {values.shape} do not fit {n} keypoints; extract its features again")
         order = np.arange(n) if scores is None else np.argsort(-scores.astype(np.float64), kind="stable")
         # hloc's scale is the sigma of its SIFT, ours a diameter. Most other detectors give neither scale nor angle.
-        diameter = np.ones(n) if scales is None else 2 * scales.astype(np.float32)
-        angle = np.zeros(n) if angles is None else np.mod(angles.astype(np.float32), 360)
+        diameter = np.ones(n, np.float32) if scales is None else 2 * scales.astype(np.float32)
+        angle = np.zeros(n, np.float32) if angles is None else np.mod(angles.astype(np.float32), np.float32(360))
         width, height = _frame(keypoints) if size is None else _size(size)
         return Features(
             keypoints[order], diameter[order], angle[order], self._numbers(descriptors)[order], width, height, self._kind
@@ -108,7 +108,7 @@ class HlocFeatures:
     def _numbers(self, stored: Array) -> Array:
         """Give descriptors [dimension, n] as [n, dimension], bits as bool."""
         table = np.ascontiguousarray(stored.T)
-        if not self._binary:
+        if not self._binary or table.dtype == np.bool_:
             return table
         if table.dtype != np.uint8:
             raise ExchangeError(f"its descriptors are {table.dtype}, not bytes of bits; leave --binary out")
@@ -135,7 +135,9 @@ class HlocFeatures:
             yield
         except COMPLAINTS as error:
             reason = " ".join(str(error).split())
-            raise ExchangeError(f"{describe(self.path)} cannot be read as HDF5 ({reason}); restore it, or make it again") from None
+            raise ExchangeError(
+                f"{describe(self.path)} cannot be read as HDF5 ({reason}); restore it, or make it again"
+            ) from None
 
 
 def write(path: str | os.PathLike[str], images: Iterable[tuple[str, Features]]) -> int:

@@ -192,13 +192,13 @@ class Index:
     def features(self, photograph: Photograph, clock: Clock = lambda stage: nullcontext()) -> Features:
         """Extract features as the photographs of this index were; features made elsewhere are checked."""
         if isinstance(photograph, Features):
-            features.check_features(photograph, self.home.dimension)
+            features.check_features(photograph, self.home.kind, str(self.home.path))
             return photograph
-        source = self._source(photograph)
+        source, options = self._source(photograph), self.home.extraction
         with clock("decode"):
-            grey = images.read_grey(source, self.home.feature_options.long_side)
+            grey = images.read_grey(source, options.long_side)
         with clock("sift"):
-            return features.extract_pixels(grey, self.home.feature_options, images.describe(source))
+            return features.extract_pixels(grey, options, images.describe(source))
 
     def embed(self, photograph: Photograph) -> Floats:
         """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none.
