@@ -130,7 +130,8 @@ class ColmapFeatures:
             return root_sift(stored)
         values = stored.astype(np.float32)
         norms = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1)
-        return (values / norms).astype(np.float32)
+        unit: Floats = (values / norms).astype(np.float32)
+        return unit
 
     def _descriptors(self, image: int) -> tuple[Bytes, int]:
         """Give the descriptors of an image as they are stored, and the number of what made them."""
