@@ -17,7 +17,9 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__, console, flags, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped, on_disk
+from polyvoc.flags import (
+    DEFAULT_INDEX, Binary, FeaturesFile, Folders, Images, IndexPath, Json, KindName, OptionalFolders, Own, Ray, Shipped, on_disk,
+)  # fmt: skip
 from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions, TrainOptions
 from polyvoc.web import command
 
@@ -126,11 +128,14 @@ def demo_command(
 # -- index and remove
 
 
-@app.command("index", epilog="Example: polyvoc index ~/Pictures")
+@app.command(
+    "index",
+    epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures",
+)
 @flags.from_record(FeatureOptions, flags.FEATURE_TEXTS)
 def index_command(  # noqa: PLR0913, PLR0917
-    folders: Folders,
     chosen: dict[str, Any],
+    folders: OptionalFolders = None,
     index: IndexPath = DEFAULT_INDEX,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
@@ -141,24 +146,36 @@ def index_command(  # noqa: PLR0913, PLR0917
     embedding: Annotated[
         Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
     ] = None,
+    features: FeaturesFile = None,
+    kind: KindName = None,
+    binary: Binary = False,
+    images: Images = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
     ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
-    from polyvoc import collection
+    from polyvoc import collection, exchange
     from polyvoc.cluster.building import RayWorkers
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
-    # Before a new index is made: are the folders there, and the machines?
-    collection.check(folders)
+    extracting, reading = {**chosen, "embedding": embedding, "ray": ray}, {"kind": kind, "binary": binary, "images": images}
+    flags.only_one_source(folders, features, reading if features is None else extracting)
+    # Before a new index is made: are the folders there, or the file, and the machines?
+    collection.check(folders or [])
+    file = None if features is None else exchange.open_features(features, kind, binary)
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
+    if file is not None:
+        exchange.check_kind(file, index, words)
     options = FeatureOptions(**chosen) if chosen else None
     workers = RayWorkers(ray) if ray else None  # connects
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
-        report = writer.update(folders, keep_missing, progress, workers)
+        if file is None:
+            report = writer.update(folders or [], keep_missing, progress, workers)
+        else:
+            report = exchange.update(writer, file, images, keep_missing, progress)
     seconds = time.perf_counter() - started
     if json:
         console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
@@ -166,7 +183,7 @@ def index_command(  # noqa: PLR0913, PLR0917
         reports.show_report(report, seconds)
     if report.added + report.replaced + report.unchanged == 0:
         found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
-        raise OptionError(f"nothing to index in {', '.join(folders)}: {found}")
+        raise OptionError(f"nothing to index in {', '.join(folders or [str(features)])}: {found}")
 
 
 @app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")

@@ -41,6 +41,46 @@ IndexPath = Annotated[
 Folders = Annotated[
     list[str], typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses: s3://bucket/folder")
 ]
+OptionalFolders = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses: s3://bucket/folder"),
+]
+FeaturesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--features",
+        metavar="FILE",
+        help="Take features that others made instead: a COLMAP database, or an HDF5 file of hloc.",
+        rich_help_panel="Features of others",
+        callback=on_disk,
+    ),
+]
+KindName = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="NAME",
+        help="What made the features, such as superpoint, where the file does not say so.",
+        rich_help_panel="Features of others",
+    ),
+]
+Binary = Annotated[
+    bool,
+    typer.Option(
+        "--binary",
+        help="Bytes of the HDF5 file are eight bits each, as those of ORB.",
+        rich_help_panel="Features of others",
+    ),
+]
+Images = Annotated[
+    str | None,
+    typer.Option(
+        "--images",
+        metavar="FOLDER",
+        help="Where the photographs lie, which the names in the file are relative to.",
+        rich_help_panel="Features of others",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Shipped = Annotated[
     int | None,
@@ -54,6 +94,20 @@ Ray = Annotated[
     typer.Option("--ray", metavar="ADDRESS|local", help="Spread the work over a Ray cluster: its address, auto, or local."),
 ]
 DEFAULT_INDEX = Path("photos.polyvoc")
+
+
+
+def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object]) -> None:
+    """Refuse both folders and a file of features, or neither; and flags that say how the other one is read."""
+    if features is None and not folders:
+        raise OptionError("nothing to read; give folders of photographs, or --features FILE")
+    if features is not None and folders:
+        raise OptionError(f"--features {features} stands for folders of photographs; leave {', '.join(folders)} out")
+    for name, value in others.items():
+        if value:
+            there = "with" if features is None else "without"
+            raise OptionError(f"{flag_name(name)} is for use {there} --features; leave it out")
+
 
 RECEIVER = "chosen"  # the parameter of a command that gets the flags: {name of the field: value}
 NONE = "none"  # what is typed for None

@@ -128,10 +128,11 @@ class IndexWriter:
             self._extract(changes, model, report, tell)
         return report
 
-    def add(self, name: str, image_features: Features) -> int:
+    def add(self, name: str, image_features: Features, digest: str | None = None) -> int:
         """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit.
 
-        It has no pixels, hence no vector: of such an image a global embedding is silent.
+        It has no pixels, hence no vector: of such an image a global embedding is silent. `digest` is remembered, for who wants to
+        know later whether the features are still the same.
         """
         features.check_features(image_features, self.home.dimension)
         if not _is_storable(name):
@@ -139,7 +140,7 @@ class IndexWriter:
         if name in self._intake.names:
             self.commit()  # what is to be replaced
         replaced = self.catalogue.image_at(name)
-        return self._add(name, image_features, None, FileState(None, None), None, replaced)
+        return self._add(name, image_features, None, FileState(None, None), digest, replaced)
 
     def remove(self, paths: Iterable[str | os.PathLike[str]]) -> int:
         """Remove images by path or name; a folder removes all below it. Gives how many; unknown paths are an error."""
