@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Hit,
         Hits,
         IndexReport,
+        PairOptions,
         Problem,
         SearchOptions,
         TrainOptions,
@@ -50,6 +51,7 @@ _HOMES = {
         "Hit",
         "Hits",
         "IndexReport",
+        "PairOptions",
         "Problem",
         "SearchOptions",
         "TrainOptions",
@@ -61,9 +63,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order of use
-    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Hit", "Hits", "Explanation",
-    "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many", "root_sift",
-    "Embedder", "ClusterOptions", "PolyvocError",
+    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "PairOptions", "Features", "Hit", "Hits",
+    "Explanation", "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many",
+    "root_sift", "Embedder", "ClusterOptions", "PolyvocError",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, reports, research
+from polyvoc import __version__, console, flags, photogrammetry, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.flags import (
     DEFAULT_INDEX, Binary, FeaturesFile, Folders, Images, IndexPath, Json, KindName, OptionalFolders, Own, Ray, Shipped, on_disk,
@@ -83,6 +83,7 @@ app = typer.Typer(
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
 
+app.add_typer(photogrammetry.app)
 app.add_typer(research.app)
 app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")

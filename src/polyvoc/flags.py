@@ -96,7 +96,6 @@ Ray = Annotated[
 DEFAULT_INDEX = Path("photos.polyvoc")
 
 
-
 def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object]) -> None:
     """Refuse both folders and a file of features, or neither; and flags that say how the other one is read."""
     if features is None and not folders:
@@ -136,6 +135,13 @@ SEARCH_TEXTS = {
 FEATURE_TEXTS = {
     "long_side": "Larger photographs are reduced to this many pixels on their long side.",
     "max_features": "Strongest features kept of each photograph.",
+}
+PAIR_TEXTS = {
+    "top": "Other photographs that each one is paired with, at most.",
+    "mutual": "Keep a pair only if each is among the best of the other.",
+    "least": "Score that a pair has at least.",
+    "verify": "Keep a pair only if matches agree on one arrangement.",
+    "inliers": "With --verify: matches that agree, at least.",
 }
 TRAIN_TEXTS = {
     "size": "Words of the vocabulary.",
