@@ -3,8 +3,8 @@
     pip install 'polyvoc[colmap]'
     python examples/reconstruct.py PHOTOGRAPHS WORK
 
-COLMAP finds features; polyvoc indexes those and says which photographs show the same thing; COLMAP matches these pairs only, and
-maps. WORK gets database.db, photos.polyvoc, pairs.txt and sparse/, which COLMAP's own programs open.
+COLMAP finds features; polyvoc indexes those and says which photographs show the same thing; COLMAP matches these pairs only,
+and maps. WORK gets database.db, photos.polyvoc, pairs.txt and sparse/, which COLMAP's own programs open.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import os
 from pathlib import Path
 
-from polyvoc import Index, IndexWriter, colmap, exchange, pairlist
+from polyvoc import Index, IndexWriter, PairOptions, colmap, exchange, pairlist
 
 import pycolmap  # isort: skip - after Pillow, which polyvoc loads: where pycolmap is first, Pillow fails to write PNG
 
@@ -39,14 +39,10 @@ def reconstruct(photographs: Path, work: Path, top: int = 20, one_camera: bool =
 
 def find_pairs(path: Path, photographs: Path, top: int) -> list[tuple[str, str]]:
     """Give pairs of names, as the database has them: each image with those that are most like it."""
-    index = Index.open(path)
-    names = {row.image: os.path.relpath(row.path, photographs.absolute()) for row in index.images()}
-    pairs = {}
-    for image in names:
-        for hit in index.search(image, top=top + 1):  # it finds itself, too
-            if hit.image != image:
-                pairs[min(image, hit.image), max(image, hit.image)] = True
-    return [(names[a], names[b]) for a, b in sorted(pairs)]
+    with Index.open(path) as index:
+        names = {row.image: os.path.relpath(row.path, photographs.absolute()) for row in index.images()}
+        pairs = index.pairs(PairOptions(top=top))
+    return [(names[a], names[b]) for a, b in zip(pairs["first"].tolist(), pairs["second"].tolist(), strict=True)]
 
 
 def main() -> None:
@@ -54,11 +50,14 @@ def main() -> None:
     parser.add_argument("photographs", type=Path, metavar="PHOTOGRAPHS")
     parser.add_argument("work", type=Path, metavar="WORK")
     parser.add_argument("--top", type=int, default=20, help="images that each one is paired with")
-    parser.add_argument("--one-camera", action="store_true", help="all photographs were taken with the same camera and focal length")
+    parser.add_argument(
+        "--one-camera", action="store_true", help="all photographs were taken with the same camera and focal length"
+    )
     given = parser.parse_args()
     models = reconstruct(given.photographs, given.work, given.top, given.one_camera)
     for model in models:
-        print(f"{model.num_reg_images()} images, {model.num_points3D()} points, {model.compute_mean_reprojection_error():.2f} pixels")
+        error = model.compute_mean_reprojection_error()
+        print(f"{model.num_reg_images()} images, {model.num_points3D()} points, error {error:.2f} pixels")
     if not models:
         raise SystemExit("no model: the photographs show too little of the same thing, or all from one place")
 

@@ -1,4 +1,4 @@
-"""Views of a corner of a room whose walls are real photographs: cameras and places are known, so a reconstruction can be judged."""
+"""Views of a corner of a room whose walls are real photographs. The cameras are known: a reconstruction can be judged."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Hits,
         IndexReport,
         Kind,
+        PairOptions,
         Problem,
         SearchOptions,
         TrainOptions,
@@ -52,6 +53,7 @@ _HOMES = {
         "Hits",
         "IndexReport",
         "Kind",
+        "PairOptions",
         "Problem",
         "SearchOptions",
         "TrainOptions",
@@ -63,8 +65,8 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order of use
-    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Kind", "Hit", "Hits",
-    "Explanation", "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many",
+    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "PairOptions", "Features", "Kind", "Hit",
+    "Hits", "Explanation", "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many",
     "root_sift", "unpack", "Embedder", "ClusterOptions", "PolyvocError",
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, reports, research, teaching
+from polyvoc import __version__, console, flags, photogrammetry, reports, research, teaching
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.flags import (
     DEFAULT_INDEX,
@@ -29,7 +29,7 @@ from polyvoc.flags import (
     Ray,
     Shipped,
     on_disk,
-)  # fmt: skip
+)
 from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions
 from polyvoc.web import command
 
@@ -94,6 +94,7 @@ app = typer.Typer(
 )
 
 app.add_typer(teaching.app)
+app.add_typer(photogrammetry.app)
 app.add_typer(research.app)
 app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")
@@ -181,6 +182,8 @@ def index_command(  # noqa: PLR0913, PLR0917
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
     if file is not None:
         exchange.check_kind(file, Home(index), words)
+        if images is not None:
+            exchange.check_folder(file, images)
     options = founding.complete(chosen, Home(index), words)
     workers = RayWorkers(ray) if ray else None  # connects
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:

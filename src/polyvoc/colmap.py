@@ -22,7 +22,7 @@ from polyvoc import pairlist
 from polyvoc.database import ForeignDatabase
 from polyvoc.errors import DamagedError, ExchangeError, OptionError
 from polyvoc.features import root_sift
-from polyvoc.images import describe
+from polyvoc.images import describe  # and with it Pillow: loaded after pycolmap, it would crash when it writes PNG
 from polyvoc.records import SIFT, Features, Floats
 
 Bytes = npt.NDArray[np.uint8]
@@ -115,13 +115,13 @@ class ColmapFeatures:
             raise ExchangeError(f"its descriptors have {stored.shape[1]} bytes, which are no numbers of 4 bytes")
         descriptors = self._sift(stored) if made_by == SIFT_TYPE else stored.view(np.dtype("<f4"))
         keypoints = self._matrix("keypoints", image, np.dtype("<f4"))
+        scale, angle = _shapes(keypoints)
         if len(keypoints) != len(descriptors):
             raise ExchangeError(f"{len(keypoints)} keypoints but {len(descriptors)} descriptors; extract its features again")
         if not len(keypoints):
             raise ExchangeError("no features; leave it out")
         if not all(isinstance(side, int) and side > 0 for side in (width, height)):
             raise ExchangeError(f"its camera gives no size ({width} x {height}); extract its features again")
-        scale, angle = _shapes(keypoints)
         return Features(keypoints[:, :2] - np.float32(0.5), scale, angle, descriptors, width, height, kind)
 
     def _sift(self, stored: Bytes) -> Floats:

@@ -84,6 +84,17 @@ def _kind_wanted(home: Home, vocabularies: Sequence[Vocabulary] | None) -> Kind:
     return Kind() if home.identity is None else home.kind  # a new index takes the vocabularies that come with polyvoc
 
 
+def check_folder(file: FeatureFile, images: str) -> None:
+    """Refuse a folder without a single photograph of the file: its names would lead nowhere."""
+    collection.check([images])
+    root = collection.location(images)
+    names = file.names()
+    if not stores.is_url(root) and not any(os.path.isfile(os.path.join(root, name)) for name in names):
+        example = describe(names[0]) if names else "any"
+        raise OptionError(f"{images} holds no photograph that {describe(file.path)} names, such as {example}; give the folder "
+                          "that its names are relative to")  # fmt: skip
+
+
 def update(writer: IndexWriter, file: FeatureFile, images: str | None = None, keep_missing: bool = False,
            progress: Progress | None = None) -> IndexReport:  # fmt: skip
     """Bring an index up to date with a file of features: add new images, replace changed ones, drop vanished ones.
@@ -92,7 +103,7 @@ def update(writer: IndexWriter, file: FeatureFile, images: str | None = None, ke
     the index get their paths. Without it they are called as in the file.
     """
     if images is not None:
-        _check_folder(file, images)
+        check_folder(file, images)
     writer.commit()
     known = {row.path: row for row in writer.catalogue.images()}
     mark = f"{MADE}:{hashlib.blake2b(os.fsencode(os.path.abspath(file.path)), digest_size=4).hexdigest()}:"  # of this file
@@ -177,14 +188,3 @@ def _add(writer: IndexWriter, file: FeatureFile, path: str, found: Features, sea
         writer.add(path, found, seal)
     except OptionError as error:
         raise ExchangeError(f"{describe(file.path)}: {describe(path)}: {error}") from None
-
-
-def _check_folder(file: FeatureFile, images: str) -> None:
-    """Refuse a folder without a single photograph of the file: its names would lead nowhere."""
-    collection.check([images])
-    root = collection.location(images)
-    names = file.names()
-    if not stores.is_url(root) and not any(os.path.isfile(os.path.join(root, name)) for name in names):
-        example = describe(names[0]) if names else "any"
-        raise OptionError(f"{images} holds no photograph that {describe(file.path)} names, such as {example}; give the folder "
-                          "that its names are relative to")  # fmt: skip

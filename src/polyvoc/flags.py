@@ -134,6 +134,13 @@ FEATURE_TEXTS = {
     "max_features": "Strongest features kept of each photograph.",
     "detector": "What finds features: all but sift and affine need vocabularies of their own, affine needs pycolmap.",
 }
+PAIR_TEXTS = {
+    "top": "Other photographs that each one is paired with, at most.",
+    "mutual": "Keep a pair only if each is among the best of the other.",
+    "least": "Score that a pair has at least.",
+    "verify": "Keep a pair only if matches agree on one arrangement.",
+    "inliers": "With --verify: matches that agree, at least.",
+}
 TRAIN_TEXTS = {
     "size": "Words of the vocabulary.",
     "seed": "Of the random choices; give each of several vocabularies its own.",

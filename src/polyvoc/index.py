@@ -17,15 +17,28 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import explaining, features, images, presets, searching, witness
+from polyvoc import explaining, features, images, pairing, presets, searching, witness
 from polyvoc.catalogue import ImageRow
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.geometry import Frames
 from polyvoc.home import Home
 from polyvoc.operations import Place
+from polyvoc.pairing import Pairs
 from polyvoc.presets import Preset
-from polyvoc.records import ClusterOptions, Evidence, Explanation, Features, Floats, Hit, Hits, Region, SearchOptions
+from polyvoc.records import (
+    ClusterOptions,
+    Evidence,
+    Explanation,
+    Features,
+    Floats,
+    Hit,
+    Hits,
+    PairOptions,
+    Progress,
+    Region,
+    SearchOptions,
+)
 from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES
 from polyvoc.shards import Scores
@@ -162,6 +175,14 @@ class Index:
             hit = Hit(row.image, row.path, 0.0)
         place = self._find(hit.image)
         return explaining.explain(self.engine, self.asked(photograph, options, region), options, place, hit)
+
+    def pairs(self, options: PairOptions | None = None, images: Sequence[int] | None = None, progress: Progress | None = None,
+              threads: int | None = None) -> Pairs:  # fmt: skip
+        """Find the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image.
+
+        An array with the fields of `pairing.PAIR`, by the ids of both. Scores are those of the preset "fast".
+        """
+        return pairing.find(self.engine.attempt(), options or PairOptions(), self.preset("fast"), images, progress, threads)
 
     # -- queries
 

@@ -237,6 +237,23 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
+class PairOptions:
+    """Which pairs of images are worth matching."""
+
+    top: int = 20  # best other images of each one
+    mutual: bool = False  # keep a pair only if each is among the best of the other
+    least: float = 0.0  # score that a pair has at least
+    verify: bool = False  # keep a pair only if matches agree on one arrangement
+    inliers: int = 6  # matches that do, at least
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _require(self.top >= 1, "top", self.top, "at least 1")
+        _require(0 <= self.least < math.inf, "least", self.least, "0 or more")
+        _require(self.inliers >= 1, "inliers", self.inliers, "at least 1")
+
+
+@dataclass(frozen=True)
 class TrainOptions:
     """How a vocabulary is trained."""
 
