@@ -21,7 +21,7 @@ from PIL import Image
 
 import polyvoc
 from machine import write_result
-from polyvoc import features, images
+from polyvoc import detectors, features, images
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
@@ -48,7 +48,7 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
     marks = [time.perf_counter()]
     grey = images.read_grey(query, index.home.feature_options.long_side)
     marks.append(time.perf_counter())
-    found = features.detect(grey, index.home.feature_options.max_features)
+    found = features.detect(grey, index.home.feature_options)
     marks.append(time.perf_counter())
     words, signatures = index.home.quantiser.quantise(found.descriptors, options.assignments)
     marks.append(time.perf_counter())
@@ -63,9 +63,9 @@ def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Seconds of OpenCV's SIFT in the main thread, and beside it as the library does."""
     grey, most = images.read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
     marks = [time.perf_counter()]
-    features._sift(grey.pixels, most)
+    detectors._sift(grey.pixels, most)
     marks.append(time.perf_counter())
-    features._beside_the_main_thread(features._sift, grey.pixels, most)
+    detectors._beside_the_main_thread(detectors._sift, grey.pixels, most)
     marks.append(time.perf_counter())
     return {"main thread": marks[1] - marks[0], "beside it": marks[2] - marks[1]}
 

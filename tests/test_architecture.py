@@ -15,12 +15,14 @@ import polyvoc
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "polyvoc"
 DOORS = {
-    "cv2": {"features"},
+    "cv2": {"detectors"},
+    "pycolmap": {"colmap", "detectors"},
+    "h5py": {"hloc"},
     "faiss": set(),
     "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},
     "sqlite3": {"database"},
-    "typer": {"cli", "flags", "research", "web.command"},
+    "typer": {"cli", "flags", "photogrammetry", "research", "teaching", "web.command"},
     "fastapi": {"web.app", "web.routes", "web.replies"},
     "uvicorn": {"web.server"},
     "prometheus_client": {"web.metrics"},

@@ -19,7 +19,7 @@ import polyvoc
 from commands import answer, refuse, run
 from polyvoc import flags, inventory
 from polyvoc.cli import KEPT, app
-from polyvoc.records import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.records import FeatureOptions, PairOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary import Vocabulary
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -85,6 +85,7 @@ def test_the_package_runs_as_a_module() -> None:
         ("search", SearchOptions, flags.SEARCH_TEXTS),
         ("index", FeatureOptions, flags.FEATURE_TEXTS),
         ("train", TrainOptions, flags.TRAIN_TEXTS),
+        ("pairs", PairOptions, flags.PAIR_TEXTS),
     ],
 )
 def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[Any], texts: dict[str, str]) -> None:

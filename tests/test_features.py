@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
-from polyvoc import features as features_module
+from polyvoc import detectors
 from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features import check_features, detect, extract, extract_many, root_sift
 from polyvoc.images import GreyImage
-from polyvoc.records import FeatureOptions, Features
+from polyvoc.records import FeatureOptions, Features, Kind
 
 
 def scene(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
@@ -74,7 +74,7 @@ def test_shapes_types_and_norms() -> None:
     assert {getattr(found, name).dtype for name in ("xy", "scale", "angle", "descriptors")} == {np.dtype(np.float32)}
     assert np.allclose(np.linalg.norm(found.descriptors, axis=1), 1, atol=1e-6)
     assert ((found.angle >= 0) & (found.angle <= 360)).all()
-    check_features(found, 128)
+    check_features(found, Kind())
 
 
 def test_fewer_are_the_first_of_more() -> None:
@@ -96,9 +96,9 @@ def test_strongest_comes_first() -> None:
 def test_ties_are_cut_and_ordered_by_place() -> None:
     tile = np.asarray(blob(64, 64, (32, 32), 4))
     image = GreyImage(np.tile(tile, (6, 6)), 384, 384)
-    found = detect(image, 10)
+    found = detect(image, FeatureOptions(max_features=10))
     assert len(found) == 10
-    assert_same(found, detect(image, 10))
+    assert_same(found, detect(image, FeatureOptions(max_features=10)))
     assert found.xy[:, 1].max() < 384 / 2  # equal responses: the topmost come first
 
 
@@ -181,10 +181,10 @@ def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) ->
     troubles = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
     for trouble, kind, words in [*troubles, (full, UnreachableError, "not enough memory")]:
 
-        def fail(*_: object, trouble: Exception = trouble) -> Features:
+        def fail(*_: object, trouble: Exception = trouble) -> detectors.Found:
             raise trouble
 
-        monkeypatch.setattr(features_module, "detect", fail)
+        monkeypatch.setitem(detectors._DETECTORS, "sift", fail)
         with pytest.raises(ImageError, match=words) as caught:
             extract(encode(scene()))
         assert type(caught.value) is kind  # only what is wrong with the photograph itself is remembered
@@ -301,7 +301,7 @@ def made(**changes: Any) -> Features:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"descriptors": np.eye(3, 9, dtype=np.float32)}, "9 values, not 8"),
+        ({"descriptors": np.eye(3, 9, dtype=np.float32)}, r"this index holds sift \(8 numbers\), not sift \(9 numbers\)"),
         (
             {"descriptors": np.full((3, 8), np.nan, np.float32)},
             "descriptors holds values that are not finite",
@@ -312,9 +312,9 @@ def made(**changes: Any) -> Features:
     ],
 )
 def test_foreign_features_are_checked(changes: dict[str, Any], message: str) -> None:
-    check_features(made(), 8)
+    check_features(made(), Kind(dimension=8))
     with pytest.raises(OptionError, match=message):
-        check_features(made(**changes), 8)
+        check_features(made(**changes), Kind(dimension=8))
 
 
 # -- SIFT itself

@@ -118,13 +118,21 @@ def test_inputs_stay_as_they_are() -> None:
     assert np.array_equal(descriptors, before)
 
 
+@pytest.mark.parametrize(
+    ("dimension", "bits"), [(3, 3), (32, 32), (63, 63), (64, 64), (96, 64), (127, 64), (128, 128), (256, 128)]
+)
+def test_signatures_are_no_longer_than_descriptors(dimension: int, bits: int) -> None:
+    descriptors = np.random.default_rng(4).random((200, dimension))
+    assert train(descriptors, TrainOptions(size=5)).bits == bits
+    assert train(descriptors, TrainOptions(size=5, bits=0)).bits == 0
+    assert train(descriptors, TrainOptions(size=5, bits=2)).bits == 2
+
+
 def test_too_few_descriptors() -> None:
     with pytest.raises(VocabularyError, match=r"^9 descriptors, 10 words: give more photographs or a smaller size$"):
         train(blobs(9), TrainOptions(size=10, bits=2))
     with pytest.raises(VocabularyError, match=r"^1 distinct descriptors, 3 words"):
         train(np.ones((9, 4)), TrainOptions(size=3, bits=2))
-    with pytest.raises(OptionError, match="bits=128 should be 1 to 4"):
-        train(np.eye(4), TrainOptions(size=3))
     with pytest.raises(OptionError, match="not finite"):
         train(np.full((9, 4), np.inf), TrainOptions(size=3))
     with pytest.raises(OptionError, match="should be \\(number, dimension\\)"):

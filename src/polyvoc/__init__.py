@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polyvoc.embedding import Embedder
     from polyvoc.errors import PolyvocError
-    from polyvoc.features import extract, extract_many, root_sift
+    from polyvoc.features import extract, extract_many, root_sift, unpack
     from polyvoc.index import Index
     from polyvoc.records import (
         ClusterOptions,
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         Hit,
         Hits,
         IndexReport,
+        Kind,
+        PairOptions,
         Problem,
         SearchOptions,
         TrainOptions,
@@ -40,7 +42,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "polyvoc.embedding": ("Embedder",),
     "polyvoc.errors": ("PolyvocError",),
-    "polyvoc.features": ("extract", "extract_many", "root_sift"),
+    "polyvoc.features": ("extract", "extract_many", "root_sift", "unpack"),
     "polyvoc.index": ("Index",),
     "polyvoc.records": (
         "ClusterOptions",
@@ -50,6 +52,8 @@ _HOMES = {
         "Hit",
         "Hits",
         "IndexReport",
+        "Kind",
+        "PairOptions",
         "Problem",
         "SearchOptions",
         "TrainOptions",
@@ -61,9 +65,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - in the order of use
-    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "Features", "Hit", "Hits", "Explanation",
-    "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many", "root_sift",
-    "Embedder", "ClusterOptions", "PolyvocError",
+    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "PairOptions", "Features", "Kind", "Hit",
+    "Hits", "Explanation", "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many",
+    "root_sift", "unpack", "Embedder", "ClusterOptions", "PolyvocError",
 ]  # fmt: skip
 
 

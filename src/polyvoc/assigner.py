@@ -184,16 +184,16 @@ class Assigner:
     """Finds the nearest words of descriptors in K vocabularies. Safe to share between threads."""
 
     def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None) -> None:
-        """Prepare the search, on so many threads; the vocabularies may differ in size but not in dimension."""
+        """Prepare the search, on so many threads; the vocabularies may differ in size but not in kind."""
         self._threads = threads
         if not vocabularies:
             raise OptionError("no vocabulary given: give at least one")
-        dimensions = {vocabulary.dimension for vocabulary in vocabularies}
-        if len(dimensions) > 1:
+        kinds = {vocabulary.kind: None for vocabulary in vocabularies}
+        if len(kinds) > 1:
             raise VocabularyError(
-                f"vocabularies of dimensions {sorted(dimensions)} do not go together: train all on the same features"
+                f"vocabularies of {' and '.join(map(str, kinds))} do not go together: train all on the same features"
             )
-        self.dimension = dimensions.pop()
+        self.dimension = vocabularies[0].dimension
         self.sizes = tuple(vocabulary.size for vocabulary in vocabularies)
         # Cells fine enough for a large vocabulary would part a descriptor from its word in a small one.
         groups: dict[int, list[int]] = {}

@@ -21,7 +21,7 @@ from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.home import Home
 from polyvoc.kernels.build import LONGEST_RUN
-from polyvoc.records import FeatureOptions, Progress, SearchOptions
+from polyvoc.records import FeatureOptions, Kind, Progress, SearchOptions
 from polyvoc.segment import Segment, bases_of
 from polyvoc.vocabulary import Vocabulary
 
@@ -29,7 +29,8 @@ Array = npt.NDArray[Any]
 CHUNK = 1 << 20  # features looked at together
 NOWHERE = np.uint32(0xFFFFFFFF)
 UNIT = 0.01  # by which halves may miss the length of a unit vector
-OPTIONAL = ("line", "evidence", "embedding", "neighbours")  # facts of indexes that were calibrated, have vectors, were linked
+# Facts of indexes that were calibrated, have vectors, were linked; and of those made since there are kinds of features.
+OPTIONAL = ("line", "evidence", "embedding", "neighbours", "kind")
 
 
 def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[str]:
@@ -75,6 +76,7 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "vocabularies": lambda fingerprints: len(fingerprints) == len(catalogue.fact("sizes")),
         "vocabulary_checksums": lambda checksums: len(checksums) == len(catalogue.fact("sizes")),
         "dimension": lambda dimension: dimension >= 1,
+        "kind": lambda kind: kind is None or Kind(**kind).dimension == catalogue.fact("dimension"),
         "features": lambda options: FeatureOptions(**options) is not None,
         "commit": lambda commit: commit >= 0,
         "last_segment": lambda segment: segment >= last,
@@ -107,7 +109,7 @@ def _vocabularies(home: Home) -> Iterator[str]:
         except PolyvocError as error:
             yield str(error)
             continue
-        if (vocabulary.fingerprint, vocabulary.size, vocabulary.dimension) != (fingerprint, size, home.dimension):
+        if (vocabulary.fingerprint, vocabulary.size, vocabulary.kind) != (fingerprint, size, home.kind):
             yield f"{folder} is another vocabulary than the one the index was made with"
 
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, reports, research
+from polyvoc import __version__, console, flags, photogrammetry, reports, research, teaching
 from polyvoc.errors import ImageError, OptionError, PolyvocError
-from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped, on_disk
-from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions, TrainOptions
+from polyvoc.flags import (
+    DEFAULT_INDEX,
+    Binary,
+    FeaturesFile,
+    Folders,
+    Images,
+    IndexPath,
+    Json,
+    KindName,
+    Own,
+    Ray,
+    Shipped,
+    on_disk,
+)
+from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions
 from polyvoc.web import command
 
 # Whatever loads OpenCV, numba or the vocabularies is imported inside the commands: `polyvoc --help` should be quick.
@@ -81,6 +93,8 @@ app = typer.Typer(
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
 
+app.add_typer(teaching.app)
+app.add_typer(photogrammetry.app)
 app.add_typer(research.app)
 app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")
@@ -126,11 +140,14 @@ def demo_command(
 # -- index and remove
 
 
-@app.command("index", epilog="Example: polyvoc index ~/Pictures")
+@app.command(
+    "index",
+    epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures",
+)
 @flags.from_record(FeatureOptions, flags.FEATURE_TEXTS)
 def index_command(  # noqa: PLR0913, PLR0917
-    folders: Folders,
     chosen: dict[str, Any],
+    folders: Folders = None,
     index: IndexPath = DEFAULT_INDEX,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
@@ -141,24 +158,39 @@ def index_command(  # noqa: PLR0913, PLR0917
     embedding: Annotated[
         Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
     ] = None,
+    features: FeaturesFile = None,
+    kind: KindName = None,
+    binary: Binary = False,
+    images: Images = None,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
     ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
-    from polyvoc import collection
+    from polyvoc import collection, exchange, founding
     from polyvoc.cluster.building import RayWorkers
+    from polyvoc.home import Home
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
-    # Before a new index is made: are the folders there, and the machines?
-    collection.check(folders)
+    extracting, reading = {**chosen, "embedding": embedding, "ray": ray}, {"kind": kind, "binary": binary, "images": images}
+    flags.only_one_source(folders, features, reading if features is None else extracting)
+    # Before a new index is made: are the folders there, or the file, and the machines?
+    collection.check(folders or [])
+    file = None if features is None else exchange.open_features(features, kind, binary)
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [], bits)
-    options = FeatureOptions(**chosen) if chosen else None
+    if file is not None:
+        exchange.check_kind(file, Home(index), words)
+        if images is not None:
+            exchange.check_folder(file, images)
+    options = founding.complete(chosen, Home(index), words)
     workers = RayWorkers(ray) if ray else None  # connects
     with console.progress() as progress, IndexWriter.open(index, words, options, embedding) as writer:
-        report = writer.update(folders, keep_missing, progress, workers)
+        if file is None:
+            report = writer.update(folders or [], keep_missing, progress, workers)
+        else:
+            report = exchange.update(writer, file, images, keep_missing, progress)
     seconds = time.perf_counter() - started
     if json:
         console.write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
@@ -166,7 +198,7 @@ def index_command(  # noqa: PLR0913, PLR0917
         reports.show_report(report, seconds)
     if report.added + report.replaced + report.unchanged == 0:
         found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
-        raise OptionError(f"nothing to index in {', '.join(folders)}: {found}")
+        raise OptionError(f"nothing to index in {', '.join(folders or [str(features)])}: {found}")
 
 
 @app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")
@@ -337,57 +369,6 @@ def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
             console.write(line)
     if damage:
         raise typer.Exit(1)
-
-
-# -- train
-
-
-@app.command("train", epilog="Example: polyvoc train ~/Pictures --out my-words --size 10000 --seed 1")
-@flags.from_record(TrainOptions, flags.TRAIN_TEXTS)
-def train_command(
-    folders: Folders,
-    chosen: dict[str, Any],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.", callback=on_disk)],
-    ray: Ray = None,
-    json: Json = False,
-) -> None:
-    """Train a vocabulary on photographs of your own, for `polyvoc index --vocabulary`."""
-    from polyvoc import collection, inventory, stores, training, vocabulary
-
-    vocabulary.check_target(out)  # before the hours of training, not after
-    started = time.perf_counter()
-    options = TrainOptions(**chosen)
-    workers: training.Workers = training.Threads()
-    if ray is not None:
-        from polyvoc.cluster.training import RayWorkers
-
-        workers = RayWorkers(ray)
-    paths = [path for path, _ in collection.photographs(folders)]
-    with console.progress() as progress:
-        sample = training.sample_descriptors(
-            paths,
-            limit=options.max_descriptors,
-            seed=options.seed,
-            progress=lambda done, total: progress("photographs", done, total),
-            workers=workers,
-        )
-        trained = training.train(
-            sample,
-            options,
-            lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
-            source=", ".join(stores.name(collection.location(folder)) for folder in folders),
-            workers=workers,
-        )
-    trained.save(out)
-    facts = inventory.describe_vocabulary(trained)
-    seconds = time.perf_counter() - started
-    if json:
-        problems = [asdict(problem) for problem in sample.problems]
-        console.write_json({"vocabulary": str(out), **facts, "problems": problems, "seconds": round(seconds, 3)})
-        return
-    console.write_fact("vocabulary", str(out), reports.describe_words(facts), f"{seconds:.1f} s")
-    reports.show_problems(sample.problems)
-    console.talk(f"Use it: polyvoc index FOLDER --index NEW.polyvoc --vocabulary {shlex.quote(str(out))}")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 from polyvoc.errors import DamagedError, IndexError, LockedError, WriteError
 from polyvoc.storage import write_error
@@ -26,6 +26,8 @@ COMPLAINTS = (sqlite3.DatabaseError, UnicodeDecodeError)
 class Database:
     """An open database. Readers may share it among threads and see the last commit; a writer has it for itself."""
 
+    remedy: ClassVar[str] = "run 'polyvoc check', or restore it"  # said of one that cannot be read
+
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         """Wrap a connection; use `connect`."""
         self._connection = connection
@@ -33,9 +35,9 @@ class Database:
         self.path = path  # as it is called in messages
 
     @classmethod
-    def connect(cls, path: Path, writable: bool = False, name: Path | None = None) -> Self:
-        """Open a database that exists; name: how messages call it."""
-        uri = f"{path.resolve().as_uri()}?mode={'rw' if writable else 'ro'}"
+    def connect(cls, path: Path, writable: bool = False, name: Path | None = None, alone: bool = False) -> Self:
+        """Open a database that exists; name: how messages call it; alone: nobody writes to it, and no journal is looked for."""
+        uri = f"{path.resolve().as_uri()}?mode={'rw' if writable else 'ro'}{'&immutable=1' if alone else ''}"
         try:
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             connection.text_factory = _text
@@ -44,7 +46,7 @@ class Database:
                 connection.execute(f"PRAGMA synchronous = {FLUSH}")
                 connection.execute("PRAGMA foreign_keys = ON")
         except COMPLAINTS as error:
-            raise _unreadable(name or path, error) from None
+            raise _unreadable(name or path, error, cls.remedy) from None
         return database
 
     def close(self) -> None:
@@ -64,7 +66,7 @@ class Database:
             raise IndexError(f"{self.path} was closed; open the index again") from None
         except COMPLAINTS as error:
             if _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise _unreadable(self.path, error) from None
+                raise _unreadable(self.path, error, self.remedy) from None
         self._undo()
         return self.rows(sql, values)
 
@@ -97,7 +99,7 @@ class Database:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, COMPLAINTS):
-                raise _unwritable(self.path, error) from None
+                raise _unwritable(self.path, error, self.remedy) from None
             raise
 
     @contextmanager
@@ -124,9 +126,33 @@ class Database:
             database.close()
         except (sqlite3.Error, DamagedError) as error:
             if _is_busy(error):
-                raise _unreadable(self.path, error) from None
+                raise _unreadable(self.path, error, self.remedy) from None
             raise WriteError(f"{self.path}: the last writer was killed in its commit, and to undo that needs permission to "
                              "write there; run 'polyvoc check' once with that permission") from None  # fmt: skip
+
+
+class ForeignDatabase(Database):
+    """A database of another program: read, never written, also while others write to it or where nothing can be written."""
+
+    remedy = "give one that its program made, or restore it"
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open a database that exists."""
+        # Beside a journal of the kind WAL SQLite needs another file, which it may be unable to make there. Where there is no
+        # journal, all that was written is in the database itself.
+        journal = path.with_name(path.name + "-wal")
+        database = cls.connect(path)
+        try:
+            database._connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        except COMPLAINTS as error:
+            if _code(error) & 0xFF != sqlite3.SQLITE_CANTOPEN or (journal.exists() and journal.stat().st_size):
+                raise _unreadable(path, error, cls.remedy) from None
+            return cls.connect(path, alone=True)
+        return database
+
+    def _undo(self) -> NoReturn:
+        raise DamagedError(f"{self.path}: who wrote it was stopped in the middle; open it once with the program that made it")
 
 
 def _text(stored: bytes) -> str:
@@ -142,14 +168,14 @@ def _is_busy(error: Exception) -> bool:
     return _code(error) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def _unreadable(path: Path, error: Exception) -> IndexError:
+def _unreadable(path: Path, error: Exception, remedy: str) -> IndexError:
     if _is_busy(error):
         return LockedError(f"{path} is kept locked by another process; try again when it has finished")
-    return DamagedError(f"{path} cannot be used: {' '.join(str(error).split())}; run 'polyvoc check', or restore it")
+    return DamagedError(f"{path} cannot be used: {' '.join(str(error).split())}; {remedy}")
 
 
-def _unwritable(path: Path, error: Exception) -> IndexError:
+def _unwritable(path: Path, error: Exception, remedy: str) -> IndexError:
     codes = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EACCES, sqlite3.SQLITE_CANTOPEN: errno.EACCES,
              sqlite3.SQLITE_PERM: errno.EACCES, sqlite3.SQLITE_IOERR: errno.EIO}  # fmt: skip
     code = codes.get(_code(error) & 0xFF)
-    return _unreadable(path, error) if code is None else write_error(path, OSError(code, str(error)))
+    return _unreadable(path, error, remedy) if code is None else write_error(path, OSError(code, str(error)))

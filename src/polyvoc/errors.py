@@ -6,6 +6,7 @@ PolyvocError
 │   └── UnreachableError   it cannot be read now: no permission, no answer from the disk, no memory
 ├── VocabularyError        a vocabulary is missing, damaged, or does not fit
 ├── DatasetError           a dataset lacks files, or one of them is damaged or foreign
+├── ExchangeError          a file that another program made, or an image in it, is damaged, foreign or not there
 ├── ClusterError           machines of a cluster do not answer
 └── IndexError             an index as a whole
     ├── NotAnIndexError    the folder holds no index, or something foreign
@@ -38,6 +39,10 @@ class VocabularyError(PolyvocError):
 
 class DatasetError(PolyvocError):
     """A dataset lacks files, or one of its files is damaged or foreign."""
+
+
+class ExchangeError(PolyvocError):
+    """A file of features or pairs that another program made, or one image in it, is damaged, foreign or not there."""
 
 
 class ClusterError(PolyvocError):

@@ -1,30 +1,23 @@
-"""Here is a photograph: which local features has it? SIFT of OpenCV as rootSIFT, strongest first.
+"""Here is a photograph: which local features has it? rootSIFT unless told otherwise, strongest first.
 
 Second stage of the flow: file -> pixels -> features -> words.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeVar
+from collections.abc import Generator, Iterable
+from typing import TypeVar
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc import detectors
+from polyvoc.errors import ImageError, OptionError
 from polyvoc.images import GreyImage, Location, Source, describe, read_grey
 from polyvoc.lookahead import count_threads, in_order
-from polyvoc.records import FeatureOptions, Features, Floats
+from polyvoc.records import Descriptors, FeatureOptions, Features, Floats, Kind
 
-T = TypeVar("T")
 Place = TypeVar("Place", bound=Location)
-OPENCV: str = cv2.__version__
 MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
 
 
@@ -35,13 +28,7 @@ def extract(source: Source, options: FeatureOptions = FeatureOptions(), root: bo
 
 def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
     """Give the features of pixels already read; `name` says in messages what they show."""
-    try:
-        features = detect(image, options.max_features, root)
-    except (MemoryError, cv2.error) as error:
-        if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
-            reason = "not enough memory to find its features now; close other programs, or reduce it"
-            raise UnreachableError(f"{name}: {reason}") from error
-        raise ImageError(f"{name}: SIFT fails on it ({type(error).__name__}); remove it") from error
+    features = detect(image, options, name, root)
     if len(features) < MIN_FEATURES:
         raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
     return features
@@ -64,55 +51,32 @@ def extract_many(
 def _extract_many(
     sources: Iterable[Place], options: FeatureOptions, threads: int, root: bool
 ) -> Generator[tuple[Place, Features | ImageError], None, None]:
-    with one_cv2_thread():
+    with detectors.one_cv2_thread():
         yield from in_order(lambda path: _attempt(path, options, root), sources, threads, "polyvoc-extract")
 
 
-def detect(image: GreyImage, max_features: int, root: bool = True) -> Features:
-    """Give the features of pixels already read, strongest first; perhaps none. Descriptors are rootSIFT, or plain SIFT."""
-    keypoints, descriptors = _beside_the_main_thread(_sift, image.pixels, max_features)
-    # [n, 5]  x, y, diameter, angle, response
-    table = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
-    x, y, size, angle, response = table.T
-    # OpenCV keeps all that tie with the last one: break ties by position, then cut.
-    order = np.lexsort((angle, size, x, y, -response))[:max_features]
+def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root: bool = True) -> Features:
+    """Give the features of pixels already read, strongest first; perhaps none. SIFT comes as rootSIFT, or plain."""
+    found, kind = detectors.find(image.pixels, options, name), options.kind
     height, width = image.pixels.shape
     # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
     # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
     return Features(
-        xy=((table[order, :2] + 0.5) * factor - 0.5).astype(np.float32),
-        scale=(size[order] * np.sqrt(factor.prod())).astype(np.float32),
-        angle=angle[order],
-        descriptors=root_sift(descriptors[order]) if root else descriptors[order].astype(np.float32),
+        xy=((found.xy + 0.5) * factor - 0.5).astype(np.float32),
+        scale=(found.scale * np.sqrt(factor.prod())).astype(np.float32),
+        angle=found.angle,
+        descriptors=_descriptors(found, kind, root),
         width=image.width,
         height=image.height,
+        name=kind.name,
     )
 
 
-def _sift(pixels: npt.NDArray[np.uint8], max_features: int) -> tuple[Sequence[Any], npt.NDArray[Any]]:
-    """Give the keypoints of OpenCV, and their descriptors [n, 128]."""
-    # Without the precise upscale every position lies 0.24 pixel too far right and down (measured on blobs).
-    sift = cv2.SIFT.create(nfeatures=max_features, enable_precise_upscale=True)
-    keypoints, descriptors = sift.detectAndCompute(pixels, None)
-    return keypoints, np.empty((0, sift.descriptorSize()), np.float32) if descriptors is None else descriptors
-
-
-def _beside_the_main_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Do what takes much memory in another thread than the main one.
-
-    What the main thread frees glibc gives back to the system, and SIFT waits for tens of thousands of pages per photograph; of
-    what other threads free they keep more. `benchmarks/search.py` measures both.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work(*arguments)
-    return _helper(os.getpid()).submit(work, *arguments).result()
-
-
-@cache
-def _helper(process: int) -> ThreadPoolExecutor:
-    """Give the thread for that; a process that was forked has none of its parent's."""
-    return ThreadPoolExecutor(1, "polyvoc-sift")
+def _descriptors(found: detectors.Found, kind: Kind, root: bool) -> Descriptors:
+    if kind.binary:
+        return unpack(found.descriptors, kind.dimension)
+    return root_sift(found.descriptors) if root else found.descriptors.astype(np.float32)
 
 
 def root_sift(descriptors: npt.ArrayLike) -> Floats:
@@ -131,10 +95,23 @@ def root_sift(descriptors: npt.ArrayLike) -> Floats:
     return np.sqrt(values / np.where(sums > 0, sums, 1)).astype(np.float32)
 
 
-def check_features(features: Features, dimension: int) -> None:
-    """Refuse features, perhaps made elsewhere, that would harm an index: wrong dimension, or not finite."""
-    if features.descriptors.shape[1] != dimension:
-        raise OptionError(f"features: descriptors have {features.descriptors.shape[1]} values, not {dimension}")
+def unpack(packed: npt.ArrayLike, bits: int | None = None) -> npt.NDArray[np.bool_]:
+    """Give descriptors of a binary feature, eight bits a byte [n, bytes], as bool [n, bits]; the lowest bit comes first.
+
+    `bits`: where the last byte holds fewer than eight, as those of AKAZE does.
+    """
+    table = np.asarray(packed)
+    if table.ndim != 2 or table.dtype != np.uint8:
+        raise OptionError(f"descriptors: {table.dtype} of shape {table.shape} should be uint8 [n, bytes]")
+    if bits is not None and not 0 <= 8 * table.shape[1] - bits < 8:
+        raise OptionError(f"bits={bits!r} do not fit descriptors of {table.shape[1]} bytes")
+    return np.unpackbits(table, axis=1, count=bits, bitorder="little").view(np.bool_)
+
+
+def check_features(features: Features, kind: Kind, holder: str = "this index") -> None:
+    """Refuse features, perhaps made elsewhere, that would harm an index: of another kind than it holds, or not finite."""
+    if features.kind != kind:
+        raise OptionError(f"{holder} holds {kind}, not {features.kind}; give features of that kind, or make another index")
     for name in ("xy", "scale", "angle", "descriptors"):
         if not np.isfinite(getattr(features, name)).all():
             raise OptionError(f"features: {name} holds values that are not finite; extract them again")
@@ -149,24 +126,3 @@ def _attempt(path: Location, options: FeatureOptions, root: bool) -> Features | 
         return extract(path, options, root)
     except ImageError as error:
         return type(error)(str(error))  # anew: the traceback would keep the pixels alive
-
-
-_pool_lock = threading.Lock()
-_pools = [0, 0]  # how many pools run, and OpenCV's number of threads before the first
-
-
-@contextmanager
-def one_cv2_thread() -> Iterator[None]:
-    """Leave OpenCV one thread while pools run, which use cores better; the last to end restores the rest."""
-    with _pool_lock:
-        if _pools[0] == 0:
-            _pools[1] = cv2.getNumThreads()
-            cv2.setNumThreads(1)
-        _pools[0] += 1
-    try:
-        yield
-    finally:
-        with _pool_lock:
-            _pools[0] -= 1
-            if _pools[0] == 0:
-                cv2.setNumThreads(_pools[1])

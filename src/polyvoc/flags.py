@@ -39,7 +39,44 @@ IndexPath = Annotated[
 ]
 # Paths, or addresses in stores: kept as they are typed, since `Path` would lose a slash of s3://bucket.
 Folders = Annotated[
-    list[str], typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses: s3://bucket/folder")
+    list[str] | None,
+    typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses: s3://bucket/folder"),
+]
+FeaturesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--features",
+        metavar="FILE",
+        help="Take features that others made instead: a COLMAP database, or an HDF5 file of hloc.",
+        rich_help_panel="Features of others",
+        callback=on_disk,
+    ),
+]
+KindName = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="NAME",
+        help="What made the features, such as superpoint, where the file does not say so.",
+        rich_help_panel="Features of others",
+    ),
+]
+Binary = Annotated[
+    bool,
+    typer.Option(
+        "--binary",
+        help="Bytes of the HDF5 file are eight bits each, as those of ORB.",
+        rich_help_panel="Features of others",
+    ),
+]
+Images = Annotated[
+    str | None,
+    typer.Option(
+        "--images",
+        metavar="FOLDER",
+        help="Where the photographs lie, which the names in the file are relative to.",
+        rich_help_panel="Features of others",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Shipped = Annotated[
@@ -54,6 +91,19 @@ Ray = Annotated[
     typer.Option("--ray", metavar="ADDRESS|local", help="Spread the work over a Ray cluster: its address, auto, or local."),
 ]
 DEFAULT_INDEX = Path("photos.polyvoc")
+
+
+def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object]) -> None:
+    """Refuse both folders and a file of features, or neither; and flags that say how the other one is read."""
+    if features is None and not folders:
+        raise OptionError("nothing to read; give folders of photographs, or --features FILE")
+    if features is not None and folders:
+        raise OptionError(f"--features {features} stands for folders of photographs; leave {', '.join(folders)} out")
+    for name, value in others.items():
+        if value:
+            there = "with" if features is None else "without"
+            raise OptionError(f"{flag_name(name)} is for use {there} --features; leave it out")
+
 
 RECEIVER = "chosen"  # the parameter of a command that gets the flags: {name of the field: value}
 NONE = "none"  # what is typed for None
@@ -82,23 +132,35 @@ SEARCH_TEXTS = {
 FEATURE_TEXTS = {
     "long_side": "Larger photographs are reduced to this many pixels on their long side.",
     "max_features": "Strongest features kept of each photograph.",
+    "detector": "What finds features: all but sift and affine need vocabularies of their own, affine needs pycolmap.",
+}
+PAIR_TEXTS = {
+    "top": "Other photographs that each one is paired with, at most.",
+    "mutual": "Keep a pair only if each is among the best of the other.",
+    "least": "Score that a pair has at least.",
+    "verify": "Keep a pair only if matches agree on one arrangement.",
+    "inliers": "With --verify: matches that agree, at least.",
 }
 TRAIN_TEXTS = {
     "size": "Words of the vocabulary.",
     "seed": "Of the random choices; give each of several vocabularies its own.",
     "rounds": "Rounds of k-means, at most.",
-    "bits": "Bits of a Hamming signature, at most 128; 0 for none.",
+    "bits": "Bits of a Hamming signature, at most 128 and at most the numbers of a descriptor; 0 for none.",
     "max_descriptors": "Descriptors drawn from the photographs.",
 }
 
 
 def from_record(
-    record: type[Any], texts: Mapping[str, str], defaults: bool = True, without: Collection[str] = ()
+    record: type[Any],
+    texts: Mapping[str, str],
+    defaults: bool = True,
+    without: Collection[str] = (),
+    receiver: str = RECEIVER,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter `chosen` of a command by one flag per field of a record; `texts` helps with each.
+    """Replace the parameter `chosen`, or another `receiver`, of a command by one flag per field of a record.
 
-    `defaults` shows the record's own defaults in the help: leave it out where something else stands in. Fields `without` flags
-    are the command's own affair.
+    `texts` helps with each. `defaults` shows the record's own defaults in the help: leave it out where something else stands
+    in. Fields `without` flags are the command's own affair.
     """
     kinds = get_type_hints(record)
     wanted = [field for field in fields(record) if field.name not in without]
@@ -108,10 +170,10 @@ def from_record(
         def run(**given: Any) -> None:
             values = {field.name: given.pop(field.name) for field in wanted}
             chosen = {name: _value(name, kinds[name], v) for name, v in values.items() if v is not None}
-            command(**given, **{RECEIVER: chosen})
+            command(**given, **{receiver: chosen})
 
         signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.name != RECEIVER]
+        own = [p for p in signature.parameters.values() if p.name != receiver]
         keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags)]
         run.__name__, run.__doc__ = command.__name__, command.__doc__
         run.__annotations__ = {p.name: p.annotation for p in keyword}

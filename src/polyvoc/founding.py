@@ -6,16 +6,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import filelock
 
-from polyvoc import storage
+from polyvoc import detectors, storage
 from polyvoc.catalogue import FILE, UNFINISHED, Catalogue
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import LockedError, NotAnIndexError, OptionError, WriteError
 from polyvoc.home import INCOMING, NORMS, SEGMENTS, VOCABULARIES, Home
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions
+from polyvoc.records import DETECTED, FeatureOptions, Kind
 from polyvoc.vocabulary import Vocabulary, default_vocabularies
 
 LOCK = "lock"
@@ -47,7 +48,8 @@ def take_lock(path: Path) -> Lock:
 def open_catalogue(home: Home, vocabularies: Sequence[Vocabulary] | None, options: FeatureOptions | None) -> Catalogue:
     """Open the catalogue for writing, under the lock; make it, with all else that an index needs, if there is none."""
     if not (home.path / FILE).is_file():
-        return _create(home, vocabularies or default_vocabularies(), options or FeatureOptions())
+        words = vocabularies or default_vocabularies()
+        return _create(home, words, options or FeatureOptions(**_detector_of(words[0].kind)))
     catalogue = Catalogue.open(home.path, writable=True)
     stored = FeatureOptions(**catalogue.fact("features"))
     if options is not None and options != stored:
@@ -57,9 +59,37 @@ def open_catalogue(home: Home, vocabularies: Sequence[Vocabulary] | None, option
     return catalogue
 
 
+def complete(chosen: dict[str, Any], home: Home, vocabularies: Sequence[Vocabulary] | None) -> FeatureOptions | None:
+    """Give feature options of which only some were said: the detector is that of the index, or of the vocabularies."""
+    if not chosen:
+        return None
+    if (home.path / FILE).is_file():
+        return FeatureOptions(**{"detector": home.feature_options.detector, **chosen})
+    return FeatureOptions(**{**(_detector_of(vocabularies[0].kind) if vocabularies else {}), **chosen})
+
+
+def _detector_of(kind: Kind) -> dict[str, Any]:
+    """Give the detector that makes features of a kind, if one does."""
+    return next(({"detector": name} for name, made in DETECTED.items() if made == kind), {})
+
+
+def _check_kinds(vocabularies: Sequence[Vocabulary], options: FeatureOptions) -> None:
+    """Refuse a detector whose features have no words in the vocabularies, unless features are made elsewhere anyhow."""
+    kind = vocabularies[0].kind
+    if options.kind == kind:
+        detectors.check(options.detector)
+    elif _detector_of(kind):
+        raise OptionError(f"the vocabularies are of {kind}, the detector makes {options.kind}; take another detector, or train "
+                          f"vocabularies for it: polyvoc train --detector {options.detector}")  # fmt: skip
+    elif options.detector != FeatureOptions.detector:
+        raise OptionError(f"the vocabularies are of {kind}, the detector makes {options.kind}; leave the detector out, and add "
+                          "features made elsewhere")  # fmt: skip
+
+
 def _create(home: Home, vocabularies: Sequence[Vocabulary], options: FeatureOptions) -> Catalogue:
-    if len(vocabularies) > MAX_VOCABULARIES or len({v.dimension for v in vocabularies}) > 1:
-        raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies of one dimension")
+    if len(vocabularies) > MAX_VOCABULARIES:
+        raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies, not {len(vocabularies)}")
+    _check_kinds(vocabularies, options)
     Quantiser(vocabularies)  # refuses those that do not go together, before anything is written
     folders = [home.vocabulary_folder(number) for number in range(len(vocabularies))]
     with storage.writing(home.path):
@@ -75,6 +105,7 @@ def _create(home: Home, vocabularies: Sequence[Vocabulary], options: FeatureOpti
         "vocabularies": [vocabulary.fingerprint for vocabulary in vocabularies],
         "vocabulary_checksums": [storage.checksum(folder / storage.META) for folder in folders],
         "dimension": vocabularies[0].dimension,
+        "kind": asdict(vocabularies[0].kind),
         "features": asdict(options),
     }
     return Catalogue.create(home.path, facts)

@@ -14,10 +14,10 @@ from polyvoc import evidence, neighbourhood, storage, witness
 from polyvoc.catalogue import FILE, Catalogue
 from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine
-from polyvoc.errors import DamagedError, VocabularyError
+from polyvoc.errors import DamagedError, OptionError, VocabularyError
 from polyvoc.neighbourhood import Neighbourhood
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import Evidence, FeatureOptions
+from polyvoc.records import Evidence, FeatureOptions, Kind
 from polyvoc.segment import Segment
 from polyvoc.shards import Scores
 from polyvoc.vocabulary import Vocabulary, bits_of
@@ -74,7 +74,7 @@ class Home:
     def again(self) -> Home:
         """Give the same folder with a catalogue of its own; vocabularies and models that are loaded stay so."""
         anew = Home(self.path, self.embedding)
-        kept = ("quantiser", "embedder", "feature_options", "bits", "dimension")  # no commit changes them
+        kept = ("quantiser", "embedder", "feature_options", "kind", "bits", "dimension")  # no commit changes them
         vars(anew).update({name: value for name, value in vars(self).items() if name in kept})
         return anew
 
@@ -159,6 +159,20 @@ class Home:
     def feature_options(self) -> FeatureOptions:
         """Give the options that the photographs were read with."""
         return FeatureOptions(**self.catalogue.fact("features"))
+
+    @property
+    def extraction(self) -> FeatureOptions:
+        """Give the options to read a photograph with; refuse where polyvoc does not make the features of this index."""
+        if self.feature_options.kind != self.kind:
+            raise OptionError(f"{self.path} holds {self.kind}, which polyvoc does not find in photographs; add and search with "
+                              "features made elsewhere, or search with an image of the index (--image ID)")  # fmt: skip
+        return self.feature_options
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Give what the descriptors of its features are: SIFT where nothing is said."""
+        found = self.catalogue.fact("kind", required=False)
+        return Kind(dimension=self.dimension) if found is None else Kind(**found)
 
     @cached_property
     def bits(self) -> int:

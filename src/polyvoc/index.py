@@ -17,15 +17,28 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import explaining, features, images, presets, searching, witness
+from polyvoc import explaining, features, images, pairing, presets, searching, witness
 from polyvoc.catalogue import ImageRow
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.geometry import Frames
 from polyvoc.home import Home
 from polyvoc.operations import Place
+from polyvoc.pairing import Pairs
 from polyvoc.presets import Preset
-from polyvoc.records import ClusterOptions, Evidence, Explanation, Features, Floats, Hit, Hits, Region, SearchOptions
+from polyvoc.records import (
+    ClusterOptions,
+    Evidence,
+    Explanation,
+    Features,
+    Floats,
+    Hit,
+    Hits,
+    PairOptions,
+    Progress,
+    Region,
+    SearchOptions,
+)
 from polyvoc.searching import Asked, Found
 from polyvoc.segment import MAX_IMAGES
 from polyvoc.shards import Scores
@@ -163,6 +176,14 @@ class Index:
         place = self._find(hit.image)
         return explaining.explain(self.engine, self.asked(photograph, options, region), options, place, hit)
 
+    def pairs(self, options: PairOptions | None = None, images: Sequence[int] | None = None, progress: Progress | None = None,
+              threads: int | None = None) -> Pairs:  # fmt: skip
+        """Find the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image.
+
+        An array with the fields of `pairing.PAIR`, by the ids of both. Scores are those of the preset "fast".
+        """
+        return pairing.find(self.engine.attempt(), options or PairOptions(), self.preset("fast"), images, progress, threads)
+
     # -- queries
 
     def asked(self, photograph: Photograph, options: SearchOptions, region: Region | None = None,
@@ -192,13 +213,13 @@ class Index:
     def features(self, photograph: Photograph, clock: Clock = lambda stage: nullcontext()) -> Features:
         """Extract features as the photographs of this index were; features made elsewhere are checked."""
         if isinstance(photograph, Features):
-            features.check_features(photograph, self.home.dimension)
+            features.check_features(photograph, self.home.kind, str(self.home.path))
             return photograph
-        source = self._source(photograph)
+        source, options = self._source(photograph), self.home.extraction
         with clock("decode"):
-            grey = images.read_grey(source, self.home.feature_options.long_side)
+            grey = images.read_grey(source, options.long_side)
         with clock("sift"):
-            return features.extract_pixels(grey, self.home.feature_options, images.describe(source))
+            return features.extract_pixels(grey, options, images.describe(source))
 
     def embed(self, photograph: Photograph) -> Floats:
         """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none.

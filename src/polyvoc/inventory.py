@@ -44,6 +44,7 @@ def take(index: Index) -> dict[str, Any]:
         "bytes": {"total": sum(stored.values()), **stored},
         "bytes_per_feature": round(_of_segments(stored) / n_features, 2) if n_features else None,
         "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in home.vocabularies()],
+        "kind": asdict(home.kind),
         "feature_options": asdict(home.feature_options),
         "embedding": home.catalogue.fact("embedding", required=False),
         "default_options": plain_options(index.default_options),
@@ -69,6 +70,7 @@ def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
         "size": vocabulary.size,
         "dimension": vocabulary.dimension,
         "bits": vocabulary.bits,
+        "kind": asdict(vocabulary.kind),
         "provenance": dict(vocabulary.provenance),
     }
 

@@ -1,26 +1,27 @@
 """Who shows the same thing as whom? A graph of the images of an index, found without any query, for searches that `smooth`.
 
-Every image searches for the others; those that verification confirms are its neighbours, weighed by ln(1 + inliers). What an
-image's neighbours say for it is the mean of their scores. Images added after the graph was made are alone until the next one.
+Every image is compared with its best candidates (`pairing.py`); those that verification confirms are its neighbours, weighed
+by ln(1 + inliers). What an image's neighbours say for it is the mean of their scores. Images added after the graph was made are
+alone until the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import searching, storage
+from polyvoc import pairing, searching, storage
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.lookahead import count_threads, in_order
-from polyvoc.operations import Place
+from polyvoc.pairing import Candidates, Places
 from polyvoc.records import Progress, SearchOptions
-from polyvoc.searching import Asked
 from polyvoc.shards import Scores, Standing
 
 CANDIDATES = 20  # images that each one verifies
@@ -87,30 +88,26 @@ def find(engine: Engine, options: SearchOptions, candidates: int = CANDIDATES, p
     """Let every image search for the others, and give the pairs that verification confirms either way."""
     if candidates < 1:
         raise OptionError(f"candidates={candidates!r} should be at least 1")
-    options = replace(options, top=candidates + 1)  # and itself
-    places = [(number, int(at)) for number, part in enumerate(engine.standing()) for at in part.live]
-    searches = in_order(lambda place: _confirmed(engine, place, options), places, count_threads(None), "polyvoc-link")
+    best, places = pairing.candidates(engine, options, candidates, progress=progress), Places.of(engine)
+    rows = range(len(best.images))
+    work = in_order(lambda row: _confirmed(engine, places, best, row, options), rows, count_threads(None), "polyvoc-link")
     inliers: dict[tuple[int, int], int] = {}
-    try:
-        for done, (place, confirmed) in enumerate(searches, start=1):
-            image = engine.image_at(place)
+    with closing(work) as results:
+        for row, confirmed in results:
+            image = int(best.images[row])
             for other, count in confirmed.items():
                 pair = min(image, other), max(image, other)
                 inliers[pair] = max(count, inliers.get(pair, 0))
             if progress is not None:
-                progress("linking", done, len(places))
-    finally:
-        searches.close()
+                progress("linking", row + 1, len(rows))
     return np.array([(*pair, np.log1p(count)) for pair, count in sorted(inliers.items())], PAIR)
 
 
-def _confirmed(engine: Engine, place: Place, options: SearchOptions) -> dict[int, int]:
-    """Give the images that show what the one at a place shows, and the inliers of each."""
-    (sketch,) = engine.sketches([place])
-    signatures = sketch.signatures if sketch.signatures.shape[1] else None
-    hits = searching.search(engine, Asked(sketch.words, signatures), options, threads=1)
-    others = [hit.place for hit in hits if hit.place != place][: options.top - 1]
-    seen = searching.verify(engine, sketch, others, options, threads=1).values()
+def _confirmed(engine: Engine, places: Places, best: Candidates, row: int, options: SearchOptions) -> dict[int, int]:
+    """Give those of an image's candidates that show what it shows, and the inliers of each."""
+    others = best.others[row][best.others[row] >= 0]
+    (sketch,) = engine.sketches(places.at(best.images[[row]]))
+    seen = searching.verify(engine, sketch, places.at(others), options, threads=1).values()
     return {one.image: one.inliers for one in seen if one.trusted}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -25,11 +25,17 @@ Burstiness = Literal["none", "best", "intra", "inter", "both"]
 BurstinessOn = Literal["auto", "difference", "all"]
 Sets = Literal["feature", "image"]
 Expansion = Literal["none", "average", "hamming"]
+Detector = Literal["sift", "orb", "akaze", "affine"]
 
 SIFT = "sift"  # the kind of feature that the shipped vocabularies were trained on
 
 # Told what is being done, how much of it is done, and how much there is in all.
 Progress = Callable[[str, int, int], None]
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise OptionError(f"{name}={value!r} should be {wanted}")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,15 @@ class Kind:
     def __str__(self) -> str:
         """Say it to people."""
         return f"{self.name} ({self.dimension} {'bits' if self.binary else 'numbers'})"
+
+
+# What each detector makes. An affine region is described by SIFT, too: the same words serve it.
+DETECTED: Mapping[str, Kind] = {
+    "sift": Kind(),
+    "affine": Kind(),
+    "orb": Kind("orb", 256, True),
+    "akaze": Kind("akaze", 486, True),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +136,18 @@ class FeatureOptions:
 
     long_side: int = 1024  # larger photographs are reduced to this many pixels on their long side
     max_features: int = 3000  # the strongest are kept
+    detector: Detector = "sift"  # affine: regions in the shape of what they show, not round; needs pycolmap
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
+        _require(self.detector in get_args(Detector), "detector", self.detector, "one of " + ", ".join(get_args(Detector)))
         _require(self.long_side >= 32, "long_side", self.long_side, "at least 32")
         _require(self.max_features >= 1, "max_features", self.max_features, "at least 1")
+
+    @property
+    def kind(self) -> Kind:
+        """Give what the detector makes."""
+        return DETECTED[self.detector]
 
 
 @dataclass(frozen=True)
@@ -215,13 +237,30 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
+class PairOptions:
+    """Which pairs of images are worth matching."""
+
+    top: int = 20  # best other images of each one
+    mutual: bool = False  # keep a pair only if each is among the best of the other
+    least: float = 0.0  # score that a pair has at least
+    verify: bool = False  # keep a pair only if matches agree on one arrangement
+    inliers: int = 6  # matches that do, at least
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        _require(self.top >= 1, "top", self.top, "at least 1")
+        _require(0 <= self.least < math.inf, "least", self.least, "0 or more")
+        _require(self.inliers >= 1, "inliers", self.inliers, "at least 1")
+
+
+@dataclass(frozen=True)
 class TrainOptions:
     """How a vocabulary is trained."""
 
     size: int = 20_000  # words
     seed: int = 0  # of the sample and of the first words; give each vocabulary its own
     rounds: int = 20  # of k-means, at most
-    bits: int = 128  # of a Hamming signature, at most; 0 = none
+    bits: int = 128  # of a Hamming signature, at most, and no more than descriptors have numbers; 0 = none
     max_descriptors: int = 2_000_000  # drawn for k-means; the medians use all that are given
 
     def __post_init__(self) -> None:
@@ -322,8 +361,3 @@ class IndexReport:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["problems"] = [{"path": p.path, "reason": p.reason} for p in self.problems]
         return values
-
-
-def _require(condition: bool, name: str, value: object, wanted: str) -> None:
-    if not condition:
-        raise OptionError(f"{name}={value!r} should be {wanted}")

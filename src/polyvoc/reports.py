@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyvoc import evidence
 from polyvoc.console import linked, mark, talk, write, write_fact
-from polyvoc.records import IndexReport, Problem
+from polyvoc.records import IndexReport, Kind, Problem
 
 if TYPE_CHECKING:
     from polyvoc import demo
@@ -181,7 +181,9 @@ def show_info(facts: dict[str, Any]) -> None:
     stored, per_feature = facts["bytes"], facts["bytes_per_feature"]
     write_fact("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
     write_fact("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
-    write_fact("features", f"{facts['features']:,}" + (f", {per_feature} bytes each" if per_feature else ""))
+    write_fact(
+        "features", f"{facts['features']:,} of {Kind(**facts['kind'])}" + (f", {per_feature} bytes each" if per_feature else "")
+    )
     write_fact("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
     write_fact("vocabularies", *map(describe_words, facts["vocabularies"]))
     write_fact("features by", _listed(facts["feature_options"]))
@@ -224,7 +226,7 @@ def _model(facts: dict[str, Any]) -> str:
 
 def describe_words(facts: dict[str, Any]) -> str:
     """Say in one line what a vocabulary is."""
-    sizes = f"{facts['size']:,} words of {facts['dimension']} numbers, {facts['bits']} bits"
+    sizes = f"{facts['size']:,} words of {Kind(**facts['kind'])}, signatures of {facts['bits']} bits"
     return f"{facts['fingerprint']}: {sizes}; {_listed(facts['provenance'])}"
 
 

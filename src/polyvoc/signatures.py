@@ -30,6 +30,14 @@ def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats:
     return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[skip : skip + bits], dtype=np.float32)
 
 
+def fitting_bits(bits: int, dimension: int) -> int:
+    """Give how many of at most `bits` bits a signature has, for descriptors of a dimension: there is one axis for each.
+
+    A whole uint64 where all do not fit: such signatures are compared fastest, and there are tables of evidence for them.
+    """
+    return bits if bits <= dimension else min(64, dimension)
+
+
 def shared_rotation(vocabularies: Sequence[Vocabulary]) -> Floats:
     """Give the rotation that all `vocabularies` have in common, float32 [bits, dimension]."""
     first = vocabularies[0].rotation

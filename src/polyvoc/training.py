@@ -16,8 +16,8 @@ from polyvoc import __version__
 from polyvoc.assigner import Assigner, Basis, Cells, batches, in_threads
 from polyvoc.errors import ImageError, OptionError, VocabularyError
 from polyvoc.kernels.vocabulary import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
-from polyvoc.records import FeatureOptions, Floats, Problem, TrainOptions, Words
-from polyvoc.signatures import project, random_rotation
+from polyvoc.records import SIFT, Descriptors, FeatureOptions, Floats, Problem, TrainOptions, Words
+from polyvoc.signatures import fitting_bits, project, random_rotation
 from polyvoc.vocabulary import Bytes, Vocabulary
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ _BATCH = 8192
 class Sample:
     """Descriptors drawn from photographs, and where they came from."""
 
-    descriptors: Floats  # [n, dimension]
+    descriptors: Descriptors  # [n, dimension]  numbers, or bits
     provenance: Mapping[str, Any]
     problems: tuple[Problem, ...] = field(default=())  # photographs that could not be used
+    name: str = SIFT  # what made the descriptors
 
 
 class Draw(NamedTuple):
     """Descriptors of one photograph, each with a random key: a sample holds those with the lowest keys of all."""
 
-    descriptors: Floats  # [n, dimension]
+    descriptors: Descriptors  # [n, dimension]
     keys: npt.NDArray[np.float64]  # [n]  from 0 to 1
 
     def below(self, ceiling: float) -> Draw:
@@ -145,7 +146,7 @@ def sample_descriptors(
     if not used:
         raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
     provenance = {"photographs": used, "features": asdict(options)}
-    return Sample(urn.descriptors(), provenance, tuple(problems))
+    return Sample(urn.descriptors(), provenance, tuple(problems), options.kind.name)
 
 
 def draw(
@@ -161,7 +162,7 @@ def draw(
         if isinstance(result, ImageError):
             yield Problem(str(path), str(result))
         else:
-            yield Draw(np.asarray(result.descriptors, np.float32), np.random.default_rng([seed, number]).random(len(result)))
+            yield Draw(result.descriptors, np.random.default_rng([seed, number]).random(len(result)))
 
 
 def train(
@@ -170,21 +171,25 @@ def train(
     progress: RoundDone | None = None,
     source: str = "",
     workers: Workers = Threads(),  # noqa: B008 (holds nothing)
+    name: str = SIFT,
 ) -> Vocabulary:
     """Learn a vocabulary from descriptors [n, dimension]; the same sample and options give the same vocabulary.
 
-    `source` names the photographs in the vocabulary's provenance.
+    `source` names the photographs in the vocabulary's provenance. Bits (bool) are those of a binary feature. `name` says what
+    made bare descriptors, such as "superpoint"; a sample knows it.
     """
-    origin = dict(sample.provenance) if isinstance(sample, Sample) else {}
-    descriptors = _checked(sample.descriptors if isinstance(sample, Sample) else sample, options.size)
-    rotation = random_rotation(descriptors.shape[1], options.bits) if options.bits else None
+    sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
+    origin = dict(sample.provenance)
+    descriptors = _checked(sample.descriptors, options.size)
+    bits = fitting_bits(options.bits, descriptors.shape[1])
+    rotation = random_rotation(descriptors.shape[1], bits) if bits else None
     random = np.random.default_rng(options.seed)
     chosen = descriptors
     if len(descriptors) > options.max_descriptors:
         rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
         chosen = descriptors[np.sort(rows)]
     centroids, rounds = _cluster(chosen, options, random, progress, workers)
-    vocabulary = Vocabulary.create(centroids)
+    vocabulary = Vocabulary.create(centroids, name=sample.name, binary=sample.descriptors.dtype == np.bool_)
     words = workers.assign(vocabulary, descriptors)
     scores = np.empty(len(words), dtype=np.float32)
     score_words(descriptors, words, vocabulary.centroids, scores)
@@ -292,7 +297,7 @@ class _Urn:
         if self._held > 2 * self._limit:
             self._prune()
 
-    def descriptors(self) -> Floats:
+    def descriptors(self) -> Descriptors:
         """Give the descriptors with the lowest keys, in the order in which they came."""
         if self._held > self._limit:
             self._prune()

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.records import Floats
+from polyvoc.records import SIFT, Floats, Kind
 from polyvoc.storage import refuse_address
 
 FORMAT = "polyvoc vocabulary"
@@ -63,6 +63,10 @@ class Vocabulary:
     medians: Bytes | None  # [size, bits]
     rotation: Floats | None  # [bits, dimension]  rows are orthonormal
     provenance: Mapping[str, Any]  # plain values: photographs, descriptors, seed, rounds, ...
+    name: str = SIFT  # what made the descriptors that it was trained on
+    # Bits are points of the unit cube: the squared distance of two of them is the Hamming distance. So a word of a binary
+    # feature is the mean of bits, the nearest word is the nearest point, and all that serves numbers serves bits.
+    binary: bool = False
 
     @classmethod
     def create(
@@ -71,16 +75,19 @@ class Vocabulary:
         thresholds: npt.ArrayLike | None = None,
         rotation: npt.ArrayLike | None = None,
         provenance: Mapping[str, Any] | None = None,
+        name: str = SIFT,
+        binary: bool = False,
     ) -> Vocabulary:
         """Give the vocabulary of `centroids` [size, dimension], rounded as it will be stored.
 
-        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither.
+        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither. `name` and `binary` say what
+        the descriptors are.
         """
         words = _table("centroids", centroids)
         if (thresholds is None) != (rotation is None):
             raise OptionError("a vocabulary needs both thresholds and rotation, or neither: give the missing one")
         if thresholds is None or rotation is None:
-            return cls(Bytes.of(words), None, None, dict(provenance or {}))
+            return cls(Bytes.of(words), None, None, dict(provenance or {}), name, binary)
         medians, axes = _table("thresholds", thresholds), _table("rotation", rotation)
         bits = len(axes)
         if medians.shape != (len(words), bits) or axes.shape[1] != words.shape[1] or bits > MAX_BITS:
@@ -88,7 +95,7 @@ class Vocabulary:
                 f"thresholds {medians.shape} and rotation {axes.shape} do not fit centroids {words.shape}: "
                 f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
             )
-        return cls(Bytes.of(words), Bytes.of(medians), axes, dict(provenance or {}))
+        return cls(Bytes.of(words), Bytes.of(medians), axes, dict(provenance or {}), name, binary)
 
     def shortened(self, bits: int) -> Vocabulary:
         """Give the same words with the first bits of the signatures only; 0: without signatures."""
@@ -112,6 +119,11 @@ class Vocabulary:
         return int(self.words.codes.shape[1])
 
     @property
+    def kind(self) -> Kind:
+        """Give which descriptors have words in it."""
+        return Kind(self.name, self.dimension, self.binary)
+
+    @property
     def bits(self) -> int:
         """Give the length of a signature, 0 if the vocabulary has none."""
         return 0 if self.rotation is None else len(self.rotation)
@@ -128,8 +140,10 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Give 16 hex digits that change with any number of the vocabulary; where it came from does not count."""
+        """Give 16 hex digits that change with any number of the vocabulary, and its kind; where it came from does not count."""
         digest = hashlib.sha256()
+        if (self.name, self.binary) != (SIFT, False):  # as all were before there were kinds; who knows none refuses the others
+            digest.update(f"kind {self.kind};".encode())
         for name, array in sorted(self._arrays().items()):
             digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
@@ -164,7 +178,9 @@ class Vocabulary:
             medians = None
             if "medians" in arrays:
                 medians = Bytes(arrays["medians"], arrays["medians_low"], arrays["medians_step"])
-            vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"])
+            kind = meta.get("kind", {})  # SIFT where nothing is said
+            name, binary = kind.get("name", SIFT), kind.get("binary", False)
+            vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"], name, binary)
             whole = vocabulary.fingerprint == meta["fingerprint"]
         except (KeyError, AttributeError) as error:
             raise _damaged(source / _META, f"{error} is missing") from error
@@ -193,6 +209,7 @@ class Vocabulary:
             "size": self.size,
             "dimension": self.dimension,
             "bits": self.bits,
+            "kind": asdict(self.kind),
             "provenance": dict(self.provenance),
             "files": {name: _checksum(folder / f"{name}.npy") for name in arrays},
         }

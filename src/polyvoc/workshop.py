@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from polyvoc import collection, features, intake, storage, witness
+from polyvoc import collection, detectors, intake, storage, witness
 from polyvoc.catalogue import Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.embedding import Embedder
 from polyvoc.errors import ClusterError, DamagedError, ImageError, OptionError, UnreachableError
@@ -130,7 +130,7 @@ class Workshop:
         """Read photographs on one thread, and save a segment of those that can be used."""
         waiting = Intake(lambda: self._quantiser, self.embedding.dimension if self.embedding else 0)
         broken, unreachable, unseen = [], [], 0
-        with features.one_cv2_thread():
+        with detectors.one_cv2_thread():
             for one in photographs:
                 with reading():
                     found, vector = intake.read_one(one.path, self.options, self._model)
@@ -155,7 +155,7 @@ class Workshop:
 
     def can_read(self, path: str) -> bool:
         """Tell whether a photograph can be used."""
-        with features.one_cv2_thread():
+        with detectors.one_cv2_thread():
             return not isinstance(intake.read_one(path, self.options, self._model)[0], ImageError)
 
     def merge(self, parts: Sequence[Part]) -> Merger:

@@ -60,8 +60,9 @@ class IndexWriter:
         """Open an index for writing, or make it.
 
         A new index takes these vocabularies (those that come with polyvoc) and feature options; for an existing one they may be
-        left out, and if given must be the same. So with a model for `embedding`, or the path of its ONNX file: it gives every
-        photograph a vector, and searches that `fuse` hear it.
+        left out, and if given must be the same. The detector must make what the vocabularies were trained on, and does so if no
+        options are given. So with a model for `embedding`, or the path of its ONNX file: it gives every photograph a vector,
+        and searches that `fuse` hear it.
         """
         home = Home(Path(path))
         model = None if embedding is None else witness.load(embedding, threads=1)  # before anything is written
@@ -101,6 +102,7 @@ class IndexWriter:
 
         Workers (`cluster.building.RayWorkers`) read photographs and build segments in this writer's stead: it only commits.
         """
+        _ = self.home.extraction  # refuses an index of features that photographs do not give
         self.commit()
         changes = collection.compare(folders, self.catalogue.images(), self.catalogue.problems())
         if changes.emptied and not keep_missing:
@@ -128,18 +130,19 @@ class IndexWriter:
             self._extract(changes, model, report, tell)
         return report
 
-    def add(self, name: str, image_features: Features) -> int:
+    def add(self, name: str, image_features: Features, digest: str | None = None) -> int:
         """Add features made elsewhere under a name, replacing the image of that name; gives its id. Found after a commit.
 
-        It has no pixels, hence no vector: of such an image a global embedding is silent.
+        It has no pixels, hence no vector: of such an image a global embedding is silent. `digest` is remembered, for who
+        wants to know later whether the features are still the same.
         """
-        features.check_features(image_features, self.home.dimension)
+        features.check_features(image_features, self.home.kind, str(self.home.path))
         if not _is_storable(name):
             raise OptionError(f"{name!r} cannot be the name of an image: it is neither text nor a path")
         if name in self._intake.names:
             self.commit()  # what is to be replaced
         replaced = self.catalogue.image_at(name)
-        return self._add(name, image_features, None, FileState(None, None), None, replaced)
+        return self._add(name, image_features, None, FileState(None, None), digest, replaced)
 
     def remove(self, paths: Iterable[str | os.PathLike[str]]) -> int:
         """Remove images by path or name; a folder removes all below it. Gives how many; unknown paths are an error."""
@@ -228,7 +231,7 @@ class IndexWriter:
     def _extract(self, changes: Changes, model: Embedder | None, report: IndexReport, progress: Progress) -> None:
         states = dict(changes.new) | {row.path: state for row, state in changes.changed}
         replaced = {row.path: row for row, _ in changes.changed}
-        photographs = intake.read(list(states), self.home.feature_options, model)
+        photographs = intake.read(list(states), self.home.extraction, model)
         try:
             for done, (path, result, vector) in enumerate(photographs, start=1):
                 if isinstance(result, ImageError) and _may_pass(path, states[path], result):  # nothing is remembered, or goes

@@ -14,8 +14,8 @@ from importlib.metadata import version
 import numpy as np
 
 from polyvoc import __version__
+from polyvoc.detectors import OPENCV
 from polyvoc.errors import ClusterError
-from polyvoc.features import OPENCV
 
 PATIENCE = 120.0  # seconds for one photograph
 

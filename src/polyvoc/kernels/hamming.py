@@ -19,11 +19,15 @@ def distance(signatures, position, signature):
 @inlined
 def near_block(signatures, position, end, signature, threshold):
     """Tell which of the next LANES postings are within a distance: bit i for position + i, 0 from `end` on."""
-    if position + LANES <= end:
-        if len(signature) > 1:
-            return near_long_lanes(signatures[0], signatures[1], position, signature[0], signature[1], threshold)
-        return near_lanes(signatures[0], position, signature[0], threshold)
     near = np.uint64(0)
+    if position + LANES <= signatures.shape[1]:
+        if len(signature) > 1:
+            near = near_long_lanes(signatures[0], signatures[1], position, signature[0], signature[1], threshold)
+        else:
+            near = near_lanes(signatures[0], position, signature[0], threshold)
+        if end - position < LANES:  # what follows belongs to the next list
+            near &= (np.uint64(1) << np.uint64(end - position)) - np.uint64(1)
+        return near
     for p in range(position, end):
         if distance(signatures, p, signature) <= threshold:
             near |= np.uint64(1) << np.uint64(p - position)

@@ -146,7 +146,7 @@ class Service:
     def check(self, sent: Sent) -> None:
         """Refuse a photograph that cannot be decoded within the limits."""
         with sent.named_errors():
-            self.decoders.grey(sent.content, self.index.home.feature_options.long_side)
+            self.decoders.grey(sent.content, self.index.home.extraction.long_side)
 
     def keep(self, sent: Sent) -> dict[str, Any]:
         """Keep a photograph that was sent, so that it can be asked again; gives the name to ask by, and its facts."""
@@ -205,7 +205,7 @@ class Service:
             return self._extracted(index, sent.content)
 
     def _extracted(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
-        options = index.home.feature_options
+        options = index.home.extraction
         seconds: dict[str, float] = {}
         with answers.clock(seconds, "decode"):
             grey = self.decoders.grey(source, options.long_side)

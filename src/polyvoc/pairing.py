@@ -1,0 +1,289 @@
+"""Which pairs of images are worth matching? Every image against all others, by what is stored of them, in batches.
+
+Scores are those of a search with the image. Where only near signatures vote, as the presets have it, whole blocks of images
+ask at once: each posting list is read once for a block, and matches that say little are left out. That score is rough; it
+names the candidates, and their exact scores are then computed one by one. With other options every image searches by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc import scoring, searching
+from polyvoc.engine import Engine
+from polyvoc.errors import OptionError
+from polyvoc.kernels import matching
+from polyvoc.kernels import pairs as kernels
+from polyvoc.lookahead import count_threads, in_order
+from polyvoc.operations import Place
+from polyvoc.records import PairOptions, Progress, SearchOptions
+from polyvoc.segment import bases_of, with_planes
+from polyvoc.shards import LocalShards, Scores
+
+DOUBT = 2.0  # nats: the rough score leaves out what says less, the larger part of all matches
+SPARE = 20  # candidates beyond those wanted whose exact scores are computed
+BLOCK = 1 << 19  # rough scores of the images that ask at once, if possible: they should stay in the cache
+FEWEST, MOST = 32, 256  # images that ask at once
+# Two ids, first < second; the higher of the scores that either has in a search with the other, if both are known; and if pairs
+# are verified: inliers, what they say in nats, and what takes places of the first to places of the second.
+PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("score", np.float32), ("inliers", np.int32),
+                 ("weight", np.float32), ("transform", np.float64, (2, 3))])  # fmt: skip
+
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int64]
+Pairs = npt.NDArray[np.void]  # [P] of PAIR, by their ids
+
+
+class Candidates(NamedTuple):
+    """The best other images of each image, best first, ties by id."""
+
+    images: Ids  # [n]
+    others: Ids  # [n, top], -1 where there are fewer
+    scores: Scores  # [n, top]
+
+
+# --- pairs --------------------------------------------------------------------------------------------------------------------
+
+
+def find(engine: Engine, options: PairOptions, search: SearchOptions, images: Sequence[int] | None = None,
+         progress: Progress | None = None, threads: int | None = None) -> Pairs:  # fmt: skip
+    """Give the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image."""
+    best = candidates(engine, search, options.top, images, progress, threads)
+    pairs, _ = joined(best)
+    if options.mutual:
+        missing = np.setdiff1d(best.others[best.others >= 0], best.images)
+        more = candidates(engine, search, options.top, missing.tolist(), progress, threads)
+        pairs, times = joined(best, more)
+        asked = np.isin(pairs["first"], best.images) | np.isin(pairs["second"], best.images)
+        pairs = pairs[(times == 2) & asked]
+    pairs = pairs[pairs["score"] >= options.least]
+    if not options.verify:
+        return pairs
+    pairs = verified(engine, pairs, search, progress, threads)
+    return pairs[pairs["inliers"] >= options.inliers]
+
+
+def joined(*lists: Candidates) -> tuple[Pairs, Ids]:
+    """Give the pairs of images in lists of candidates, each once, with the higher of its scores; and how often each stands."""
+    held = [best.others >= 0 for best in lists]
+    images = np.concatenate([np.repeat(best.images, mask.sum(axis=1)) for best, mask in zip(lists, held, strict=True)])
+    others = np.concatenate([best.others[mask] for best, mask in zip(lists, held, strict=True)])
+    pairs = np.zeros(len(images), PAIR)
+    pairs["first"], pairs["second"] = np.minimum(images, others), np.maximum(images, others)
+    pairs["score"] = np.concatenate([best.scores[mask] for best, mask in zip(lists, held, strict=True)])
+    pairs["transform"] = np.nan
+    pairs = pairs[np.lexsort((-pairs["score"], pairs["second"], pairs["first"]))]
+    fresh = np.ones(len(pairs), bool)
+    fresh[1:] = (pairs["first"][1:] != pairs["first"][:-1]) | (pairs["second"][1:] != pairs["second"][:-1])
+    places = np.flatnonzero(fresh)
+    return pairs[places], np.diff(np.append(places, len(pairs)))
+
+
+def verified(engine: Engine, pairs: Pairs, search: SearchOptions, progress: Progress | None = None,
+             threads: int | None = None) -> Pairs:  # fmt: skip
+    """Give pairs with the matches that agree on one arrangement: how many, what they say, and on which."""
+    pairs = pairs.copy()
+    places = Places.of(engine)
+    firsts, starts = np.unique(pairs["first"], return_index=True)
+    groups = np.split(np.arange(len(pairs)), starts[1:])
+
+    def work(rows: Array) -> dict[Place, searching.Found]:
+        (sketch,) = engine.sketches(places.at(pairs["first"][rows[:1]]))
+        return searching.verify(engine, sketch, places.at(pairs["second"][rows]), search, threads=1)
+
+    done = 0
+    with closing(in_order(work, groups if len(firsts) else [], count_threads(threads), "polyvoc-pairs")) as results:
+        for rows, seen in results:
+            for row, place in zip(rows, places.at(pairs["second"][rows]), strict=True):
+                found = seen[place]
+                pairs["inliers"][row], pairs["weight"][row] = found.inliers, found.weight
+                pairs["transform"][row] = np.nan if found.transform is None else found.transform
+            done += len(rows)
+            if progress is not None:
+                progress("verifying", done, len(pairs))
+    return pairs
+
+
+# --- candidates ---------------------------------------------------------------------------------------------------------------
+
+
+def candidates(engine: Engine, search: SearchOptions, top: int, images: Sequence[int] | None = None,
+               progress: Progress | None = None, threads: int | None = None) -> Candidates:  # fmt: skip
+    """Give the `top` best other images of every image, or of some, by words and signatures alone."""
+    places = Places.of(engine)
+    asking = places.ids if images is None else places.known(images)
+    search, threads = engine.settled(search), count_threads(threads)
+    best = Candidates(asking, np.full((len(asking), top), -1, np.int64), np.zeros((len(asking), top), np.float32))
+    size, ask = 1, partial(_alone, engine, search, top, places)
+    if batched(engine, search):
+        size, ask = _block_size(engine, len(asking), threads), partial(_Batch.of(engine, search, top + SPARE, places).ask, top)
+    blocks = [slice(first, first + size) for first in range(0, len(asking), size)]
+    with closing(in_order(lambda block: ask(asking[block]), blocks, threads, "polyvoc-pairs")) as results:
+        for block, (others, scores) in results:
+            best.others[block], best.scores[block] = others, scores
+            if progress is not None:
+                progress("comparing", min(block.stop, len(asking)), len(asking))
+    return best
+
+
+def batched(engine: Engine, search: SearchOptions) -> bool:
+    """Tell whether images can ask in blocks, rather than one by one."""
+    return (
+        isinstance(engine.shards, LocalShards)
+        and engine.bits > 0
+        and (search.merge, search.burstiness, search.sets) == ("likelihood", "best", "feature")
+        and search.burstiness_on != "difference"
+        and (search.evidence is None or not search.evidence.edges)
+        and search.norm != "self"
+    )
+
+
+def _alone(engine: Engine, search: SearchOptions, top: int, places: Places, asking: Ids) -> tuple[Ids, Scores]:
+    """Give the best other images of one image [1, top] by a search."""
+    others, scores = np.full((1, top), -1, np.int64), np.zeros((1, top), np.float32)
+    (sketch,) = engine.sketches(places.at(asking))
+    signatures = sketch.signatures if sketch.signatures.shape[1] else None
+    found, _ = engine.best(engine.query(sketch.words, signatures, search), search, threads=1, depth=top + 1)
+    for rank, one in enumerate([one for one in found if one.image != asking[0]][:top]):
+        others[0, rank], scores[0, rank] = one.image, one.score
+    return others, scores
+
+
+def _block_size(engine: Engine, n_asking: int, threads: int) -> int:
+    largest = max(segment.n_images for segment in engine.segments)
+    return max(1, min(max(BLOCK // max(largest, 1), FEWEST), MOST, -(-n_asking // threads)))
+
+
+class Places(NamedTuple):
+    """Where the live images of an index stand."""
+
+    ids: Ids  # [n], ascending
+    segments: Ids  # [n]
+    positions: Ids  # [n]
+
+    @classmethod
+    def of(cls, engine: Engine) -> Places:
+        """Ask the segments."""
+        standing = engine.standing()
+        ids = np.concatenate([np.empty(0, np.int64), *(part.ids[part.live] for part in standing)])
+        segments = np.repeat(np.arange(len(standing)), [len(part.live) for part in standing])
+        positions = np.concatenate([np.empty(0, np.int64), *(part.live for part in standing)])
+        order = np.argsort(ids)
+        return cls(ids[order], segments[order], positions[order])
+
+    def known(self, images: Sequence[int]) -> Ids:
+        """Give ids, ascending and each once; refuse one that is not in the index."""
+        wanted = np.unique(np.asarray(images, np.int64))
+        strangers = np.setdiff1d(wanted, self.ids)
+        if len(strangers):
+            raise OptionError(f"image {strangers[0]} is not in the index")
+        return wanted
+
+    def at(self, images: Ids) -> list[Place]:
+        """Give where images stand, by their ids."""
+        rows = np.searchsorted(self.ids, images)
+        return list(zip(self.segments[rows].tolist(), self.positions[rows].tolist(), strict=True))
+
+
+# --- many at once -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """What is stored of the images that ask together."""
+
+    starts: Ids  # [n + 1] their features
+    words: Ids  # [Q, K]
+    signatures: npt.NDArray[np.uint64]  # [Q, K, B]
+
+    @classmethod
+    def read(cls, engine: Engine, places: Sequence[Place]) -> _Block:
+        rows = [engine.segments[segment].features_of(position) for segment, position in places]
+        starts = np.concatenate([[0], np.cumsum([len(row["words"]) for row in rows])])
+        planes, width = engine.bits // 64, len(engine.sizes)
+        # Images without features tell nothing of the length of signatures.
+        signatures = [with_planes(row["signatures"], 2).reshape(-1, width, planes) for row in rows if len(row["words"])]
+        return cls(
+            starts=starts,
+            words=np.concatenate([row["words"] for row in rows]).astype(np.int64),
+            signatures=np.concatenate([np.empty((0, width, planes), np.uint64), *signatures]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """What is the same for all blocks of images that ask. May be shared by threads."""
+
+    engine: Engine
+    depth: int  # candidates whose exact scores are computed
+    places: Places
+    norms: Sequence[Scores]  # of each segment
+    squares: npt.NDArray[np.float32]  # [W] idf^2 of each word
+    cells: Ids  # [1, 2^K] row of the table for each set of lists
+    table: npt.NDArray[np.float32]  # [rows, bits + 1]
+
+    @classmethod
+    def of(cls, engine: Engine, search: SearchOptions, depth: int, places: Places) -> _Batch:
+        n_vocabularies = len(engine.sizes)
+        anyone = scoring.Query(np.zeros((1, n_vocabularies, 1), np.int64), None, engine.sizes)
+        cells, table = scoring.joint_evidence(anyone, np.zeros((1, 1 << n_vocabularies), np.int64), search)
+        squares = engine.statistics.squares_of(search.idf).astype(np.float32)
+        return cls(engine, depth, places, engine.norms(search), squares, cells, table)
+
+    def ask(self, top: int, asking: Ids) -> tuple[Ids, Scores]:
+        """Give the best other images of a block of images [n, top], and their scores."""
+        block = _Block.read(self.engine, self.places.at(asking))
+        images, scores = self.rough(block, asking, DOUBT)
+        short = np.flatnonzero(images[:, -1] < 0)
+        if len(short):  # too few candidates: hear every match
+            some = _Block.read(self.engine, self.places.at(asking[short]))
+            images[short], scores[short] = self.rough(some, asking[short], 0.0)
+        idf = self.squares[block.words + bases_of(self.engine.sizes)]
+        for row in range(len(asking)):
+            scores[row] = self.exact(block, idf, row, images[row])
+        order = np.lexsort((images, -scores), axis=-1)[:, :top]
+        images, scores = np.take_along_axis(images, order, 1), np.take_along_axis(scores, order, 1)
+        return np.where(scores > 0, images, -1), scores
+
+    def rough(self, block: _Block, asking: Ids, doubt: float) -> tuple[Ids, Scores]:
+        """Give the candidates of a block of images [n, depth] and their rough scores; matches of less than `doubt` are mute."""
+        numbers = (block.words + bases_of(self.engine.sizes)).T.ravel()  # vocabulary by vocabulary
+        order = np.argsort(numbers, kind="stable")
+        numbers = numbers[order]
+        owners = np.repeat(np.arange(len(asking)), np.diff(block.starts))[order % max(len(block.words), 1)]
+        planes = np.ascontiguousarray(block.signatures.transpose(2, 1, 0).reshape(block.signatures.shape[2], -1)[:, order])
+        gains = self.table[self.cells[0, 1 << np.arange(len(self.engine.sizes))]].max(axis=0)
+        threshold = np.flatnonzero(gains > min(doubt, gains.max() / 2)).max(initial=0)
+        images = np.full((len(asking), self.depth), -1, np.int64)
+        best = np.zeros(images.shape, np.float32)
+        for segment, norms in zip(self.engine.segments, self.norms, strict=True):
+            votes = np.zeros((len(asking), segment.n_images), np.float32)
+            lists = (segment.arrays[name] for name in ("starts", "postings", "signatures"))
+            if segment.n_features:
+                kernels.vote_roughly(numbers, owners, planes, self.squares[numbers], *lists, gains, threshold, votes)
+            kernels.keep_best(votes, norms, segment.alive, segment.ids, asking, best, images)
+        return images, best
+
+    def exact(self, block: _Block, idf: npt.NDArray[np.float32], row: int, images: Ids) -> Scores:
+        """Give the scores of some images in a search with one of a block [depth], 0 for -1."""
+        own = slice(block.starts[row], block.starts[row + 1])
+        bases = np.concatenate([[0], np.cumsum(np.add(self.engine.sizes, 1))])
+        lists = matching.list_words(block.words[own], bases, len(block.words))
+        scores = np.zeros(len(images), np.float32)
+        held = np.flatnonzero(images >= 0)
+        at = np.array(self.places.at(images[held])).reshape(-1, 2)
+        for number in np.unique(at[:, 0]):
+            mine, arrays = at[:, 0] == number, self.engine.segments[number].arrays
+            stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
+            votes, positions = np.zeros(mine.sum(), np.float32), at[mine, 1]
+            kernels.score_exactly(positions, *stored, block.signatures[own], idf[own], bases, *lists, self.cells, self.table,
+                                  votes)  # fmt: skip
+            scores[held[mine]] = votes / self.norms[number][positions]
+        return scores

@@ -1,0 +1,296 @@
+"""COLMAP databases: what pycolmap writes is what is read, in polyvoc's conventions; damage is one line."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from polyvoc import colmap, features, pairlist
+from polyvoc.colmap import ColmapFeatures
+from polyvoc.errors import ExchangeError, LockedError, OptionError
+from polyvoc.records import FeatureOptions, Features
+
+import pycolmap  # isort: skip - after Pillow: see examples/reconstruct.py
+
+DATA = Path(skimage.__file__).parent / "data"
+LEFT, RIGHT = "stereo/left.png", "stereo/right.png"  # two views of a real scene, by the same camera from side to side
+NAMES = [LEFT, RIGHT, "astronaut.jpg", "chelsea.jpg"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photographs")
+    (folder / "stereo").mkdir()
+    for name in NAMES:
+        source = f"motorcycle_{Path(name).stem}.png" if "stereo" in name else f"{Path(name).stem}.png"
+        Image.open(DATA / source).convert("L").resize((480, 360)).save(folder / name)
+    return folder
+
+
+def extract(photographs: Path, database: Path, normalisation: str = "L1_ROOT") -> Path:
+    """Let COLMAP find features."""
+    options = pycolmap.FeatureExtractionOptions()
+    options.sift.normalization = getattr(pycolmap.Normalization, normalisation)
+    options.sift.max_num_features = 1500
+    reader = pycolmap.ImageReaderOptions()
+    reader.camera_model, reader.camera_params = "SIMPLE_PINHOLE", "640,240,180"
+    mode = pycolmap.CameraMode.SINGLE
+    with colmap.quiet(pycolmap):
+        pycolmap.extract_features(database, photographs, NAMES, mode, reader_options=reader, extraction_options=options)
+    return database
+
+
+@pytest.fixture(scope="module")
+def database(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return extract(photographs, tmp_path_factory.mktemp("colmap") / "database.db")
+
+
+def read(path: Path, kind: str | None = None) -> dict[str, Features | ExchangeError]:
+    with closing(ColmapFeatures(path, kind)) as found:
+        return dict(found.read())
+
+
+def sound(path: Path, kind: str | None = None) -> dict[str, Features]:
+    found = read(path, kind)
+    assert all(isinstance(one, Features) for one in found.values()), found
+    return found  # type: ignore[return-value]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[tuple[Path, pycolmap.Database, int]]:
+    """A database of one image without features, open for writing."""
+    path = tmp_path / "written.db"
+    opened = pycolmap.Database.open(path)
+    camera = opened.write_camera(
+        pycolmap.Camera.create_from_model_id(0, pycolmap.CameraModelId.SIMPLE_PINHOLE, 500.0, 640, 480)
+    )
+    image = opened.write_image(pycolmap.Image(name="a/b.jpg", camera_id=camera))
+    yield path, opened, image
+    opened.close()
+
+
+# -- conventions
+
+
+def test_features_are_where_opencv_finds_them(database: Path, photographs: Path) -> None:
+    for name, theirs in sound(database).items():
+        ours = features.extract(photographs / name, FeatureOptions(max_features=3000))
+        assert (theirs.width, theirs.height, theirs.name) == (ours.width, ours.height, "sift")
+        apart = np.linalg.norm(theirs.xy[:, None] - ours.xy, axis=2)
+        turned = (theirs.angle[:, None] - ours.angle + 180) % 360 - 180
+        ratio = theirs.scale[:, None] / ours.scale
+        a, b = np.nonzero((apart < 1) & (np.abs(turned) < 10) & (ratio > 0.8) & (ratio < 1.25))
+        assert len(a) > 0.25 * len(theirs)
+        # Features that both found: half a pixel, a factor of two or other bins would show.
+        assert np.abs(np.median(theirs.xy[a] - ours.xy[b], axis=0)).max() < 0.05
+        assert np.median(ratio[a, b]) == pytest.approx(1, abs=0.02)
+        assert np.median(turned[a, b]) == pytest.approx(0, abs=1)
+        assert np.median((theirs.descriptors[a] * ours.descriptors[b]).sum(axis=1)) > 0.98
+
+
+def test_plain_sift_is_told_from_root_sift(database: Path, photographs: Path, tmp_path: Path) -> None:
+    plain = sound(extract(photographs, tmp_path / "plain.db", "L2"))
+    for name, root in sound(database).items():
+        assert np.linalg.norm(plain[name].descriptors, axis=1) == pytest.approx(1, abs=1e-5)
+        assert np.linalg.norm(root.descriptors, axis=1) == pytest.approx(1, abs=1e-5)
+        places = {tuple(xy): row for row, xy in enumerate(np.column_stack([root.xy, root.angle]))}
+        same = [(row, places[key]) for row, key in enumerate(map(tuple, np.column_stack([plain[name].xy, plain[name].angle])))]
+        a, b = np.array(same).T
+        # Bytes of plain SIFT are coarser where values are small, whose roots are not.
+        assert np.median((plain[name].descriptors[a] * root.descriptors[b]).sum(axis=1)) > 0.99
+
+
+@pytest.mark.parametrize("columns", [2, 4, 6])
+def test_what_pycolmap_writes_is_read(written: tuple[Path, pycolmap.Database, int], columns: int) -> None:
+    path, opened, image = written
+    rng = np.random.default_rng(columns)
+    xy, scale, angle = rng.random((9, 2)) * 400, rng.random(9) * 5 + 1, rng.random(9) * 2 * np.pi
+    matrix = np.stack([scale * np.cos(angle), -scale * np.sin(angle), scale * np.sin(angle), scale * np.cos(angle)], axis=1)
+    shapes = {2: np.empty((9, 0)), 4: np.column_stack([scale, angle]), 6: matrix}
+    opened.write_keypoints(image, np.hstack([xy, shapes[columns]]).astype(np.float32))
+    numbers = rng.normal(size=(9, 128)).astype(np.float32)
+    aliked = pycolmap.FeatureDescriptorsFloat(pycolmap.FeatureExtractorType.ALIKED_N32, numbers)
+    opened.write_descriptors(image, pycolmap.FeatureDescriptors.from_float(aliked))
+    found = sound(path)["a/b.jpg"]  # while COLMAP has it open
+    assert np.array_equal(found.descriptors, numbers)
+    assert found.xy == pytest.approx(xy - 0.5, abs=1e-4)
+    assert found.scale == pytest.approx(2 * scale if columns > 2 else 1, rel=1e-5)
+    assert found.angle == pytest.approx(np.degrees(angle) if columns > 2 else 0, abs=1e-3)
+    assert (found.width, found.height, found.name) == (640, 480, "aliked-n32")
+    assert sound(path, "mine")["a/b.jpg"].name == "mine"
+
+
+def test_a_database_of_colmap_3_has_no_types(database: Path, tmp_path: Path) -> None:
+    old = _copy(database, tmp_path / "old.db")
+    _change(old, "ALTER TABLE descriptors DROP COLUMN type")
+    for name, found in sound(database).items():
+        assert np.array_equal(found.descriptors, sound(old)[name].descriptors)
+
+
+def test_nothing_is_written(database: Path) -> None:
+    before = database.read_bytes()
+    assert [name for name, _ in ColmapFeatures(database).read()] == ColmapFeatures(database).names()
+    assert sorted(ColmapFeatures(database).names()) == sorted(NAMES)
+    assert database.read_bytes() == before
+
+
+def test_a_database_that_is_kept_locked_is_said_to_be(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyvoc.database.BUSY_SECONDS", 0.05)
+    path = _copy(database, tmp_path / "locked.db")
+    _change(path, "PRAGMA journal_mode = DELETE")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LockedError, match="locked by another process"):
+            ColmapFeatures(path)
+
+
+def test_what_is_still_in_the_journal_is_read(database: Path, tmp_path: Path) -> None:
+    path = _copy(database, tmp_path / "journal.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("UPDATE images SET name = 'new.jpg' WHERE image_id = 1")
+        assert ColmapFeatures(path).names()[0] == "new.jpg"
+
+
+# -- damage
+
+
+def _copy(database: Path, to: Path) -> Path:
+    shutil.copy(database, to)
+    return to
+
+
+def _change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        for statement in statements:
+            opened.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "wrong"),
+    [
+        ("DELETE FROM descriptors WHERE image_id = 1", "no descriptors"),
+        ("DELETE FROM keypoints WHERE image_id = 1", "no keypoints"),
+        ("UPDATE keypoints SET data = substr(data, 2) WHERE image_id = 1", "bytes, not"),
+        ("UPDATE descriptors SET rows = 1 << 40 WHERE image_id = 1", "bytes, not"),
+        ("UPDATE descriptors SET rows = -1, data = NULL WHERE image_id = 1", "damaged"),
+        ("UPDATE keypoints SET rows = 'x' WHERE image_id = 1", "damaged"),
+        ("UPDATE keypoints SET cols = 3, rows = 2 * rows WHERE image_id = 1", "not 2, 4 or 6"),
+        ("UPDATE keypoints SET cols = 2, rows = 3 * rows WHERE image_id = 1", "keypoints but"),
+        ("UPDATE descriptors SET type = 77 WHERE image_id = 1", "unknown type 77"),
+        ("UPDATE images SET camera_id = 99 WHERE image_id = 1", "no size"),
+        ("UPDATE cameras SET width = 0", "no size"),
+    ],
+)
+def test_an_image_that_is_damaged_is_said_among_the_others(database: Path, tmp_path: Path, statement: str, wrong: str) -> None:
+    path = _copy(database, tmp_path / "damaged.db")
+    _change(path, statement)
+    found = list(read(path).values())
+    assert isinstance(found[0], ExchangeError)
+    assert wrong in str(found[0])
+    assert str(path) in str(found[0])
+    assert len(str(found[0]).splitlines()) == 1
+    if "WHERE" in statement:
+        assert all(isinstance(one, Features) for one in found[1:])
+
+
+def test_databases_of_others_are_refused(database: Path, tmp_path: Path) -> None:
+    _change(tmp_path / "foreign.db", "CREATE TABLE images (id INTEGER)")
+    with pytest.raises(ExchangeError, match="not a COLMAP database"):
+        ColmapFeatures(tmp_path / "foreign.db")
+    cut = _copy(database, tmp_path / "lacking.db")
+    _change(cut, "DROP TABLE keypoints")
+    with pytest.raises(ExchangeError, match="no table 'keypoints'"):
+        ColmapFeatures(cut)
+    (tmp_path / "text.db").write_text("no database at all, but long enough to be looked at by SQLite")
+    with pytest.raises(ExchangeError, match=r"text\.db"):
+        ColmapFeatures(tmp_path / "text.db")
+    with pytest.raises(ExchangeError, match="not there"):
+        ColmapFeatures(tmp_path / "absent.db")
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.floats(0, 1), flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), max_size=30))
+def test_damage_anywhere_is_one_line(database: Path, tmp_path: Path, cut: float, flips: list[tuple[float, int]]) -> None:
+    stored = bytearray(database.read_bytes())
+    for place, value in flips:
+        stored[int(place * len(stored)) if len(flips) % 2 else int(place * 8192)] = (
+            value  # anywhere, or where the tables are told
+        )
+    path = tmp_path / "hurt.db"
+    path.write_bytes(bytes(stored[: int(len(stored) * (1 if flips else cut))]))
+    for beside in (path.with_name("hurt.db-wal"), path.with_name("hurt.db-shm")):
+        beside.unlink(missing_ok=True)
+    try:
+        for _, one in read(path).items():
+            assert isinstance(one, Features) or len(str(one).splitlines()) == 1
+    except (ExchangeError, LockedError) as error:
+        assert len(str(error).splitlines()) == 1
+
+
+# -- pairs
+
+
+def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) -> None:
+    path = _copy(database, tmp_path / "matched.db")
+    assert colmap.match(path, [(LEFT, RIGHT), (LEFT, "chelsea.jpg")]) == 1
+    opened = pycolmap.Database.open(path)
+    ids = {image.name: image.image_id for image in opened.read_all_images()}
+    geometry = opened.read_two_view_geometry(ids[LEFT], ids[RIGHT])
+    camera = opened.read_all_cameras()[0]
+    places = [opened.read_keypoints(ids[name])[:, :2].astype(np.float64) for name in (LEFT, RIGHT)]
+    assert not opened.exists_matches(ids[RIGHT], ids["chelsea.jpg"])
+    opened.close()
+    # Two views of a real scene: the second camera stands to the right of the first, and looks the same way.
+    assert len(geometry.inlier_matches) > 200
+    with colmap.quiet(pycolmap):
+        assert pycolmap.estimate_two_view_geometry_pose(camera, places[0], camera, places[1], geometry)
+    moved = geometry.cam2_from_cam1
+    assert abs(moved.translation[0]) > 0.97
+    assert moved.translation[0] < 0
+    assert np.degrees(moved.rotation.angle()) < 3
+
+
+def test_pairs_of_unknown_images_are_refused(database: Path) -> None:
+    with pytest.raises(ExchangeError, match=r"has no image nobody\.jpg"):
+        colmap.match(database, [(LEFT, "nobody.jpg")])
+
+
+def test_a_missing_pycolmap_is_said(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    with pytest.raises(OptionError, match=r"pip install 'polyvoc\[colmap\]'"):
+        colmap.match(database, [(LEFT, RIGHT)])
+    assert len(sound(database)) == len(NAMES)  # reading does without
+
+
+NAME = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8).map(lambda name: "n" + name)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pairs=st.lists(st.tuples(NAME, NAME)))
+def test_lists_of_pairs_go_round(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    assert pairlist.write(tmp_path / "pairs.txt", pairs) == len(pairs)
+    assert pairlist.read(tmp_path / "pairs.txt") == pairs
+
+
+def test_lists_of_pairs_refuse_what_cannot_be_read_again(tmp_path: Path) -> None:
+    for name in ("two words", "", "#1.jpg", "a\nb"):
+        with pytest.raises(OptionError, match="cannot stand in a list of pairs"):
+            pairlist.write(tmp_path / "pairs.txt", [("a", name)])
+    assert not (tmp_path / "pairs.txt").exists()
+    (tmp_path / "three.txt").write_text("# pairs\n\na b\na b c\n")
+    with pytest.raises(ExchangeError, match="line 4 holds 3 names"):
+        pairlist.read(tmp_path / "three.txt")
+    with pytest.raises(ExchangeError, match="cannot be read"):
+        pairlist.read(tmp_path / "absent.txt")

@@ -1,0 +1,230 @@
+"""Features of others in an index: found by polyvoc's own, kept up to date with their file, refused where they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import samples
+from commands import answer, refuse, run
+from polyvoc import exchange, hloc
+from polyvoc.errors import ExchangeError
+from polyvoc.index import Index
+from polyvoc.records import Features, Kind, TrainOptions
+from polyvoc.training import train
+from samples import unflushed  # noqa: F401 - quick
+from test_colmap import NAMES, extract
+from test_colmap import photographs as photographs  # noqa: PLC0414
+from test_hloc import FILE, fill
+
+
+def write(path: Path, images: dict[str, Features]) -> Path:
+    path.unlink(missing_ok=True)
+    hloc.write(path, images.items())
+    return path
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[list[object]]:
+    """Flags that name small vocabularies, for the features of `samples`."""
+    given: list[object] = []
+    for number, vocabulary in enumerate(samples.vocabularies()):
+        vocabulary.save(tmp_path / "words" / str(number))
+        given += ["--vocabulary", tmp_path / "words" / str(number)]
+    yield given
+
+
+@pytest.fixture
+def images() -> dict[str, Features]:
+    return {f"a/{n}.jpg": samples.features(n) for n in range(6)}
+
+
+# -- a database of COLMAP, from end to end
+
+
+def test_photographs_find_themselves_in_an_index_of_colmaps_features(photographs: Path, tmp_path: Path) -> None:
+    database, index = extract(photographs, tmp_path / "database.db"), tmp_path / "x.polyvoc"
+    told = answer("index", "--features", database, "--images", photographs, "--index", index)
+    assert (told["added"], told["problems"]) == (len(NAMES), [])
+    again = answer("index", "--features", database, "--images", photographs, "--index", index)
+    assert (again["unchanged"], again["added"], again["replaced"], again["removed"]) == (len(NAMES), 0, 0, 0)
+    with Index.open(index) as opened:
+        assert {row.path for row in opened.images()} == {str(photographs / name) for name in NAMES}
+        for name in NAMES:
+            hits = opened.search(photographs / name)  # OpenCV's features
+            assert hits[0].path == str(photographs / name)
+            assert hits[0].inliers > 50
+            if "stereo" in name:
+                assert Path(hits[1].path).parent.name == "stereo"
+                assert hits[1].inliers > 20
+                assert hits[2].inliers < 12
+    assert run("check", "--index", index).exit_code == 0
+
+
+# -- up to date
+
+
+def test_an_index_follows_its_file(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+    path, index = write(tmp_path / "feats-sift.h5", images), tmp_path / "x.polyvoc"
+    command: list[object] = ["index", "--features", path, "--index", index, *words]
+    assert answer(*command)["added"] == 6
+    images["a/2.jpg"], images["new.jpg"] = samples.features(50), samples.features(51)
+    del images["a/4.jpg"]
+    write(path, images)
+    told = answer(*command)
+    assert {key: told[key] for key in ("added", "replaced", "removed", "unchanged")} == {
+        "added": 1, "replaced": 1, "removed": 1, "unchanged": 4,
+    }  # fmt: skip
+    with Index.open(index) as opened:
+        assert {row.path for row in opened.images()} == set(images)
+        for name, found in images.items():
+            assert opened.search(found, top=1)[0].path == name
+    del images["a/0.jpg"]
+    write(path, images)
+    assert answer(*command, "--keep-missing")["removed"] == 0
+
+
+def test_images_of_other_files_stay(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+    index = tmp_path / "x.polyvoc"
+    one, other = dict(list(images.items())[:3]), dict(list(images.items())[3:])
+    for name, held in (("feats-sift-1.h5", one), ("feats-sift-2.h5", other)):
+        told = answer("index", "--features", write(tmp_path / name, held), "--index", index, *words)
+        assert (told["added"], told["removed"]) == (3, 0)
+    with Index.open(index) as opened:
+        assert len(list(opened.images())) == 6
+
+
+@given(st.sampled_from(["xy", "scale", "angle", "descriptors", "width", "height", "name"]), st.integers(0, 30))
+def test_the_digest_changes_with_anything(part: str, seed: int) -> None:
+    found = samples.features(seed)
+    values = {name: getattr(found, name) for name in ("xy", "scale", "angle", "descriptors", "width", "height", "name")}
+    assert exchange.digest(Features(**values)) == exchange.digest(found)
+    old = values[part]
+    values[part] = old + "2" if part == "name" else old + 1 if isinstance(old, int) else np.nextafter(old, np.float32(9))
+    assert exchange.digest(Features(**values)) != exchange.digest(found)
+
+
+def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+    path = write(tmp_path / "feats-sift.h5", images)
+    with h5py.File(path, "a") as file:
+        del file["a/1.jpg/descriptors"]
+        file["a/2.jpg/keypoints"][0, 0] = np.nan
+    told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc", *words)
+    assert told["added"] == 4
+    assert [problem["path"] for problem in told["problems"]] == ["a/1.jpg", "a/2.jpg"]
+    assert "no descriptors" in told["problems"][0]["reason"]
+    assert "not finite" in told["problems"][1]["reason"]
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "", "a\0b", "s3://bucket/x.jpg", "https://h/x.jpg"]
+)
+def test_names_that_lead_out_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    for folder in (None, str(tmp_path), "s3://bucket"):
+        with pytest.raises(ExchangeError, match="not the name of an image"):
+            exchange.place(name, folder)
+
+
+def test_names_become_paths_below_the_folder(tmp_path: Path) -> None:
+    assert exchange.place("a/b.jpg", None) == "a/b.jpg"
+    assert exchange.place("a/./b.jpg", str(tmp_path)) == str(tmp_path / "a" / "b.jpg")
+    assert exchange.place("a/b.jpg", "s3://bucket/photos/") == "s3://bucket/photos/a/b.jpg"
+
+
+def test_hostile_names_are_problems(tmp_path: Path, words: list[object], photographs: Path) -> None:
+    import sqlite3
+
+    path = extract(photographs, tmp_path / "database.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        opened.execute("UPDATE images SET name = '../../etc/passwd' WHERE image_id = 1")
+        opened.execute("UPDATE images SET name = 'https://example.org/x.jpg' WHERE image_id = 2")
+    told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc")
+    assert told["added"] == len(NAMES) - 2
+    assert [problem["path"] for problem in told["problems"]] == ["../../etc/passwd", "https://example.org/x.jpg"]
+
+
+# -- kinds
+
+
+def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> None:
+    path, index = tmp_path / FILE, tmp_path / "x.polyvoc"
+    for number in range(8):
+        fill(path, f"{number}.jpg", n=60 + number)
+    line = refuse("index", "--features", path, "--index", index)
+    assert "holds superpoint (256 numbers), but the vocabularies are for sift (128 numbers)" in line
+    assert not index.exists()
+    trained = answer("train", "--features", path, "--out", tmp_path / "words", "--size", 20, "--bits", 64)
+    assert trained["problems"] == []
+    told = answer("index", "--features", path, "--index", index, "--vocabulary", tmp_path / "words")
+    assert told["added"] == 8
+    with Index.open(index) as opened, closing(exchange.open_features(path)) as file:
+        assert opened.home.kind == Kind("superpoint", 256)
+        for name, found in file.read():
+            assert isinstance(found, Features)
+            assert opened.search(found, top=1)[0].path == name
+    line = refuse("index", "--features", fill(tmp_path / "feats-disk.h5"), "--index", index)
+    assert "disk" in line
+    assert "superpoint" in line
+
+
+def test_bits_are_indexed(tmp_path: Path) -> None:
+    path, rng = tmp_path / "feats-orb.h5", np.random.default_rng(0)
+    for number in range(5):
+        fill(path, f"{number}.jpg", n=40, descriptors=rng.integers(0, 256, (32, 40), dtype=np.uint8))
+    flags = ("--features", path, "--binary")
+    answer("train", *flags, "--out", tmp_path / "words", "--size", 20, "--bits", 64)
+    told = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
+    assert told["added"] == 5
+    with Index.open(tmp_path / "x.polyvoc") as opened:
+        assert opened.home.kind == Kind("orb", 256, binary=True)
+
+
+def test_a_sample_holds_what_the_file_does(tmp_path: Path, images: dict[str, Features]) -> None:
+    with closing(exchange.open_features(write(tmp_path / "feats-disk.h5", images))) as file:
+        sample = exchange.sample(file, TrainOptions(size=10, bits=8))
+        some = exchange.sample(file, TrainOptions(size=10, bits=8, max_descriptors=30))
+    everything = np.concatenate([images[name].descriptors for name in sorted(images)])
+    assert np.array_equal(sample.descriptors, everything)
+    assert len(some.descriptors) == 30
+    vocabulary = train(sample, TrainOptions(size=10, bits=8))
+    assert (vocabulary.kind, vocabulary.provenance["photographs"]) == (Kind("disk", samples.DIMENSION), 6)
+
+
+# -- refusals
+
+
+def test_what_is_no_file_of_features_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("neither")
+    assert "neither a COLMAP database nor" in refuse(
+        "index", "--features", tmp_path / "x.txt", "--index", tmp_path / "i.polyvoc"
+    )
+    assert "cannot be read" in refuse("index", "--features", tmp_path / "absent.db", "--index", tmp_path / "i.polyvoc")
+    assert "cannot be read" in refuse("train", "--features", tmp_path / "absent.db", "--out", tmp_path / "words")
+    assert not (tmp_path / "i.polyvoc").exists()
+
+
+def test_folders_and_files_exclude_each_other(tmp_path: Path) -> None:
+    path = fill(tmp_path / FILE)
+    assert "stands for folders" in refuse("index", tmp_path, "--features", path)
+    assert "nothing to read" in refuse("index")
+    assert "nothing to read" in refuse("train", "--out", tmp_path / "words")
+    assert "--kind is for use with --features" in refuse("index", tmp_path, "--kind", "sift")
+    assert "--long-side is for use without --features" in refuse("index", "--features", path, "--long-side", 500)
+    assert "--binary is for use with --features" in refuse("train", tmp_path, "--binary", "--out", tmp_path / "words")
+
+
+def test_a_folder_without_the_photographs_is_refused(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+    path, index = write(tmp_path / "feats-sift.h5", images), tmp_path / "x.polyvoc"
+    assert "holds no photograph that" in refuse("index", "--features", path, "--images", tmp_path, "--index", index, *words)
+    assert "does not exist" in refuse("index", "--features", path, "--images", tmp_path / "no", "--index", index, *words)
+    assert not index.exists()
