@@ -25,6 +25,7 @@ from polyvoc.training import sample_descriptors, train
 from polyvoc.vocabulary import Vocabulary, default_vocabularies
 from polyvoc.writer import IndexWriter
 from samples import scores, unflushed
+from servers import refused, serving
 
 __all__ = ["unflushed"]
 
@@ -237,11 +238,11 @@ def test_an_index_refuses_features_of_another_kind(worlds: dict[str, World], tmp
     for number, (one, other) in enumerate(pairs_of(worlds)):
         index = one.build(tmp_path / str(number), ["cat"])
         said = f"holds {one.kind}, not {other.kind}; give features of that kind, or make another index"
-        with IndexWriter.open(tmp_path / str(number)) as writer, pytest.raises(OptionError) as refused:
+        with IndexWriter.open(tmp_path / str(number)) as writer, pytest.raises(OptionError) as unwanted:
             writer.add("cat", other.images["cat"])
         with pytest.raises(OptionError) as unanswered:
             index.search(other.images["cat"])
-        assert said in str(refused.value) and said in str(unanswered.value)
+        assert said in str(unwanted.value) and said in str(unanswered.value)
         assert [row.path for row in index.reopened().images()] == ["cat"]
 
 
@@ -355,3 +356,12 @@ def test_a_sample_knows_its_kind(folder: Path) -> None:
     assert train(sample, TrainOptions(size=5)).kind == KINDS["orb"]
     with pytest.raises(PolyvocError, match="detector='surf' should be one of sift, orb, akaze, affine"):
         FeatureOptions(detector="surf")  # type: ignore[arg-type]
+
+
+def test_the_page_says_in_one_line_that_photographs_cannot_ask(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
+    worlds["sift-64"].build(tmp_path / "i")
+    with serving(tmp_path / "i") as served:
+        said = refused(served.search(folder / "cat.png"), 422)
+        assert "holds sift-64 (64 numbers), which polyvoc does not find in photographs" in said
+        image = next(row.image for row in served.service.index.images() if row.path == "cat")
+        assert served.search(query=image).json()["hits"][0]["image"] == image

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import polyvoc
-from polyvoc import cli, research
+from polyvoc import cli, research, teaching
 from polyvoc.web import command
 
 ROOT = Path(__file__).parent.parent
@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_tables_are_those_of_the_results() -> None:
     assert tables.with_tables(README) == README, "run: python benchmarks/tables.py"
-    others = [path.read_text(encoding="utf-8") for path in (tables.FINDINGS, tables.SCALE, tables.CLUSTER)]
+    others = [path.read_text(encoding="utf-8") for path in (tables.FINDINGS, tables.FEATURES, tables.SCALE, tables.CLUSTER)]
     assert set(re.findall(r"<!-- table: (\w+) -->", "".join([README, *others]))) == set(tables.TABLES)
     for text in others:
         assert tables.with_tables(text) == text, "run: python benchmarks/tables.py"
@@ -35,7 +35,7 @@ def test_benchmarks_hide_no_library() -> None:
 
 
 def test_commands_exist() -> None:
-    commands = {info.name for app in (cli.app, research.app, command.app) for info in app.registered_commands}
+    commands = {info.name for app in (cli.app, teaching.app, research.app, command.app) for info in app.registered_commands}
     mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
     assert mentioned == commands
 
