@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from servers import refused, serving
 
 __all__ = ["unflushed"]
 
+ROOT = Path(__file__).parent.parent
 NAMES = ("astronaut", "brick", "camera", "cat", "coffee", "gravel")
 KINDS = {"sift": Kind(), "orb": Kind("orb", 256, True), "sift-64": Kind("sift-64", 64)}
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
@@ -225,6 +227,15 @@ def test_packed_bits_are_those_of_the_detector(folder: Path) -> None:
             polyvoc.unpack(wrong)
     with pytest.raises(OptionError, match="bits=8 do not fit descriptors of 2 bytes"):
         polyvoc.unpack(packed, 8)
+
+
+def test_the_example_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "features.md").read_text(encoding="utf-8"), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "features.md", "exec"), {})
+    assert capsys.readouterr().out == "superpoint (256 numbers) photograph 7\n"
 
 
 # -- kinds never mix

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc.errors import ImageError, OptionError
 from polyvoc.records import DETECTED, Detector, FeatureOptions, Floats
 
 T = TypeVar("T")
@@ -44,12 +44,10 @@ def find(pixels: Pixels, options: FeatureOptions, name: str) -> Found:
     check(options.detector)
     try:
         return _beside_the_main_thread(_DETECTORS[options.detector], pixels, options.max_features)
-    except (MemoryError, cv2.error) as error:
-        if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
-            reason = "not enough memory to find its features now; close other programs, or reduce it"
-            raise UnreachableError(f"{name}: {reason}") from error
-        what = options.detector.upper()
-        raise ImageError(f"{name}: {what} fails on it ({type(error).__name__}); remove it") from error
+    except cv2.error as error:
+        if getattr(error, "code", None) == cv2.Error.StsNoMem:
+            raise MemoryError from error
+        raise ImageError(f"{name}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it") from error
 
 
 def check(detector: Detector) -> None:
