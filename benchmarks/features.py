@@ -9,6 +9,7 @@ fitted on SIFT of both sets; and one that an index of the other set learns from 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -153,15 +154,41 @@ def judge(index: Index, dataset: Dataset, options: SearchOptions) -> float:
     return measure.scale * float(np.mean(values))
 
 
+def measured(feature: Feature, sets: dict[str, Dataset], paths: list[Path], work: Path) -> dict[str, Any]:
+    """All of one kind of feature."""
+    words = feature.vocabularies(paths, work)
+    indexes = {name: feature.index(dataset, words, work) for name, dataset in sets.items()}
+    tables = {name: learnt(index) for name, index in indexes.items()}
+    told: dict[str, Any] = {"kind": str(words[0].kind), "bits": words[0].bits}
+    for name, dataset in sets.items():
+        other = next(key for key in sets if key != name)
+        counts = [row.n_features for row in indexes[name].images()]
+        named = ways(words[0].bits, tables[other])
+        ranked = {way: judge(indexes[name], dataset, options) for way, options in named.items()}
+        table = tables[name]
+        told[name] = {"features_per_photograph": float(np.mean(counts)), "photographs": len(counts), "ranked": ranked,
+                      "seconds_per_photograph": feature.seconds(dataset), "table": table and table.source}  # fmt: skip
+        print(feature.name, name, {way: round(value, 3) for way, value in ranked.items()}, flush=True)
+    return told
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("holidays", "ukbench", "train", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", help="kinds to measure now; the others are written as they were measured before")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     paths = sorted(arguments.train.glob("*.jpg"))
     paths = paths[:: len(paths) // TRAINING][:TRAINING]
+    known: dict[str, Any] = {}
+    for feature in features(paths):
+        file = arguments.work / f"{feature.name}.json"
+        if arguments.only is None or feature.name in arguments.only:
+            file.write_text(json.dumps(measured(feature, sets, paths, arguments.work)), encoding="utf-8")
+        if file.is_file():
+            known[feature.name] = json.loads(file.read_text(encoding="utf-8"))
     training = {
         "photographs": TRAINING,
         "descriptors": DESCRIPTORS,
@@ -169,22 +196,9 @@ def main() -> None:
         "vocabularies": VOCABULARIES,
         "rounds": ROUNDS,
     }
-    result: dict[str, Any] = {"training": training, "sets": {n: len(d.images) for n, d in sets.items()}, "features": {}}
-    for feature in features(paths):
-        words = feature.vocabularies(paths, arguments.work)
-        indexes = {name: feature.index(dataset, words, arguments.work) for name, dataset in sets.items()}
-        tables = {name: learnt(index) for name, index in indexes.items()}
-        told: dict[str, Any] = {"kind": str(words[0].kind), "bits": words[0].bits}
-        for name, dataset in sets.items():
-            other = next(key for key in sets if key != name)
-            counts = [row.n_features for row in indexes[name].images()]
-            named = ways(words[0].bits, tables[other])
-            ranked = {way: judge(indexes[name], dataset, options) for way, options in named.items()}
-            told[name] = {"features_per_photograph": float(np.mean(counts)), "photographs": len(counts), "ranked": ranked,
-                          "seconds_per_photograph": feature.seconds(dataset), "table": tables[name] and tables[name].source}  # fmt: skip
-            print(feature.name, name, {way: round(value, 3) for way, value in ranked.items()}, flush=True)
-        result["features"][feature.name] = told
-        print(write_result("features", result), flush=True)
+    print(
+        write_result("features", {"training": training, "sets": {n: len(d.images) for n, d in sets.items()}, "features": known})
+    )
 
 
 if __name__ == "__main__":

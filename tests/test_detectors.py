@@ -66,6 +66,21 @@ def distances(one: Features, other: Features) -> npt.NDArray[np.float64]:
     return squares
 
 
+@pytest.mark.parametrize("detector", KINDS)
+def test_places_have_no_bias(detector: Detector, photograph: GreyImage) -> None:
+    """Upside down a photograph has its features at the opposite places: whatever were too far right would be too far left."""
+    over = GreyImage(np.ascontiguousarray(photograph.pixels[::-1, ::-1]), photograph.width, photograph.height)
+    upright, other = found_by(detector, photograph, 2000), found_by(detector, over, 2000)
+    expected = np.array([photograph.width - 1, photograph.height - 1]) - upright.xy
+    nearest = distances(upright, other).argmin(axis=1)
+    apart = other.xy[nearest] - expected
+    matched = np.abs(apart).max(axis=1) < 8
+    large = upright.scale > np.quantile(upright.scale, 0.8)
+    for some in (matched & large, matched & ~large):
+        assert some.sum() > 50
+        assert np.abs(np.median(apart[some], axis=0)).max() < 0.02
+
+
 def test_affine_regions_agree_with_sift(photograph: GreyImage) -> None:
     """Of two libraries: where one finds what the other finds, they say the same of it."""
     sift, affine = found_by("sift", photograph, 2000), found_by("affine", photograph, 3000)
@@ -87,12 +102,11 @@ def test_orb_is_that_of_opencv(photograph: GreyImage) -> None:
         photograph.pixels, None
     )
     found = found_by("orb", photograph, 300)
-    place = {(round(p.pt[0], 3), round(p.pt[1], 3), round(p.size, 2)): row for p, row in zip(keypoints, packed, strict=True)}
-    rows = [
-        place[round(float(x), 3), round(float(y), 3), round(float(s), 2)]
-        for (x, y), s in zip(found.xy, found.scale, strict=True)
-    ]
-    assert np.array_equal(unpack(np.array(rows)), found.descriptors)
+    strengths = np.array([point.response for point in keypoints])
+    order = np.lexsort(([p.pt[0] for p in keypoints], [p.pt[1] for p in keypoints], -strengths))
+    rows = packed[order]
+    assert np.array_equal(unpack(rows), found.descriptors)
+    assert np.abs(found.xy - [keypoints[n].pt for n in order]).max() < 5
     hamming = [cv2.norm(rows[0], row, cv2.NORM_HAMMING) for row in rows]
     assert np.array_equal(hamming, (found.descriptors != found.descriptors[0]).sum(axis=1))
 

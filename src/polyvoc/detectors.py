@@ -23,6 +23,7 @@ from polyvoc.records import DETECTED, Detector, FeatureOptions, Floats
 
 T = TypeVar("T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
+Centres = Callable[[Floats, npt.NDArray[np.int64]], Floats]  # places [n, 2] from places and octaves
 OPENCV: str = cv2.__version__
 SMALLEST = 16  # pixels; pycolmap ends the process where an image has fewer on a side
 FAINTEST = (
@@ -67,15 +68,24 @@ def _sift(pixels: Pixels, max_features: int) -> Found:
 
 
 def _orb(pixels: Pixels, max_features: int) -> Found:
-    return _of_opencv(cv2.ORB.create(nfeatures=max_features, fastThreshold=FAINTEST), pixels, max_features)
+    orb = cv2.ORB.create(nfeatures=max_features, fastThreshold=FAINTEST)
+    whole = np.array(pixels.shape[::-1])
+
+    def centres(xy: Floats, octave: npt.NDArray[np.int64]) -> Floats:
+        """Put places right: OpenCV minds neither the centres of the pixels of a reduced image nor that its sides are rounded."""
+        step = orb.getScaleFactor() ** octave[:, None]
+        centred: Floats = (xy / step + 0.5) * (whole / np.rint(whole / step)) - 0.5
+        return centred.astype(np.float32)
+
+    return _of_opencv(orb, pixels, max_features, centres)
 
 
 def _akaze(pixels: Pixels, max_features: int) -> Found:
     return _of_opencv(_akaze_factory()(), pixels, max_features)
 
 
-def _of_opencv(detector: Any, pixels: Pixels, max_features: int) -> Found:
-    """Give what a detector of OpenCV finds, strongest first."""
+def _of_opencv(detector: Any, pixels: Pixels, max_features: int, centres: Centres = lambda xy, octave: xy) -> Found:
+    """Give what a detector of OpenCV finds, strongest first; `centres` puts the places right."""
     keypoints, descriptors = detector.detectAndCompute(pixels, None)
     if descriptors is None:
         descriptors = np.empty((0, detector.descriptorSize()), np.uint8)
@@ -84,7 +94,10 @@ def _of_opencv(detector: Any, pixels: Pixels, max_features: int) -> Found:
     x, y, size, angle, response = table.T
     # OpenCV keeps all that tie with the last one: break ties by position, then cut.
     order = np.lexsort((angle, size, x, y, -response))[:max_features]
-    return Found(table[order, :2], size[order], angle[order], descriptors[order].astype(np.uint8))  # SIFT: whole numbers
+    octave = np.array([k.octave for k in keypoints], np.int64)
+    return Found(
+        centres(table[order, :2], octave[order]), size[order], angle[order], descriptors[order].astype(np.uint8)
+    )  # SIFT: whole numbers
 
 
 def _affine(pixels: Pixels, max_features: int) -> Found:
