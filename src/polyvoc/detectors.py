@@ -72,7 +72,7 @@ def _orb(pixels: Pixels, max_features: int) -> Found:
     whole = np.array(pixels.shape[::-1])
 
     def centres(xy: Floats, octave: npt.NDArray[np.int64]) -> Floats:
-        """Put places right: OpenCV minds neither the centres of the pixels of a reduced image nor that its sides are rounded."""
+        """Put places right: OpenCV minds neither the centres of pixels of a reduced image nor that its sides are rounded."""
         step = orb.getScaleFactor() ** octave[:, None]
         centred: Floats = (xy / step + 0.5) * (whole / np.rint(whole / step)) - 0.5
         return centred.astype(np.float32)
