@@ -83,9 +83,9 @@ class Feature:
         return [Vocabulary.load(folder) for folder in folders]
 
     def index(self, dataset: Dataset, words: list[Vocabulary], work: Path) -> Index:
-        """Index a dataset, unless it is there."""
+        """Index a dataset, unless it is there, whole."""
         place = work / f"{self.name}-{dataset.name}.polyvoc"
-        if not place.is_dir():
+        if not place.is_dir() or len(Index.open(place)) < len(dataset.images):
             with IndexWriter.open(place, words) as writer:
                 for path, found in extract_many(dataset.images, self.options):
                     if isinstance(found, ImageError):
