@@ -15,10 +15,7 @@ import scaletables
 from polyvoc.lab import reportpage
 from polyvoc.lab.report import Cell, Report, Section
 
-README = Path(__file__).parent.parent / "README.md"
-CLUSTER = Path(__file__).parent.parent / "docs" / "cluster.md"
-FINDINGS = Path(__file__).parent.parent / "docs" / "findings.md"
-SCALE = Path(__file__).parent.parent / "docs" / "scale.md"
+ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
 SETS = {"holidays": "Holidays mAP", "ukbench": "Ukbench N-S"}
@@ -321,11 +318,48 @@ def findings(name: str, number: str) -> str:
     return "\n".join(map(reportpage.markdown, found if number == "" else [found[int(number)]])).rstrip()
 
 
+WAYS = {
+    "b1": "words alone (`b1`)",
+    "posterior": "words, merged (`posterior`)",
+    "posterior + HE + best": "with signatures (`posterior`)",
+    "fast, shipped table": "`fast`",
+    "default, shipped table": "`default`",
+    "fast, own table": "`fast`, calibrated",
+    "default, own table": "`default`, calibrated",
+}
+
+
+def features() -> str:
+    """Kinds of features beside each other: what they cost, and how well each way of searching ranks them."""
+    measured = result("features")
+    kinds, training = measured["features"], measured["training"]
+    shared = [way for way in WAYS if all(way in one[name]["ranked"] for one in kinds.values() for name in SETS)]
+    head = ["", *(one["kind"] if name != "affine" else "affine, as " + one["kind"] for name, one in kinds.items())]
+    rows = []
+    for name, title in SETS.items():
+        every = [one[name] for one in kinds.values()]
+        rows.append(
+            [f"{title.split()[0]}: features per photograph", *(f"{one['features_per_photograph']:,.0f}" for one in every)]
+        )
+        rows.append(["milliseconds to find them", *(f"{1000 * one['seconds_per_photograph']:.0f}" for one in every)])
+        rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
+    note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
+            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. Calibrated: with a table of evidence that an index of the other set "
+            f"learnt from itself, as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
 TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "features": features,
+    "paper": paper,
     "peers": peers, "ray": ray,
     "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES,
 }  # fmt: skip
+
+
+def documents() -> list[Path]:
+    """Give the documents that tables stand in."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def with_tables(text: str) -> str:
@@ -338,5 +372,5 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for document in (README, FINDINGS, SCALE, CLUSTER):
+    for document in documents():
         document.write_text(with_tables(document.read_text(encoding="utf-8")), encoding="utf-8")

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused() -> None:
     flat, deep = Vocabulary.create(np.eye(2)), Vocabulary.create(np.eye(3))
     with pytest.raises(OptionError, match="at least one"):
         Assigner([])
-    with pytest.raises(VocabularyError, match=r"dimensions \[2, 3\]"):
+    with pytest.raises(VocabularyError, match=r"sift \(2 numbers\) and sift \(3 numbers\) do not go together"):
         Assigner([flat, deep])
     with pytest.raises(VocabularyError, match="do not fit vocabularies of dimension 2"):
         Assigner([flat]).assign(np.zeros((1, 3)))
@@ -127,6 +127,18 @@ def test_what_does_not_fit_is_refused() -> None:
     for assignments in (0, 3):
         with pytest.raises(OptionError, match="should be 1 to 2"):
             Assigner([flat]).assign(np.zeros((1, 2)), assignments)
+
+
+@pytest.mark.parametrize("dimension", [32, 61, 64, 96, 256, 486, 512])
+def test_descriptors_may_have_any_length(dimension: int) -> None:
+    """Few words are compared exactly; among many, in cells, nearly all find theirs."""
+    rng = np.random.default_rng(dimension)
+    for size, share in ((200, 1.0), (2500, 0.99)):
+        words = rng.random((size, dimension)).astype(np.float32)
+        vocabulary = Vocabulary.create(words)
+        near = words[rng.integers(size, size=300)] + rng.normal(0, 0.15, (300, dimension)).astype(np.float32)
+        scores = near @ vocabulary.centroids.T - (vocabulary.centroids**2).sum(axis=1) / 2
+        assert np.mean(Assigner([vocabulary]).assign(near)[:, 0] == scores.argmax(axis=1)) >= share
 
 
 @pytest.mark.parametrize("dimension", [1, 7, 8, 40])

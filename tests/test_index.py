@@ -205,7 +205,7 @@ def test_threads_may_share_an_index(at_once: Index) -> None:
 
 def test_odd_queries(at_once: Index) -> None:
     assert at_once.search(features(1, 0)) == []
-    with pytest.raises(OptionError, match="values, not"):
+    with pytest.raises(OptionError, match=r"holds sift \(12 numbers\), not sift \(5 numbers\)"):
         at_once.search(features(1, 3, dimension=5))
     with pytest.raises(PolyvocError):
         at_once.search("no such photograph.jpg")
@@ -249,7 +249,8 @@ def test_further_words_of_an_image_come_from_its_file(index_path: Path, photogra
     row = next(index.images())
     assert index.search(row.image, options=several) == index.search(row.path, options=several)
     assert index.search(row.image, top=1)[0].path == row.path == index.image(row.image).path
-    made = build(tmp_path / "a.polyvoc", collection(3))
+    images = {f"image {seed}": features(seed, dimension=128) for seed in range(3)}
+    made = build(tmp_path / "a.polyvoc", images, vocabularies(dimension=128))
     assert made.search(1, options=SearchOptions())
     with pytest.raises(ImageError, match="image 0: no such file") as caught:
         made.search(1, options=SearchOptions(assignments=2))

@@ -166,7 +166,7 @@ def test_sampling_photographs(photographs: list[Path]) -> None:
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert [Path(problem.path).name for problem in every.problems] == ["broken.png"]
     assert every.provenance["photographs"] == 3
-    assert every.provenance["features"] == {"long_side": 1024, "max_features": 100}
+    assert every.provenance["features"] == {"long_side": 1024, "max_features": 100, "detector": "sift"}
     few = sample_descriptors(photographs, options, limit=50)
     assert few.descriptors.shape == (50, 128)
     rows = {row.tobytes() for row in every.descriptors}

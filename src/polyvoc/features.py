@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import detectors
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.images import GreyImage, Location, Source, describe, read_grey
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import Descriptors, FeatureOptions, Features, Floats, Kind
@@ -28,7 +28,11 @@ def extract(source: Source, options: FeatureOptions = FeatureOptions(), root: bo
 
 def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
     """Give the features of pixels already read; `name` says in messages what they show."""
-    features = detect(image, options, name, root)
+    try:
+        features = detect(image, options, name, root)
+    except MemoryError as error:
+        reason = "not enough memory to find its features now; close other programs, or reduce it"
+        raise UnreachableError(f"{name}: {reason}") from error
     if len(features) < MIN_FEATURES:
         raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
     return features

@@ -64,7 +64,10 @@ def complete(chosen: dict[str, Any], home: Home, vocabularies: Sequence[Vocabula
     if not chosen:
         return None
     if (home.path / FILE).is_file():
-        return FeatureOptions(**{"detector": home.feature_options.detector, **chosen})
+        try:
+            return FeatureOptions(**{"detector": home.feature_options.detector, **chosen})
+        finally:
+            home.close()
     return FeatureOptions(**{**(_detector_of(vocabularies[0].kind) if vocabularies else {}), **chosen})
 
 

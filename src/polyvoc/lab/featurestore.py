@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import storage
-from polyvoc.errors import DatasetError, ImageError, UnreachableError
+from polyvoc import records, storage
+from polyvoc.errors import DatasetError, ImageError, OptionError, UnreachableError
 from polyvoc.features import extract_many, root_sift
 from polyvoc.lab import vectorfiles
 from polyvoc.lab.cache import digest, keep
@@ -43,6 +43,8 @@ class FeatureStore:
     @classmethod
     def open(cls, cache: Path, files: Sequence[Path], kind: Kind, options: FeatureOptions, progress: Progress) -> FeatureStore:
         """Give the features of files; those that the cache has not are extracted and kept there."""
+        if options.kind != records.Kind():
+            raise OptionError(f"detector={options.detector!r} makes no SIFT; datasets are read with sift or affine")
         digests = [_digest(files[i : i + PART], kind, options) for i in range(0, len(files), PART)]
         parts = [cache / "features" / name for name in digests]
         done = sum(_length(files, n) for n, part in enumerate(parts) if part.is_dir())
@@ -169,4 +171,6 @@ def _digest(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> str:
             raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None
         states.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
     how = asdict(options) if kind == "photographs" else None
+    if how is not None and options.detector == FeatureOptions.detector:
+        del how["detector"]  # what was kept before there were others stays known
     return digest(VERSION, kind, how, states)

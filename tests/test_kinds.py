@@ -1,0 +1,378 @@
+"""The laws of the engine hold for every kind of feature, and kinds never mix: real photographs as SIFT, ORB and 64 numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import polyvoc
+from commands import answer, refuse, run
+from polyvoc import checking, demo
+from polyvoc.catalogue import Catalogue
+from polyvoc.errors import OptionError, PolyvocError, VocabularyError
+from polyvoc.index import Index
+from polyvoc.quantiser import Quantiser
+from polyvoc.records import FeatureOptions, Features, Kind, Merge, SearchOptions, TrainOptions
+from polyvoc.signatures import random_rotation
+from polyvoc.training import sample_descriptors, train
+from polyvoc.vocabulary import Vocabulary, default_vocabularies
+from polyvoc.writer import IndexWriter
+from samples import scores, unflushed
+from servers import refused, serving
+
+__all__ = ["unflushed"]
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("astronaut", "brick", "camera", "cat", "coffee", "gravel")
+KINDS = {"sift": Kind(), "orb": Kind("orb", 256, True), "sift-64": Kind("sift-64", 64)}
+RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
+SMALL = FeatureOptions(long_side=320, max_features=150)
+AXES = random_rotation(128, 64)
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Photographs as one kind of feature, each whole and as a part of it, and two vocabularies."""
+
+    kind: Kind
+    images: Mapping[str, Features]
+    vocabularies: Sequence[Vocabulary]
+
+    def build(self, path: Path, names: Sequence[str] | None = None, commits: int = 1, vocabularies: int = 2) -> Index:
+        chosen = list(self.images) if names is None else names
+        with IndexWriter.open(path, self.vocabularies[:vocabularies]) as writer:
+            for number, name in enumerate(chosen, start=1):
+                writer.add(name, self.images[name])
+                if number * commits % len(chosen) < commits:
+                    writer.commit()
+        return Index.open(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of real photographs, and of the lower right parts of them."""
+    found, folder = demo.find_photographs(), tmp_path_factory.mktemp("real")
+    for name in NAMES:
+        with Image.open(found[name][0]) as image:
+            whole = image.convert("RGB")
+            whole.thumbnail((320, 320))
+            whole.save(folder / f"{name}.png")
+            whole.crop((40, 30, *whole.size)).save(folder / f"{name}-part.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def worlds(folder: Path) -> dict[str, World]:
+    made = {}
+    for name, kind in KINDS.items():
+        options = replace(SMALL, detector="orb" if kind.binary else "sift")
+        images = {path.stem: found for path, found in polyvoc.extract_many(sorted(folder.iterdir()), options)}
+        assert all(isinstance(found, Features) for found in images.values())
+        if name == "sift-64":
+            images = {path: replace(found, descriptors=found.descriptors @ AXES.T, name=name) for path, found in images.items()}
+        every = np.concatenate([found.descriptors for found in images.values()])
+        words = [train(every, TrainOptions(size=120, seed=seed, rounds=5), name=name) for seed in (0, 1)]
+        made[name] = World(kind, images, words)
+    return made
+
+
+@pytest.fixture(params=KINDS)
+def world(worlds: dict[str, World], request: pytest.FixtureRequest) -> World:
+    return worlds[request.param]
+
+
+def all_options(bits: int) -> Iterator[SearchOptions]:
+    for merge in RULES:
+        signed = merge == "likelihood"
+        yield SearchOptions(merge=merge, burstiness="best" if signed else "none")
+        if not signed:
+            yield SearchOptions(merge=merge, hamming=3 * bits // 8, sigma=bits / 4, burstiness="intra")
+
+
+def assert_same(index: Index, other: Index, world: World, threads: int | None = None) -> None:
+    """Every rule gives the same scores in both, for the photographs that both have."""
+    kept = {row.path for row in index.images()}
+    assert kept == {row.path for row in other.images()}
+    for options in all_options(index.home.bits):
+        for name in ("camera", "coffee-part"):
+            expected, found = (scores(one, world.images[name], options) for one in (index, other))
+            assert max(expected.values()) > 0
+            assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), options
+
+
+# -- laws
+
+
+def test_kinds_are_known_everywhere(world: World, tmp_path: Path) -> None:
+    assert {found.kind for found in world.images.values()} == {world.kind}
+    assert {vocabulary.kind for vocabulary in world.vocabularies} == {world.kind}
+    world.vocabularies[0].save(tmp_path / "words")
+    loaded = Vocabulary.load(tmp_path / "words")
+    assert loaded.kind == world.kind and loaded.fingerprint == world.vocabularies[0].fingerprint
+    assert world.build(tmp_path / "i").home.kind == world.kind
+    assert not list(checking.check(tmp_path / "i"))
+
+
+def test_segments_do_not_matter(world: World, tmp_path: Path) -> None:
+    whole, parts = world.build(tmp_path / "whole"), world.build(tmp_path / "parts", commits=4)
+    assert len(whole.engine.segments) == 1 < len(parts.engine.segments)
+    assert_same(whole, parts, world)
+
+
+def test_threads_do_not_matter(world: World, tmp_path: Path) -> None:
+    index = world.build(tmp_path / "i", commits=4)
+    for options in all_options(index.home.bits):
+        words, signatures = index.quantise(world.images["camera"], options)
+        one, four = (index.score_words(words, signatures, options, threads=threads) for threads in (1, 4))
+        assert np.array_equal(one, four)
+
+
+def test_saved_is_built_in_memory(world: World, tmp_path: Path) -> None:
+    saved, quantiser = world.build(tmp_path / "i"), Quantiser(world.vocabularies)
+    parts = [quantiser.quantise(found.descriptors) for found in world.images.values()]
+    signed = [signatures for _, signatures in parts if signatures is not None]
+    built = Index.from_words([words for words, _ in parts], [v.size for v in world.vocabularies], signed)
+    for options in all_options(saved.home.bits):
+        words, signatures = saved.quantise(world.images["cat"], options)
+        expected = built.score_words(words, signatures, options)
+        assert np.array_equal(saved.score_words(words, signatures, options), expected) and expected.any()
+
+
+def test_what_was_removed_has_never_been(world: World, tmp_path: Path) -> None:
+    names = list(world.images)
+    gone = names[::5]
+    world.build(tmp_path / "changed", names[:7])
+    with IndexWriter.open(tmp_path / "changed") as writer:
+        for name in names[5:]:  # some again
+            writer.add(name, world.images[name])
+        writer.commit()
+        assert writer.remove(gone) == len(gone)
+    assert_same(
+        world.build(tmp_path / "fresh", [name for name in names if name not in gone]), Index.open(tmp_path / "changed"), world
+    )
+
+
+def test_one_vocabulary_makes_all_rules_equal(world: World, tmp_path: Path) -> None:
+    index = world.build(tmp_path / "i", vocabularies=1)
+    expected = scores(index, world.images["camera"], SearchOptions(merge="b0"))
+    for merge in RULES[1:-1]:
+        assert scores(index, world.images["camera"], SearchOptions(merge=merge)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["fast", "default"])  # with "best" its part asks along, and may come first
+def test_an_image_finds_itself_first_and_its_part_next(world: World, preset: polyvoc.presets.Preset, tmp_path: Path) -> None:
+    index = world.build(tmp_path / "i")
+    options = index.preset(preset)
+    for row in index.images():
+        by_features = index.search(world.images[row.path], 2, options)
+        assert by_features[0].path == row.path
+        assert [hit.path for hit in index.search(row.image, 2, options)] == [hit.path for hit in by_features]
+    related = [index.search(world.images[name], 2, options)[1].path == f"{name}-part" for name in NAMES]
+    assert np.mean(related) >= 0.8
+
+
+def test_inputs_stay_as_they_are(world: World, tmp_path: Path) -> None:
+    frozen = {}
+    for name, found in world.images.items():
+        copies = {field: getattr(found, field).copy() for field in ("xy", "scale", "angle", "descriptors")}
+        for array in copies.values():
+            array.flags.writeable = False
+        frozen[name] = replace(found, **copies)
+    index = World(world.kind, frozen, world.vocabularies).build(tmp_path / "i")
+    assert index.search(frozen["cat"], 1)[0].path == "cat"
+    every = np.concatenate([found.descriptors for found in frozen.values()])
+    every.flags.writeable = False
+    assert train(every, TrainOptions(size=120, rounds=5), name=world.kind.name).fingerprint == world.vocabularies[0].fingerprint
+
+
+# -- bits
+
+
+def test_the_nearest_of_binary_words_is_the_hamming_nearest() -> None:
+    for bits in (32, 61, 256, 486):
+        rng = np.random.default_rng(bits)
+        words, asked = (rng.random((n, bits)) < 0.5 for n in (300, 500))
+        asked[:100] = words[:100] ^ (rng.random((100, bits)) < 0.05)
+        distance = (asked[:, None] != words[None]).sum(axis=2)  # [n, words]
+        found = Quantiser([Vocabulary.create(words, name="orb", binary=True)]).quantise(asked)[0][:, 0]
+        assert np.array_equal(distance[np.arange(500), found], distance.min(axis=1))  # ties may fall either way
+
+
+def test_a_word_of_bits_is_the_mean_of_its_bits(worlds: dict[str, World]) -> None:
+    world = worlds["orb"]
+    every = np.concatenate([found.descriptors for found in world.images.values()])
+    vocabulary = train(every, TrainOptions(size=20, bits=0, rounds=30), name="orb")
+    assert vocabulary.centroids.min() >= -1e-3 and vocabulary.centroids.max() <= 1 + 1e-3
+    words = Quantiser([vocabulary]).quantise(every)[0][:, 0]
+    for word in range(20):
+        assert np.abs(vocabulary.centroids[word] - every[words == word].mean(axis=0)).mean() < 0.05  # the last round moves few
+
+
+def test_packed_bits_are_those_of_the_detector(folder: Path) -> None:
+    packed = np.array([[0b00000001, 0b10000000], [255, 2]], np.uint8)
+    expected = np.zeros((2, 16), bool)
+    expected[0, [0, 15]] = expected[1, [*range(8), 9]] = True
+    assert np.array_equal(polyvoc.unpack(packed), expected)
+    assert np.array_equal(polyvoc.unpack(packed, 10), expected[:, :10])
+    for wrong in (packed[0], packed.astype(np.int32)):
+        with pytest.raises(OptionError, match="should be uint8"):
+            polyvoc.unpack(wrong)
+    with pytest.raises(OptionError, match="bits=8 do not fit descriptors of 2 bytes"):
+        polyvoc.unpack(packed, 8)
+
+
+def test_the_example_of_the_documentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "features.md").read_text(encoding="utf-8"), re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "features.md", "exec"), {})
+    assert capsys.readouterr().out == "superpoint (256 numbers) photograph 7\n"
+
+
+# -- kinds never mix
+
+
+def pairs_of(worlds: dict[str, World]) -> Iterator[tuple[World, World]]:
+    return ((worlds[a], worlds[b]) for a in KINDS for b in KINDS if a != b)
+
+
+def test_an_index_refuses_features_of_another_kind(worlds: dict[str, World], tmp_path: Path) -> None:
+    for number, (one, other) in enumerate(pairs_of(worlds)):
+        index = one.build(tmp_path / str(number), ["cat"])
+        said = f"holds {one.kind}, not {other.kind}; give features of that kind, or make another index"
+        with IndexWriter.open(tmp_path / str(number)) as writer, pytest.raises(OptionError) as unwanted:
+            writer.add("cat", other.images["cat"])
+        with pytest.raises(OptionError) as unanswered:
+            index.search(other.images["cat"])
+        assert said in str(unwanted.value) and said in str(unanswered.value)
+        assert [row.path for row in index.reopened().images()] == ["cat"]
+
+
+def test_vocabularies_of_several_kinds_do_not_go_together(worlds: dict[str, World], tmp_path: Path) -> None:
+    for one, other in pairs_of(worlds):
+        mixed = [one.vocabularies[0], other.vocabularies[0]]
+        for make in (lambda mixed=mixed: Quantiser(mixed), lambda mixed=mixed: IndexWriter.open(tmp_path / "i", mixed)):
+            with pytest.raises(VocabularyError, match="do not go together"):
+                make()
+        one.build(tmp_path / f"{one.kind.name}-{other.kind.name}", ["cat"])
+        with pytest.raises(OptionError, match="made with other vocabularies"):
+            IndexWriter.open(tmp_path / f"{one.kind.name}-{other.kind.name}", other.vocabularies)
+
+
+def test_the_same_words_under_another_name_are_another_vocabulary(worlds: dict[str, World]) -> None:
+    words = worlds["sift-64"].vocabularies[0]
+    assert replace(words, name="superpoint").fingerprint != words.fingerprint
+    with pytest.raises(VocabularyError, match=r"sift-64 \(64 numbers\) and superpoint \(64 numbers\) do not go together"):
+        Quantiser([words, replace(words, name="superpoint")])
+
+
+def test_shipped_vocabularies_are_sift_as_ever() -> None:
+    first = default_vocabularies(1)[0]
+    assert first.kind == Kind("sift", 128, False)
+    assert replace(first, provenance={}).fingerprint == first.fingerprint == json.loads(_meta(0))["fingerprint"]
+    assert "kind" not in json.loads(_meta(0))  # made before there were kinds
+
+
+def _meta(number: int) -> str:
+    return (Path(polyvoc.__file__).parent / "vocabularies" / str(number) / "meta.json").read_text(encoding="utf-8")
+
+
+def test_an_index_made_before_there_were_kinds_is_sift(worlds: dict[str, World], tmp_path: Path) -> None:
+    world = worlds["sift"]
+    world.build(tmp_path / "i")
+    with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
+        catalogue.put_facts({"kind": None, "features": {"long_side": 320, "max_features": 150}})
+    assert not list(checking.check(tmp_path / "i"))
+    index = Index.open(tmp_path / "i")
+    assert index.home.kind == Kind() and index.home.feature_options == SMALL
+    assert index.search(world.images["cat"], 1)[0].path == "cat"
+
+
+@pytest.mark.parametrize("odd", [3, {"name": "orb"}, {"name": "", "dimension": 128, "binary": False}, {"surprise": 1}])
+def test_an_odd_kind_is_damage(odd: object, worlds: dict[str, World], tmp_path: Path) -> None:
+    worlds["orb"].build(tmp_path / "i", ["cat"])
+    with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
+        catalogue.put_facts({"kind": odd})
+    assert any("kind" in line for line in checking.check(tmp_path / "i"))
+
+
+# -- which detector
+
+
+def test_the_detector_follows_the_vocabularies(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
+    with IndexWriter.open(tmp_path / "i", worlds["orb"].vocabularies) as writer:
+        assert writer.update([folder]).added == 2 * len(NAMES)
+    index = Index.open(tmp_path / "i")
+    assert index.home.feature_options.detector == "orb"
+    assert Path(index.search(folder / "cat-part.png")[0].path).stem == "cat-part"
+
+
+def test_a_detector_without_words_is_refused(worlds: dict[str, World], tmp_path: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"of sift \(128 numbers\), the detector makes orb \(256 bits\).*train --detector orb"
+    ):
+        IndexWriter.open(tmp_path / "i", feature_options=FeatureOptions(detector="orb"))
+    with pytest.raises(OptionError, match="take another detector"):
+        IndexWriter.open(tmp_path / "i", worlds["orb"].vocabularies, FeatureOptions(max_features=10))
+    with pytest.raises(OptionError, match="add features made elsewhere"):
+        IndexWriter.open(tmp_path / "i", worlds["sift-64"].vocabularies, FeatureOptions(detector="orb"))
+    assert not (tmp_path / "i" / "catalogue.sqlite").exists()
+
+
+def test_features_that_photographs_do_not_give(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
+    world = worlds["sift-64"]
+    index = world.build(tmp_path / "i")
+    said = r"holds sift-64 \(64 numbers\), which polyvoc does not find in photographs; .* \(--image ID\)"
+    with pytest.raises(OptionError, match=said):
+        index.search(folder / "cat.png")
+    with IndexWriter.open(tmp_path / "i") as writer, pytest.raises(OptionError, match=said):
+        writer.update([folder])
+    assert len(index.reopened()) == 2 * len(NAMES)
+    assert index.search(index.search(world.images["cat"], 1)[0].image, 1)[0].path == "cat"
+
+
+# -- the command line
+
+
+def test_train_and_index_with_orb(folder: Path, tmp_path: Path) -> None:
+    words, index = tmp_path / "words", tmp_path / "i"
+    told = answer("train", folder, "--out", words, "--detector", "orb", "--size", 300, "--rounds", 3)
+    assert told["kind"] == {"name": "orb", "dimension": 256, "binary": True} and told["bits"] == 128
+    made = answer("index", folder, "--index", index, "--vocabulary", words, "--max-features", 200)
+    assert made["added"] == 2 * len(NAMES)
+    assert answer("index", folder, "--index", index, "--max-features", 200)["unchanged"] == 2 * len(NAMES)
+    facts = answer("info", "--index", index)
+    assert facts["kind"]["name"] == "orb" and facts["feature_options"]["detector"] == "orb"
+    assert "of orb (256 bits)" in run("info", "--index", index).stdout
+    hits = answer("search", folder / "coffee.png", "--index", index)["hits"]
+    assert Path(hits[0]["path"]).stem == "coffee"
+
+
+def test_a_detector_of_other_words_is_one_line(folder: Path, tmp_path: Path) -> None:
+    assert "polyvoc train --detector orb" in refuse("index", folder, "--index", tmp_path / "i", "--detector", "orb")
+
+
+def test_a_sample_knows_its_kind(folder: Path) -> None:
+    sample = sample_descriptors([folder / "cat.png"], FeatureOptions(detector="orb"))
+    assert sample.name == "orb" and sample.descriptors.dtype == np.bool_
+    assert train(sample, TrainOptions(size=5)).kind == KINDS["orb"]
+    with pytest.raises(PolyvocError, match="detector='surf' should be one of sift, orb, akaze, affine"):
+        FeatureOptions(detector="surf")  # type: ignore[arg-type]
+
+
+def test_the_page_says_in_one_line_that_photographs_cannot_ask(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
+    worlds["sift-64"].build(tmp_path / "i")
+    with serving(tmp_path / "i") as served:
+        said = refused(served.search(folder / "cat.png"), 422)
+        assert "holds sift-64 (64 numbers), which polyvoc does not find in photographs" in said
+        image = next(row.image for row in served.service.index.images() if row.path == "cat")
+        assert served.search(query=image).json()["hits"][0]["image"] == image
