@@ -226,7 +226,7 @@ class _Batch:
     places: Places
     norms: Sequence[Scores]  # of each segment
     squares: npt.NDArray[np.float32]  # [W] idf^2 of each word
-    cells: Ids  # [1, 2^K] row of the table for each set of lists
+    cells: Ids  # [2^K] row of the table for each set of lists
     table: npt.NDArray[np.float32]  # [rows, bits + 1]
 
     @classmethod
@@ -235,7 +235,7 @@ class _Batch:
         anyone = scoring.Query(np.zeros((1, n_vocabularies, 1), np.int64), None, engine.sizes)
         cells, table = scoring.joint_evidence(anyone, np.zeros((1, 1 << n_vocabularies), np.int64), search)
         squares = engine.statistics.squares_of(search.idf).astype(np.float32)
-        return cls(engine, depth, places, engine.norms(search), squares, cells, table)
+        return cls(engine, depth, places, engine.norms(search), squares, cells[0], table)
 
     def ask(self, top: int, asking: Ids) -> tuple[Ids, Scores]:
         """Give the best other images of a block of images [n, top], and their scores."""
@@ -259,7 +259,7 @@ class _Batch:
         numbers = numbers[order]
         owners = np.repeat(np.arange(len(asking)), np.diff(block.starts))[order % max(len(block.words), 1)]
         planes = np.ascontiguousarray(block.signatures.transpose(2, 1, 0).reshape(block.signatures.shape[2], -1)[:, order])
-        gains = self.table[self.cells[0, 1 << np.arange(len(self.engine.sizes))]].max(axis=0)
+        gains = self.table[self.cells[1 << np.arange(len(self.engine.sizes))]].max(axis=0)
         threshold = np.flatnonzero(gains > min(doubt, gains.max() / 2)).max(initial=0)
         images = np.full((len(asking), self.depth), -1, np.int64)
         best = np.zeros(images.shape, np.float32)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from polyvoc.kernels.compiler import LANES, kernel, lowest_bit, near_lanes, near_long_lanes, popcount
-from polyvoc.kernels.hamming import distance, near_block
+from polyvoc.kernels.hamming import near_block
 from polyvoc.kernels.matching import find_shared
-from polyvoc.kernels.votes import weight_match
 
 
 @kernel
@@ -59,7 +58,7 @@ def score_exactly(
     """Sum the votes of a query for some images as `evidence.vote_near` does with the best match of each query feature.
 
     words, places: of the segment, by image; query_signatures: [Q, K, B]; idf: [Q, K]; bases, slots, starts, features: of
-    `matching.list_words`; cells: [1, 2^K] row of `table` [rows, bits + 1] for each mask. out: scores [n].
+    `matching.list_words`; cells: [2^K] row of `table` [rows, bits + 1] for each mask. out: scores [n].
     """
     best, met = np.zeros(len(idf), np.float64), np.zeros(len(idf), np.int64)
     matches = np.empty((1024, 4), np.int64)
@@ -83,15 +82,18 @@ def score_exactly(
                     matches[n, 0], matches[n, 1], matches[n, 2], matches[n, 3] = q, f, 0, 0
                     n += 1
                 matches[row, 2] |= 1 << k
-                matches[row, 3] += distance(signatures, place, query_signatures[q, k])
+                for plane in range(len(signatures)):
+                    matches[row, 3] += popcount(signatures[plane, place] ^ query_signatures[q, k, plane])
         for row in range(n):
             q, mask = matches[row, 0], matches[row, 2]
-            order, total = 0, 0.0
-            for k in range(idf.shape[1]):
-                if mask >> k & 1:
-                    order += 1
-                    total += idf[q, k]
-            best[q] = max(best[q], weight_match(0, mask, order, 0.0, total, matches[row, 3], table, cells, table))
+            order = popcount(np.uint64(mask))
+            gain = table[cells[mask], (2 * matches[row, 3] + order) // (2 * order)]
+            if gain > 0:
+                total = 0.0
+                for k in range(idf.shape[1]):
+                    if mask >> k & 1:
+                        total += idf[q, k]
+                best[q] = max(best[q], total / order * np.float64(gain))  # as in `votes.weight_match`
         score = np.float32(0)
         for q in range(len(best)):
             score = np.float32(score + best[q])
