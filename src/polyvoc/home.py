@@ -17,7 +17,7 @@ from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, VocabularyError
 from polyvoc.neighbourhood import Neighbourhood
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import Evidence, FeatureOptions
+from polyvoc.records import Evidence, FeatureOptions, Kind
 from polyvoc.segment import Segment
 from polyvoc.shards import Scores
 from polyvoc.vocabulary import Vocabulary, bits_of
@@ -74,7 +74,7 @@ class Home:
     def again(self) -> Home:
         """Give the same folder with a catalogue of its own; vocabularies and models that are loaded stay so."""
         anew = Home(self.path, self.embedding)
-        kept = ("quantiser", "embedder", "feature_options", "bits", "dimension")  # no commit changes them
+        kept = ("quantiser", "embedder", "feature_options", "kind", "bits", "dimension")  # no commit changes them
         vars(anew).update({name: value for name, value in vars(self).items() if name in kept})
         return anew
 
@@ -159,6 +159,12 @@ class Home:
     def feature_options(self) -> FeatureOptions:
         """Give the options that the photographs were read with."""
         return FeatureOptions(**self.catalogue.fact("features"))
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Give what the descriptors of its features are: SIFT where nothing is said."""
+        found = self.catalogue.fact("kind", required=False)
+        return Kind(dimension=self.dimension) if found is None else Kind(**found)
 
     @cached_property
     def bits(self) -> int:
