@@ -160,7 +160,8 @@ def _united(best: list[Scored], again: Sequence[Scored]) -> list[Scored]:
 
 
 def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None,
-           early: Callable[[list[Found]], None] | None = None, confidence: Confidence | None = None) -> list[Found]:  # fmt: skip
+           early: Callable[[list[Found]], None] | None = None,
+           confidence: Confidence | None = None) -> list[Found]:  # fmt: skip
     """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows.
 
     With `confidence`, each has its probability, and those are left out that are not as sure as the options want.
