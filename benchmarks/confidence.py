@@ -136,11 +136,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--distractors", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=150, help="of each set, at most")
+    parser.add_argument("--photographs", type=int, help="of the largest collection; all unless given")
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
     near = datasets.list_images(next(arguments.data.glob("photos*")))
     whole = collection(arguments.data, [*near, *datasets.list_images(arguments.distractors)])
+    whole = replace(whole, images=whole.images[: arguments.photographs])
     bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
     own = len(whole.questions)  # every photograph of a group asks
     sizes = [SMALL, own, own + len(near), len(whole.images)]

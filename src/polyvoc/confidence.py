@@ -4,7 +4,7 @@ What is known must mean the same in every collection, for every query and by eve
 
 - *Standing*: -ln of the rank at which the noise of the query's own scores would reach the score of the hit by words
   (`fusion.Noise`). It is the E-value of sequence search (Karlin & Altschul, PNAS 1990): how many unrelated images of this
-  collection would score as much? Scale, rule and size of the collection cancel. Among the noise a hit stands at -ln of its rank.
+  collection would score as much? Scale, rule and size of the collection cancel. Among the noise it is -ln of the rank.
 - *Weight*: what the matches that agree on one arrangement say together, in nats (`evidence.py`).
 
     ln p / (1 - p) = a + b standing                             by words alone
