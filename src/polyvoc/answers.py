@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyvoc import images, page, stores
+from polyvoc import confidence, images, page, stores
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.evidence import plain_options
 from polyvoc.index import Index, Photograph
 from polyvoc.masking import has_query, without_secrets
-from polyvoc.records import ClusterOptions, Features, Floats, Hits, Region, SearchOptions, Spans
+from polyvoc.records import ClusterOptions, Features, Floats, Hit, Hits, Region, SearchOptions, Spans
 
 THUMBNAIL = 320  # pixels of the long side
 BROWSED = ("http://", "https://", "file:///")  # addresses that browsers can open
@@ -111,9 +111,17 @@ def as_page(answers: Sequence[Answer]) -> str:
     """Give a page that shows each query and its hits."""
     rankings = []
     for answer in answers:
-        hits = [picture(hit.path, f"{rank}.", f"{hit.score:.3g}") for rank, hit in enumerate(answer.hits, start=1)]
-        rankings.append(page.ranking(images.describe(stores.name(without_secrets(answer.query))), picture(answer.query), hits))
+        hits = [picture(hit.path, f"{rank}.", said(hit)) for rank, hit in enumerate(answer.hits, start=1)]
+        sure = answer.options.sure
+        nothing = confidence.nothing_found(sure).capitalize() if sure else "Nothing found"
+        name = images.describe(stores.name(without_secrets(answer.query)))
+        rankings.append(page.ranking(name, picture(answer.query), hits, nothing=nothing))
     return page.document("polyvoc: photographs that show the same thing", rankings)
+
+
+def said(hit: Hit) -> str:
+    """Give what is said of a hit: its score, and how probable it is if anybody knows."""
+    return f"{hit.score:.3g}" if hit.probability is None else f"{hit.score:.3g}, {confidence.in_words(hit.probability)}"
 
 
 def picture(path: str, rank: str = "", note: str = "") -> page.Picture:

@@ -127,6 +127,7 @@ SEARCH_TEXTS = {
     "expand": "Verified hits that ask along, at most.",
     "smooth": "Weight of an image's verified neighbours in its score; needs 'polyvoc link'.",
     "fuse": "Hear the global embedding, too, of an index made with --embedding.",
+    "sure": "Leave out hits that are less probable than this, from 0 to 1: 0.9 keeps those that are right nine times in ten.",
     "whole": "Of an index on a cluster: rather fail than answer without the images of machines that are down.",
 }
 FEATURE_TEXTS = {

@@ -15,6 +15,8 @@ Statistics 1975, takes the mean, which right answers would spoil); the sum of lo
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -61,15 +63,36 @@ def evidence(scores: npt.ArrayLike, at: npt.NDArray[np.int64] | None = None) -> 
     if at is not None:
         values = values[at]
     ranks = np.log(n - np.searchsorted(curve, values))  # of each value; logarithms
-    depth = min(DEPTH, n // SHARE, int(np.count_nonzero(curve)))
-    half = depth // 2
-    fall = math.log(curve[-half]) - math.log(curve[-depth]) if half else 0.0
-    if fall > FLAT:
-        above = values > curve[-depth]
-        steps = np.log(values[above]) - math.log(curve[-depth])
-        ranks[above] = math.log(depth) - math.log(depth / half) / fall * steps
+    noise = Noise.of(curve[::-1], n)
+    if noise is not None:
+        above = values > noise.score
+        ranks[above] = noise.log_ranks(values[above])
     found: Array = math.log(max(n, 1)) - ranks
     return found
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The line along which the scores of a query's unrelated images fall: how many of them would reach a score?"""
+
+    depth: int  # rank where it is anchored
+    score: float  # of that rank
+    steepness: float  # ln(rank) falls by this much where ln(score) rises by 1
+
+    @classmethod
+    def of(cls, best: npt.ArrayLike, n: int) -> Self | None:
+        """Read it off the best scores of n images, best first; None if they do not fall, or are too few."""
+        curve = np.asarray(best, np.float64)
+        depth = min(DEPTH, n // SHARE, int(np.count_nonzero(curve > 0)))
+        half = depth // 2
+        fall = math.log(curve[half - 1]) - math.log(curve[depth - 1]) if half else 0.0
+        return cls(depth, float(curve[depth - 1]), math.log(depth / half) / fall) if fall > FLAT else None
+
+    def log_ranks(self, scores: npt.NDArray[np.float64]) -> Array:
+        """Give the logarithm of the rank at which noise would reach each score above that of the anchor."""
+        steps = np.log(scores) - math.log(self.score)
+        found: Array = math.log(self.depth) - self.steepness * steps
+        return found
 
 
 def nearness(cosines: npt.ArrayLike) -> Array:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import explaining, features, images, pairing, presets, searching, witness
+from polyvoc import confidence, explaining, features, images, pairing, presets, searching, witness
 from polyvoc.catalogue import ImageRow
+from polyvoc.confidence import Confidence
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.geometry import Frames
@@ -34,6 +35,7 @@ from polyvoc.records import (
     Floats,
     Hit,
     Hits,
+    Kind,
     PairOptions,
     Progress,
     Region,
@@ -164,7 +166,7 @@ class Index:
             return Hits((hit for hit in told if hit is not None), engine.shards.missing_ids)
 
         first = None if early is None else lambda found: early(hits(found))
-        return hits(searching.search(engine, asked, options, threads, first))
+        return hits(searching.search(engine, asked, options, threads, first, self.confidence))
 
     def explain(self, photograph: Photograph, hit: Hit | int, options: SearchOptions | None = None,
                 region: Region | None = None) -> Explanation:  # fmt: skip
@@ -251,7 +253,14 @@ class Index:
         if row is None and self._home is not None:
             return None
         path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
-        return Hit(found.image, path, found.score, found.inliers, found.outline(asked.region), width, height)
+        outline = found.outline(asked.region)
+        return Hit(found.image, path, found.score, found.inliers, outline, width, height, found.probability)
+
+    @property
+    def confidence(self) -> Confidence | None:
+        """Give what tells how probable hits are; None where nobody measured it: words of features other than SIFT, or bare."""
+        measured = self._home is not None and self._home.kind == Kind() and self._home.bits in confidence.MEASURED
+        return confidence.shipped() if measured else None
 
     @property
     def default_options(self) -> SearchOptions:

@@ -100,9 +100,9 @@ def figures(values: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="figures">{items}</ul>'
 
 
-def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str = "") -> str:
-    """Give a query and its answers, best first."""
-    shown = "".join(map(_figure, answers)) or '<p class="note">Nothing found.</p>'
+def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str = "", nothing: str = "Nothing found") -> str:
+    """Give a query and its answers, best first; or what to say if there are none."""
+    shown = "".join(map(_figure, answers)) or f'<p class="note">{escaped(nothing)}.</p>'
     return (
         f'<section><h2>{escaped(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
         f'<p class="note">{escaped(note)}</p></div><div class="answers">{shown}</div></div></section>'

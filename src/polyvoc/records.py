@@ -209,6 +209,7 @@ class SearchOptions:
     expand: int = 5  # verified hits that do, at most
     smooth: float = 0.0  # weight of an image's verified neighbours in its score: of an index that was linked
     fuse: bool = False  # hear the global embedding, too, of an index that was made with one
+    sure: float = 0.0  # hits less probable than this are left out: at 0.9, perhaps all of them
     whole: bool = False  # of an index on a cluster: rather fail than answer without the images of machines that are down
 
     def __post_init__(self) -> None:
@@ -225,6 +226,7 @@ class SearchOptions:
         _require(self.verify >= 0, "verify", self.verify, "0 or more")
         _require(self.expand >= 1, "expand", self.expand, "at least 1")
         _require(0 <= self.smooth < math.inf, "smooth", self.smooth, "0 or more")
+        _require(0 <= self.sure <= 1, "sure", self.sure, "a probability, from 0 to 1")
         possible = self.expansion == "none" or self.verify > 0
         _require(possible, "expansion", self.expansion, "none unless hits are verified: give verify, such as 100")
         pair = len(self.line) == 2 and all(map(math.isfinite, self.line))
@@ -283,6 +285,7 @@ class Hit:
     outline: tuple[tuple[float, float], ...] | None = None
     width: int = 0  # of the photograph, upright and at its full size; 0 if that is not known
     height: int = 0
+    probability: float | None = None  # of showing the same thing (docs/confidence.md); None: nobody knows
 
 
 @dataclass(frozen=True, eq=False)

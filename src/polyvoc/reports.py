@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyvoc import evidence
+from polyvoc import confidence, evidence
 from polyvoc.console import linked, mark, talk, write, write_fact
 from polyvoc.records import IndexReport, Kind, Problem
 
@@ -65,9 +65,13 @@ def show_answers(told: list[Answer], timings: bool, named: bool) -> None:
         if named:
             write(linked(answer.query))
         for rank, hit in enumerate(answer.hits, start=1):
-            write(f"{rank:>4}  {hit.score:8.4f} ", linked(hit.path))
+            chance = "" if hit.probability is None else f"{confidence.in_words(hit.probability):>7} "
+            write(f"{rank:>4}  {hit.score:8.4f} {chance}", linked(hit.path))
         if not answer.hits:
-            talk("nothing in the index shows the same thing")
+            sure = answer.options.sure
+            talk(
+                confidence.nothing_found(sure) if sure else "nothing found: no photograph of the index shares a feature with it"
+            )
         if not answer.hits.complete:
             count = sum(last - first + 1 for first, last in answer.missing)
             talk(f"incomplete: {count:,} images are on machines that do not answer now (--whole waits for them)")

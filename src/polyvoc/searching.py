@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import expansion, geometry, operations, witness
+from polyvoc.confidence import NEEDED, Confidence, Standings
 from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
 from polyvoc.geometry import Sketch, Verifications
@@ -75,6 +76,7 @@ class Found:
     inliers: int = 0  # matches that agree on one transform
     weight: float = 0.0  # what they say together, in nats
     transform: Array | None = None  # [2, 3] places of the query to places of the image
+    probability: float | None = None  # of showing the same thing; None: nobody knows
 
     @property
     def trusted(self) -> bool:
@@ -97,11 +99,12 @@ class _Search:
     of_all: bool  # does anybody want the scores of all images?
     every: list[Scores] = field(default_factory=list)  # if so, by words alone, one array per segment
     seen: dict[Place, Found] = field(default_factory=dict)  # verified so far
+    first: list[Scored] = field(default_factory=list)  # the best by the words of the query alone
 
     def best(self, words: Array, signatures: Array | None) -> list[Scored]:
         """Score, and give the best by words alone: enough to verify and to fill the ranking; then all others seen before."""
         query = self.engine.query(words, signatures, self.options)
-        depth = self.options.verify + len(self.seen) + self.options.top
+        depth = max(self.options.verify + len(self.seen) + self.options.top, NEEDED)
         if not self.of_all:
             return _united(*self.engine.best(query, self.options, self.threads, depth, tuple(self.seen)))
         self.every = self.engine.scores(query, self.options, self.threads)
@@ -157,18 +160,38 @@ def _united(best: list[Scored], again: Sequence[Scored]) -> list[Scored]:
 
 
 def search(engine: Engine, asked: Asked, options: SearchOptions, threads: int | None = None,
-           early: Callable[[list[Found]], None] | None = None) -> list[Found]:  # fmt: skip
-    """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows."""
+           early: Callable[[list[Found]], None] | None = None,
+           confidence: Confidence | None = None) -> list[Found]:  # fmt: skip
+    """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows.
+
+    With `confidence`, each has its probability, and those are left out that are not as sure as the options want.
+    """
+    if options.sure and confidence is None:
+        raise OptionError(f"sure={options.sure!r} needs probabilities, and nobody knows those of such features; leave it out")
     at_work = _begin(engine, asked, options, threads, of_all=False)
 
     def ranked(best: list[Scored], seen: dict[Place, Found]) -> list[Found]:
         found = sorted((one for one in best if one.score > 0), key=lambda one: (-one.score, one.image))[: options.top]
-        return [replace(seen.get(one.place, Found(*one)), score=one.score) for one in found]
+        hits = [replace(seen.get(one.place, Found(*one)), score=one.score) for one in found]
+        return hits if confidence is None else _sure(at_work, hits, seen, confidence)
 
     best = _run(at_work, None if early is None else lambda first: early(ranked(first, {})))
     if at_work.of_all:
         best = engine.ranked(_finished(at_work, best), options.top)
     return ranked(best, at_work.seen)
+
+
+def _sure(at_work: _Search, hits: list[Found], seen: dict[Place, Found], confidence: Confidence) -> list[Found]:
+    """Give hits their probabilities; leave out those that are less probable than is wanted."""
+    standings = Standings.of([one.score for one in at_work.first], at_work.engine.statistics.n_images)
+    ranks = {one.place: (one.score, rank) for rank, one in enumerate(at_work.first, start=1)}
+    believed = []
+    for hit in hits:
+        standing = standings.standing(*ranks.get(hit.place, (None, 0)))
+        chance = confidence.probability(standing, hit.weight if hit.place in seen else None)
+        if chance >= at_work.options.sure:
+            believed.append(replace(hit, probability=chance))
+    return believed
 
 
 def score(engine: Engine, asked: Asked, options: SearchOptions,
@@ -186,7 +209,7 @@ def _begin(engine: Engine, asked: Asked, options: SearchOptions, threads: int | 
 
 def _run(at_work: _Search, early: Callable[[list[Scored]], None] | None) -> list[Scored]:
     """Score, verify and expand; gives the best images, and whatever was verified."""
-    best = at_work.best(at_work.asked.words, at_work.asked.signatures)
+    best = at_work.first = at_work.best(at_work.asked.words, at_work.asked.signatures)
     if not at_work.options.verify:
         return best
     if early is not None:

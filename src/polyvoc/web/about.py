@@ -23,6 +23,7 @@ def about(service: Service) -> dict[str, Any]:
         "commit": index.commit,
         "vocabularies": len(index.engine.sizes),
         "bits": index.engine.bits,
+        "probabilities": index.confidence is not None,
         "smooth": index.engine.neighbours is not None,
         "fuse": index.home.embeds,
         "write": settings.write,

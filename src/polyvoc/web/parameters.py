@@ -24,6 +24,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "c": {"gt": 0, "le": 1e9},
     "sigma": {"ge": 1e-3, "le": 1e4},
     "smooth": {"ge": 0, "le": 100},
+    "sure": {"ge": 0, "le": 1},
 }
 _kinds = get_type_hints(SearchOptions)
 # All but the table of evidence: that is a file on the server's disk, and not for strangers.

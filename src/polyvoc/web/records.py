@@ -25,6 +25,7 @@ class Hit(BaseModel):
     outline: list[Point] | None  # corners of the query's frame, or of its region, in this photograph
     width: int
     height: int
+    probability: float | None  # of showing the same thing; null: nobody knows
 
 
 class Answer(BaseModel):

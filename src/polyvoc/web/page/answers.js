@@ -17,6 +17,7 @@ const FRESH = 5 * 60 * 1000; // ms; the collection may change
  * @property {number[][] | null} outline corners of what asks, in pixels of this photograph
  * @property {number} width of this photograph
  * @property {number} height
+ * @property {number | null} probability of showing the same thing; null: nobody knows
  */
 /**
  * @typedef {object} Answer

@@ -7,7 +7,7 @@ import { rulesPart } from "./options.js";
 import { factsOf, pictureUrl, thumbnail } from "./photograph.js";
 import { go, href } from "./router.js";
 import { RulesPanel } from "./rules.js";
-import { baseName, count, duration, three } from "./words.js";
+import { baseName, count, duration, probable, three } from "./words.js";
 
 const DEPTH = 20; // hits of each ranking
 const ROW = 100; // units of the drawing per row; rows have one height
@@ -190,6 +190,7 @@ class CompareView {
         el("span", { class: "name" }, name),
         el("span", { class: "soft small" }, `score ${three(hit.score)}`),
         hit.inliers > 0 && el("span", { class: "soft small" }, count(hit.inliers, "match agrees", "matches agree")),
+        hit.probability !== null && el("span", { class: "soft small" }, `${probable(hit.probability)} probable`),
       ),
       el("span", { class: `move ${kind}`, title: text, "aria-hidden": "true" }, sign),
       el("span", { class: "unseen" }, text),

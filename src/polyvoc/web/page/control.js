@@ -10,7 +10,7 @@ const MERGE_HELP = {
   b1: "plain sum of all",
   b2: "only where all agree",
 };
-// Of each number the least value and the step.
+// Of each number the least value and the step; and the largest value, if there is one.
 const NUMBERS = {
   sigma: [1, "any"],
   verify: [0, 1],
@@ -18,6 +18,7 @@ const NUMBERS = {
   assignments: [1, 1],
   c: [1, "any"],
   smooth: [0, "any"],
+  sure: [0, "any", 1],
 };
 
 /**
@@ -33,7 +34,10 @@ export function optionControl(about, option, attributes) {
   if (choices) return choice(choices, option === "merge" ? MERGE_HELP : {}, attributes);
   if (option === "fuse") return tick(attributes);
   if (option === "hamming") return numberOrNone(about.bits, attributes);
-  if (option in NUMBERS) return written({ type: "number", min: NUMBERS[option][0], step: NUMBERS[option][1], ...attributes });
+  if (option in NUMBERS) {
+    const [min, step, max = null] = NUMBERS[option];
+    return written({ type: "number", min, step, max, ...attributes });
+  }
   return written({ type: "text", pattern: "[^,]+,[^,]+", title: "two numbers, a comma between them", ...attributes });
 }
 

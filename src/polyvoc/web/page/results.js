@@ -4,15 +4,19 @@ import { button, el, icon, linkButton, still, svg } from "./elements.js";
 import { copyText } from "./messages.js";
 import { thumbnail } from "./photograph.js";
 import { href } from "./router.js";
-import { baseName, count, three } from "./words.js";
+import { baseName, count, probable, three } from "./words.js";
 
-const LEAST = 6; // matches that must agree until a hit is called verified: as many as the library wants of hits that ask along
+const SURE = 0.9; // probability from which a hit is called verified
+const LEAST = 6; // matches that must agree, where nobody knows probabilities: as many as the library wants of hits that ask along
 const GLIDE = { duration: 350, easing: "cubic-bezier(.2,.8,.2,1)" };
 
 /** @typedef {import("./answers.js").Hit} Hit */
 
-/** Do enough matches agree that chance is out of the question? @param {Hit} hit */
-export const isVerified = (hit) => hit.inliers >= LEAST;
+/** Do matches agree, and is it so probable that it shows the same thing? @param {Hit} hit */
+export function isVerified(hit) {
+  if (hit.probability === null) return hit.inliers >= LEAST;
+  return hit.inliers > 0 && hit.probability >= SURE;
+}
 
 export class ResultGrid {
   constructor() {
@@ -21,7 +25,7 @@ export class ResultGrid {
     this.divider = el(
       "li",
       { class: "divider", id: "unverified" },
-      el("span", {}, "Less certain: too few matches agree on one arrangement"),
+      el("span", {}, `Less certain: less than ${probable(SURE)} probable`),
     );
     this.element = el("ol", { class: "grid", id: "results", "aria-label": "Results" });
     this.element.addEventListener("keydown", (event) => moveInGrid(event, this.element));
@@ -127,15 +131,18 @@ class Tile {
     const verified = isVerified(hit);
     const matches = count(hit.inliers, "match", "matches");
     const agreeing = count(hit.inliers, "match agrees", "matches agree");
-    const found = `${verified ? "verified" : "not verified"}, ${itself ? "the photograph itself" : agreeing}`;
+    const chance = hit.probability === null ? "" : probable(hit.probability);
+    const agreed = itself ? "the photograph itself" : agreeing;
+    const found = [verified ? "verified" : "not verified", agreed, chance && `${chance} probable`].filter(Boolean).join(", ");
+    const badge = chance || matches;
     this.element.dataset.rank = String(rank);
     this.element.dataset.inliers = String(hit.inliers);
     this.rank.textContent = String(rank);
     this.score.textContent = `score ${three(hit.score)}`;
     this.bar.firstChild.style.setProperty("width", `${Math.max(2, 100 * Math.min(1, share))}%`);
-    this.badge.replaceChildren(...(itself ? ["itself"] : verified ? [icon("check", 14), matches] : [matches]));
+    this.badge.replaceChildren(...(itself ? ["itself"] : verified ? [icon("check", 14), badge] : [badge]));
     this.badge.className = verified && !itself ? "badge verified" : "badge";
-    this.badge.hidden = hit.inliers === 0 && !itself;
+    this.badge.hidden = hit.inliers === 0 && !itself && !chance;
     this.badge.title = found;
     this.link.href = href("matches", new URLSearchParams([...params, ["image", hit.image]]));
     this.link.setAttribute("aria-label", `${rank}. ${name}: score ${three(hit.score)}, ${found}. Open the matches`);

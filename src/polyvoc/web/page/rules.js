@@ -10,6 +10,7 @@ const PRESET_HELP = {
   best: "more is verified, and verified hits ask along",
 };
 const ORDER = [
+  "sure",
   "merge",
   "hamming",
   "sigma",
@@ -113,6 +114,7 @@ function fieldNames(about) {
     ...(about.smooth ? [] : ["smooth"]),
     ...(about.fuse ? [] : ["fuse"]),
     ...(about.bits ? [] : ["hamming", "sigma"]),
+    ...(about.probabilities ? [] : ["sure"]),
   ]);
   return ORDER.filter((field) => !missing.has(field) && field in about.presets.default);
 }

@@ -10,7 +10,13 @@ import { RegionEditor, parseRegion } from "./region.js";
 import { ResultGrid, isVerified } from "./results.js";
 import { go, href } from "./router.js";
 import { RulesPanel } from "./rules.js";
-import { baseName, count, duration, whole } from "./words.js";
+import { baseName, count, duration, three, whole } from "./words.js";
+
+/** What is to be said if there are no hits. @param {import("./answers.js").Answer} answer */
+function nothing({ options: { sure } }) {
+  if (!sure) return "Nothing found: no photograph of the collection shares a feature with it.";
+  return `Nothing found that shows the same thing with a probability of ${three(100 * sure)} % or more.`;
+}
 
 /** @type {import("./router.js").Route} */
 export function searchView(params, context) {
@@ -222,13 +228,21 @@ class SearchView {
     const { verify } = answer.options;
     this.status.textContent =
       answer.hits.length === 0
-        ? `Nothing in the collection shares a feature with it.${lacking(answer)}`
+        ? `${nothing(answer)}${lacking(answer)}`
         : `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}` +
           (verify > 0 ? `, ${verified === 0 ? "none" : whole(verified)} verified` : " by scores alone") +
           lacking(answer) +
           ` · ${inWords(this.about, rulesPart(this.about, this.params))}`;
     announce(this.status.textContent);
     this.showMore(answer.hits.length);
+    if (answer.hits.length === 0 && answer.options.sure > 0) this.showAll();
+  }
+
+  /** Nothing is as sure as was wanted: a way to see what is there. */
+  showAll() {
+    const next = new URLSearchParams(this.params);
+    next.delete("sure");
+    this.more.replaceChildren(linkButton("Show what is less sure", href("search", next), { id: "less-sure" }));
   }
 
   showHits(answer, verified) {

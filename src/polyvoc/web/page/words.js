@@ -20,6 +20,12 @@ export function percent(share) {
   return share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
 }
 
+/** A probability: 0.97 -> "97 %"; nothing is certain, and nothing impossible. */
+export function probable(share) {
+  const whole = Math.floor(100 * share + 0.5);
+  return whole < 1 ? "< 1 %" : whole > 99 ? "> 99 %" : `${whole} %`;
+}
+
 /** 93966903 -> "94 MB" */
 export function bytes(number) {
   const power = number < 1000 ? 0 : Math.min(Math.floor(Math.log10(number) / 3), UNITS.length - 1);

@@ -1,0 +1,171 @@
+"""Fits what polyvoc says of the probability of hits, and measures whether it is so on photographs that it was not fitted on.
+
+    python benchmarks/confidence.py DATA --distractors PHOTOGRAPHS [--questions 150] [--cache FOLDER] [--save]
+
+DATA holds the folders holidays*, ukbench* and photos*. Their groups lie side by side in one collection, among none, 1,200 and all
+distractors; also in a collection of their first 100 photographs. Every photograph of a group may ask. `--save` writes the table that
+comes with polyvoc, fitted on both sets; what is reported of either set is fitted on the other. Nats, too, come from a table
+of evidence fitted on the other set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from machine import write_result
+from polyvoc import default_vocabularies, presets
+from polyvoc.confidence import Confidence
+from polyvoc.lab import confidences, datasets, likelihood
+from polyvoc.lab.cache import default_cache, digest
+from polyvoc.lab.confidences import Samples
+from polyvoc.lab.datasets import Dataset, Question, first_questions
+from polyvoc.lab.figures import Figure
+from polyvoc.lab.measures import Truth
+from polyvoc.lab.plots import save_svg
+from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.records import Evidence, SearchOptions
+from trial import cut
+
+SETS = ("holidays", "ukbench")
+SMALL = 100  # photographs of the smallest collection
+FITTED = 60  # questions that a table of evidence is fitted on
+VARIANTS = [((0, 1, 2), 64), ((0, 1), 128), ((0, 1), 64), ((0,), 128), ((0,), 64)]  # vocabularies, bits
+ROOT = Path(__file__).parent.parent
+TABLE, PLOT = ROOT / "src" / "polyvoc" / "tables" / "confidence.json", ROOT / "docs" / "confidence.svg"
+
+
+def collection(data: Path, distractors: Sequence[Path]) -> Dataset:
+    """Join the groups of both sets, taking turns, and what shows nothing of the kind; every photograph of a group asks."""
+    groups = []
+    for name in SETS:
+        read = datasets.READERS[name](next(data.glob(f"{name}*")))
+        members = {q.group: sorted(t.relevant | {q.image or 0}) for q, t in zip(read.questions, read.truths[""], strict=True)}
+        groups.append([(f"{name} {group}", [read.images[i] for i in own]) for group, own in members.items()])
+    images: list[Path] = []
+    questions, truths = [], []
+    for group, paths in (one for pair in zip_longest(*groups) for one in pair if one is not None):
+        numbers = frozenset(range(len(images), len(images) + len(paths)))
+        images += paths
+        questions += [Question(images[i].stem, images[i], i, group=group) for i in sorted(numbers)]
+        truths += [Truth(numbers - {i}, frozenset({i})) for i in sorted(numbers)]
+    return Dataset("both", data, "photographs", (*images, *distractors), tuple(questions), {"": tuple(truths)}, "mAP")
+
+
+def part(bench: Bench, name: str, images: int, questions: int) -> Bench:
+    """Give the first images of a collection with questions of one set, evenly spread."""
+    whole = bench.dataset
+    held = [i for i, (q, t) in enumerate(zip(whole.questions, whole.truths[""], strict=True))
+            if q.group.startswith(name) and max(t.relevant) < images]  # fmt: skip
+    chosen = replace(whole, name=f"{name} among {images}", images=whole.images[:images], questions=tuple(whole.questions[i] for i in held),
+                     truths={"": tuple(whole.truths[""][i] for i in held)})  # fmt: skip
+    return replace(bench, dataset=first_questions(chosen, questions), name=digest(bench.name, name, images, questions))
+
+
+def evidence_of(bench: Bench, name: str, images: int) -> Evidence:
+    """Fit a table of evidence on one of the sets."""
+    return likelihood.fit(likelihood.tally(part(bench, name, images, FITTED)), source=name)
+
+
+def report(confidence: Confidence, samples: Samples) -> dict[str, Any]:
+    """Tell how hits by words and verified hits do, all of them and the first of each search."""
+    found = {}
+    for name, some in (("words", samples.by_words), ("verified", samples.verified)):
+        chances = confidences.predicted(confidence, some)
+        first = some.rank == 0
+        found[name] = {
+            "all": confidences.judge(chances, some).as_dict(),
+            "first": confidences.judge(chances[first], some.first).as_dict(),
+            "sure": confidences.nothing_found(chances, some),
+        }
+    return found
+
+
+def told(confidence: Confidence, samples: dict[int, Samples]) -> dict[str, Any]:
+    """Tell it of all collections together, and of each by its size."""
+    by_size = {str(size): report(confidence, one) for size, one in samples.items()}
+    return {"all": report(confidence, Samples.joined(list(samples.values()))), "sizes": by_size}
+
+
+def gather(bench: Bench, sizes: Sequence[int], tables: dict[str, Evidence], questions: int) -> dict[str, dict[int, Samples]]:
+    """Ask the questions of each set in collections of each size; matches are weighed by a table of the other set."""
+    found: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
+    for size in sizes:
+        for name in SETS:
+            asked = part(bench, name, size, questions)
+            found[name][size] = confidences.collect(asked, replace(presets.DEFAULT, evidence=tables[name]))
+            print(name, size, len(found[name][size]), "hits", flush=True)
+    return found
+
+
+def variants(bench: Bench, size: int, fitted: dict[str, Confidence], questions: int) -> dict[str, Any]:
+    """Ask with other presets, and with fewer vocabularies and bits: does what was fitted to the default hold there, too?"""
+    ways: dict[str, tuple[Bench, SearchOptions]] = {"best": (bench, presets.BEST)}
+    for members, bits in VARIANTS:
+        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), presets.DEFAULT
+    found: dict[str, Any] = {}
+    for way, (own, options) in ways.items():
+        found[way] = {}
+        for name, other in zip(SETS, reversed(SETS), strict=True):
+            samples = confidences.collect(part(own, name, size, questions), options)
+            found[way][name] = report(fitted[other], samples)
+            print(way, name, found[way][name]["verified"]["all"]["error"], flush=True)
+    return found
+
+
+def plot(crossed: dict[str, Confidence], samples: dict[str, dict[int, Samples]]) -> Figure:
+    """Draw the crossed reliability of each set, hits by words and verified."""
+    judged = {}
+    for name, confidence in crossed.items():
+        every = Samples.joined(list(samples[name].values()))
+        kinds = {"by words alone": every.by_words, "verified": every.verified}
+        judged[f"{name}, fitted on the other set"] = {
+            kind: confidences.judge(confidences.predicted(confidence, some), some) for kind, some in kinds.items()
+        }
+    note = "The ten best hits of each search; half of the searches have no right answer to find. Points: tenths of the probability."
+    return confidences.figure(judged, "Is a hit as probable as polyvoc says?", note)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--distractors", type=Path, required=True)
+    parser.add_argument("--questions", type=int, default=150, help="of each set, at most")
+    parser.add_argument("--photographs", type=int, help="of the largest collection; all unless given")
+    parser.add_argument("--cache", type=Path, default=default_cache())
+    parser.add_argument("--save", action="store_true")
+    arguments = parser.parse_args()
+    near = datasets.list_images(next(arguments.data.glob("photos*")))
+    whole = collection(arguments.data, [*near, *datasets.list_images(arguments.distractors)])
+    whole = replace(whole, images=whole.images[: arguments.photographs])
+    bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
+    own = len(whole.questions)  # every photograph of a group asks
+    sizes = [SMALL, own, own + len(near), len(whole.images)]
+    tables = {name: evidence_of(bench, name, own) for name in SETS}
+    others = dict(zip(SETS, reversed(SETS), strict=True))
+    samples = gather(bench, sizes, {name: tables[others[name]] for name in SETS}, arguments.questions)
+    fitted = {name: confidences.fit(Samples.joined(list(samples[name].values())), name) for name in SETS}
+    source = f"{' and '.join(SETS)} ({arguments.questions} questions each, with and without right answers), {sizes[0]:,} to {sizes[-1]:,} photographs"
+    both = confidences.fit(Samples.joined([one for name in SETS for one in samples[name].values()]), source)
+    crossed = {name: fitted[others[name]] for name in SETS}
+    result = {
+        "questions": arguments.questions,
+        "sizes": sizes,
+        "table": both.as_dict(),
+        "fitted": {name: one.as_dict() for name, one in fitted.items()},
+        "crossed": {name: told(crossed[name], samples[name]) for name in SETS},
+        "variants": variants(bench, sizes[2], fitted, arguments.questions // 3),
+    }
+    if arguments.save:
+        TABLE.write_text(json.dumps(both.as_dict(), indent=1) + "\n", encoding="utf-8")
+    save_svg(plot(crossed, samples), PLOT)
+    print(write_result("confidence", result))
+
+
+if __name__ == "__main__":
+    main()
