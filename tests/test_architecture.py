@@ -20,7 +20,7 @@ DOORS = {
     "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},
     "sqlite3": {"database"},
-    "typer": {"cli", "flags", "research", "web.command"},
+    "typer": {"cli", "flags", "housekeeping", "research", "web.command"},
     "fastapi": {"web.app", "web.routes", "web.replies"},
     "uvicorn": {"web.server"},
     "prometheus_client": {"web.metrics"},

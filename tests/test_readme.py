@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import polyvoc
-from polyvoc import cli, research
+from polyvoc import cli, housekeeping, research
 from polyvoc.web import command
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +35,7 @@ def test_benchmarks_hide_no_library() -> None:
 
 
 def test_commands_exist() -> None:
-    commands = {info.name for app in (cli.app, research.app, command.app) for info in app.registered_commands}
+    commands = {info.name for app in (cli.app, housekeeping.app, research.app, command.app) for info in app.registered_commands}
     mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
     assert mentioned == commands
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, reports, research
+from polyvoc import __version__, console, flags, housekeeping, reports, research
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.flags import DEFAULT_INDEX, Folders, IndexPath, Json, Own, Ray, Shipped, on_disk
 from polyvoc.records import ClusterOptions, FeatureOptions, Region, SearchOptions, TrainOptions
@@ -81,6 +81,7 @@ app = typer.Typer(
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
 
+app.add_typer(housekeeping.app)
 app.add_typer(research.app)
 app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")

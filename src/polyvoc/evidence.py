@@ -46,7 +46,7 @@ def default_evidence(n_vocabularies: int, bits: int) -> Evidence:
 def _shipped() -> dict[tuple[int, int], Evidence]:
     shelf = importlib.resources.files("polyvoc") / "tables"
     with importlib.resources.as_file(shelf) as folder:
-        tables = [load(path) for path in sorted(folder.glob("*.json"))]
+        tables = [load(path) for path in sorted(folder.glob("likelihood-*.json"))]
     return {(table.n_vocabularies, table.bits): table for table in tables}
 
 
