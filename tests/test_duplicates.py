@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import os
 import shutil
@@ -19,6 +20,7 @@ from polyvoc import copies, copyreports, demo, duplicates, groups, relocation
 from polyvoc.checking import check
 from polyvoc.duplicates import take
 from polyvoc.groups import Group, Link, Photograph
+from polyvoc.housekeeping import duplicates_command
 from polyvoc.index import Index
 from polyvoc.overlap import IDENTITY
 from polyvoc.records import FeatureOptions
@@ -172,6 +174,7 @@ def test_a_search_that_stops_goes_on_where_it_was(world: tuple[Path, Path], tmp_
     with IndexWriter.open(tmp_path / "index") as writer:
         writer.find_copies()
     assert pairs_of(tmp_path / "index") == pairs_of(world[1])
+    assert len(list((tmp_path / "index" / "copies").iterdir())) == 1
 
 
 def _interrupt_at(step: int):
@@ -274,7 +277,7 @@ def test_hostile_names_are_harmless() -> None:
 def test_reports_say_the_same(world: tuple[Path, Path], tmp_path: Path) -> None:
     html, table = tmp_path / "report.html", tmp_path / "report.csv"
     told = answer("duplicates", "--index", world[1], "--html", html, "--csv", table)
-    rows = list(csv.DictReader(table.open(encoding="utf-8", newline="")))
+    rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
     listed = [one for group in told["groups"] for one in (group["best"], *group["copies"])]
     assert [row["path"] for row in rows] == [one["path"] for one in listed]
     text = html.read_text(encoding="utf-8")
@@ -353,6 +356,10 @@ def test_a_folder_among_the_photographs_is_refused(own: tuple[Path, Path]) -> No
     assert len(told["moved"]) == 2
     assert (photos / ".copies" / relocation.JOURNAL).exists()
     assert answer("duplicates", photos, "--index", index)["groups"] == []
+
+
+def test_the_command_is_as_sure_as_the_library() -> None:
+    assert inspect.signature(duplicates_command).parameters["sure"].default == duplicates.SURE
 
 
 @pytest.mark.parametrize(

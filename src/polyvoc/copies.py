@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from polyvoc import images, likeness, overlap, reflection, searching
 from polyvoc.catalogue import ImageRow
 from polyvoc.errors import ImageError, OptionError
+from polyvoc.features import one_cv2_thread
 from polyvoc.geometry import Sketch
 from polyvoc.images import GreyImage
 from polyvoc.index import Index, frames_of
@@ -68,7 +70,7 @@ class Search:
         """Let images ask, by id, and give the id of each that has; closing it early begins no other."""
         examiner = Examiner(self.index)
         told = in_order(examiner.ask, self.waiting, count_threads(None), "polyvoc-copies")
-        try:
+        with one_cv2_thread(), closing(told):
             for done, (asking, (pairs, problem)) in enumerate(told, start=1):
                 self._found.append(pairs)
                 self.problems += [] if problem is None else [problem]
@@ -77,8 +79,6 @@ class Search:
                 if progress is not None:
                     progress("comparing", done, len(self.waiting))
                 yield asking.image
-        finally:
-            told.close()
 
     def pairs(self) -> Pairs:
         """Give all pairs of live images, by their ids; of one found twice, plain and mirrored, the stronger."""

@@ -78,7 +78,8 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     if json:
         moved = {} if moves is None else _moved(moves)
         told = [{"path": one.path, "reason": one.reason} for one in problems]
-        console.write_json({"index": str(index), **copyreports.as_dict(found), "problems": told, **moved, "seconds": seconds})
+        whole = {"index": str(index), **copyreports.as_dict(found), "problems": told, **moved, "seconds": round(seconds, 3)}
+        console.write_json(whole)
         return
     copyreports.show(found, seconds)
     reports.show_problems(problems)
