@@ -6,8 +6,8 @@
 DATA holds the folders holidays*, ukbench* and photos*. Originals, the first of each group of Holidays and some of Ukbench, are
 altered in nine ways; originals, altered ones, the other photographs of their groups (the same scene, another shot: no copies)
 and those of photos* are indexed together, and `polyvoc duplicates` runs. Coefficients are fitted on every other scene
-(`--fit` writes them to src/polyvoc/tables/copies.json); all figures are of the other half of the scenes. `--unseen` besides fits on
-half of the alterations and judges by the other half. FOLDER keeps altered photographs and the index for the next run.
+(`--fit` writes them to src/polyvoc/tables/copies.json); all figures are of the other half of the scenes. A second fit, to every other
+alteration alone, is judged by the other alterations of the other scenes. FOLDER keeps altered photographs and the index.
 """
 
 from __future__ import annotations

@@ -45,12 +45,13 @@ def test_chains_multiply() -> None:
     assert members(gather(known, links, 0.8)) == [("a", ["b", "c"])]
 
 
-def test_the_surest_chain_counts() -> None:
-    known = photographs(a=(800, 600), b=(400, 300), c=(200, 150))
-    links = [placed("b", "a", 2.0), placed("c", "b", 2.0), placed("c", "a", 4.0, probability=0.91)]
+def test_a_link_counts_before_chains_and_the_surest_chain_before_others() -> None:
+    known = photographs(a=(800, 600), b=(400, 300), c=(200, 150), d=(200, 150))
+    links = [placed("b", "a", 2.0), placed("c", "b", 2.0), placed("c", "a", 4.0, probability=0.95)]
+    links += [placed("d", "c", 1.0), placed("d", "b", 2.0, probability=0.98)]
     (group,) = gather(known, links, 0.9)
-    (through,) = [copy for copy in group.copies if copy.photograph.path == "c"]
-    assert (through.via, through.probability) == ("b", pytest.approx(0.99**2))
+    told = {copy.photograph.path: (copy.via, copy.probability) for copy in group.copies}
+    assert told == {"b": (None, 0.99), "c": (None, 0.95), "d": ("b", pytest.approx(0.99 * 0.98))}
 
 
 def test_a_collage_does_not_join_its_pictures() -> None:

@@ -158,8 +158,9 @@ def _split(members: dict[str, Photograph], edges: Edges, sure: float) -> list[Gr
 
 
 def _copies_of(best: Photograph, left: Mapping[str, Photograph], edges: Edges, sure: float) -> list[Copy]:
-    """Give the copies of a photograph by their surest chains (Dijkstra 1959), surest first."""
+    """Give the copies of a photograph, surest first: linked with it, else by their surest chains (Dijkstra 1959)."""
     found: dict[str, Copy] = {}
+    direct = {link.second for link in edges[best.path]}
     start = Link(best.path, best.path, 1.0, overlap.IDENTITY, identical=True)
     order = count()  # of links that are equal in all else
     waiting: list[tuple[float, str, str, int, Link]] = [(-1.0, best.path, "", next(order), start)]
@@ -170,11 +171,11 @@ def _copies_of(best: Photograph, left: Mapping[str, Photograph], edges: Edges, s
             continue
         done.add(path)
         if path != best.path:
-            direct = None if via == best.path else via
-            found[path] = Copy(left[path], -chance, direct, link.transform, link.identical)
+            found[path] = Copy(left[path], -chance, None if path in direct else via, link.transform, link.identical)
         for edge in edges[path]:
             total = -chance * edge.probability
-            if edge.second in done or edge.second not in left or total < sure:
+            known = edge.second in done or (edge.second in direct and path != best.path)
+            if known or edge.second not in left or total < sure:
                 continue
             there = overlap.compose(link.transform, overlap.inverse(edge.transform))
             if path == best.path or _in_common(left[edge.second], best, there):

@@ -152,7 +152,7 @@ def _averaged(pixels: Array, factor: int) -> Floats:
     rows, columns = (size // factor for size in pixels.shape)
     cut = pixels[: rows * factor, : columns * factor]
     total = np.zeros((rows, columns))
-    for y in range(factor):  # twice as fast as a mean over two axes of squares
+    for y in range(factor):  # some times as fast as a mean over two axes
         for x in range(factor):
             total += cut[y::factor, x::factor]
     return total / factor**2
