@@ -22,7 +22,7 @@ DOORS = {
     "PIL": {"images", "demo"},
     "numba": {"kernels.compiler"},
     "sqlite3": {"database"},
-    "typer": {"cli", "flags", "photogrammetry", "research", "teaching", "web.command"},
+    "typer": {"cli", "flags", "housekeeping", "photogrammetry", "research", "teaching", "web.command"},
     "fastapi": {"web.app", "web.routes", "web.replies"},
     "uvicorn": {"web.server"},
     "prometheus_client": {"web.metrics"},

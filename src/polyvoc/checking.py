@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import evidence, storage, witness
+from polyvoc import evidence, resemblance, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
@@ -29,8 +29,9 @@ Array = npt.NDArray[Any]
 CHUNK = 1 << 20  # features looked at together
 NOWHERE = np.uint32(0xFFFFFFFF)
 UNIT = 0.01  # by which halves may miss the length of a unit vector
-# Facts of indexes that were calibrated, have vectors, were linked; and of those made since there are kinds of features.
-OPTIONAL = ("line", "evidence", "embedding", "neighbours", "kind")
+# Facts of indexes that were calibrated, have vectors, were linked, were searched for copies; and of those made since there are
+# kinds of features.
+OPTIONAL = ("line", "evidence", "embedding", "neighbours", "copies", "kind")
 
 
 def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Iterator[str]:
@@ -45,7 +46,7 @@ def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Ite
 
 def _damage(home: Home, numbers: list[int], progress: Progress) -> Iterator[str]:
     parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home)]
-    parts += [_norms(home), _neighbours(home)]
+    parts += [_norms(home), _neighbours(home), _copies(home)]
     parts += [_segment(home, number) for number in numbers]
     seen = set()
     try:
@@ -84,6 +85,7 @@ def _facts(catalogue: Catalogue) -> Iterator[str]:
         "evidence": lambda table: table is None or evidence.from_dict(table, "").n_vocabularies == len(catalogue.fact("sizes")),
         "embedding": lambda model: model is None or (witness.Record(**model).dimension >= 1 and len(model["fingerprint"]) > 0),
         "neighbours": lambda graph: graph is None or (0 < graph["commit"] <= catalogue.fact("commit") and graph["pairs"] >= 0),
+        "copies": lambda pairs: pairs is None or resemblance.Record(**pairs).plausible,
         "norms": lambda norms: norms is None or (0 < norms["commit"] <= catalogue.fact("commit") and "checksum" in norms),
     }
     for name, holds in plausible.items():
@@ -143,6 +145,17 @@ def _neighbours(home: Home) -> Iterator[str]:
     pairs = graph.read(path)
     if not (np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])).all():
         yield f"{path} holds pairs that are out of order or have no weight"
+
+
+def _copies(home: Home) -> Iterator[str]:
+    record = home.read_copies()
+    if record is None:
+        return
+    path = home.copies_file(record.serial)
+    found = storage.file_damage(path, record.checksum)
+    wrong = found or resemblance.damage(record.read(path))
+    if wrong is not None and home.read_copies() == record:  # else a writer has replaced them meanwhile
+        yield found or f"{path} {wrong}"
 
 
 # -- one segment

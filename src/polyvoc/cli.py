@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from polyvoc import __version__, console, flags, photogrammetry, reports, research, teaching
+from polyvoc import __version__, console, flags, housekeeping, photogrammetry, reports, research, teaching
 from polyvoc.errors import ImageError, OptionError, PolyvocError
 from polyvoc.flags import (
     DEFAULT_INDEX,
@@ -95,6 +95,7 @@ app = typer.Typer(
 
 app.add_typer(teaching.app)
 app.add_typer(photogrammetry.app)
+app.add_typer(housekeeping.app)
 app.add_typer(research.app)
 app.add_typer(command.app)
 DEFAULT_DEMO = Path("polyvoc-demo")

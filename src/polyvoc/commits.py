@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polyvoc import storage
 from polyvoc.catalogue import Catalogue, FileState, ImageRow, SegmentRow
-from polyvoc.home import INCOMING, NEIGHBOURS, NORMS, SEGMENTS, Home
+from polyvoc.home import COPIES, INCOMING, NEIGHBOURS, NORMS, SEGMENTS, Home
 from polyvoc.merges import next_merge
 from polyvoc.records import Problem
 from polyvoc.segment import Batch
@@ -90,16 +90,19 @@ class Commits:
     def sweep(self) -> None:
         """Delete what no commit refers to: remains of killed writers and of merges."""
         live = {self.home.segment_folder(number) for number in self.catalogue.segments()}
-        norms, graph = self.catalogue.fact("norms"), self.home.read_graph()
+        norms, graph, pairs = self.catalogue.fact("norms"), self.home.read_graph(), self.home.read_copies()
         if norms is not None:
             live.add(self.home.norms_file(norms["commit"]))
         if graph is not None:
             live.add(self.home.neighbours_file(graph.commit))
+        if pairs is not None:
+            live.add(self.home.copies_file(pairs.serial))
         with storage.writing(self.home.path):
             for folder in set(_entries(self.home.path / SEGMENTS)) - live:
                 shutil.rmtree(folder, ignore_errors=True)
-            for file in {*_entries(self.home.path / NORMS), *_entries(self.home.path / NEIGHBOURS)} - live:
-                file.unlink(missing_ok=True)
+            for name in (NORMS, NEIGHBOURS, COPIES):
+                for file in set(_entries(self.home.path / name)) - live:
+                    file.unlink(missing_ok=True)
 
     def open_incoming(self) -> None:
         """Make the folder for what workers make, where this machine sees it.

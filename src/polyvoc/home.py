@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyvoc import evidence, neighbourhood, storage, witness
+from polyvoc import evidence, neighbourhood, resemblance, storage, witness
 from polyvoc.catalogue import FILE, Catalogue
 from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine
@@ -23,7 +23,7 @@ from polyvoc.shards import Scores
 from polyvoc.vocabulary import Vocabulary, bits_of
 from polyvoc.witness import Embedding
 
-SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS = "segments", "vocabularies", "norms", "neighbours"
+SEGMENTS, VOCABULARIES, NORMS, NEIGHBOURS, COPIES = "segments", "vocabularies", "norms", "neighbours", "copies"
 INCOMING = "incoming"  # segments that other processes made, and no commit has taken yet
 
 
@@ -116,6 +116,10 @@ class Home:
         """Give what is known of the graph of neighbours, if there is one."""
         return neighbourhood.Record.of(self.catalogue.fact(NEIGHBOURS, required=False), self.catalogue.path)
 
+    def read_copies(self) -> resemblance.Record | None:
+        """Give what is known of pairs of copies, if anybody has looked for them."""
+        return resemblance.Record.of(self.catalogue.fact(COPIES, required=False), self.catalogue.path)
+
     def read_line(self) -> tuple[float, float] | None:
         """Give the line of term 2 that was fitted to this index, if any was."""
         found = self.catalogue.fact("line", required=False)
@@ -150,6 +154,10 @@ class Home:
     def neighbours_file(self, commit: int) -> Path:
         """Give the file with the pairs of neighbours that a commit made."""
         return self.path / NEIGHBOURS / f"{commit:06d}.npy"
+
+    def copies_file(self, serial: int) -> Path:
+        """Give the file with the pairs of copies."""
+        return self.path / COPIES / f"{serial:06d}.npy"
 
     def vocabulary_folder(self, number: int) -> Path:
         """Give the folder of a vocabulary."""

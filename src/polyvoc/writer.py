@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from polyvoc import collection, evidence, features, founding, intake, neighbourhood, storage, witness
+from polyvoc import collection, copies, evidence, features, founding, intake, neighbourhood, resemblance, storage, witness
 from polyvoc.catalogue import Catalogue, FileState, ImageRow
 from polyvoc.collection import Changes
 from polyvoc.commits import Commits
 from polyvoc.embedding import Embedder
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.home import NEIGHBOURS, Home
+from polyvoc.home import COPIES, NEIGHBOURS, Home
 from polyvoc.index import Index
 from polyvoc.records import Evidence, FeatureOptions, Features, Floats, IndexReport, Problem, Progress, SearchOptions
 from polyvoc.segment import MAX_IMAGES
@@ -197,6 +197,38 @@ class IndexWriter:
         self._save_facts({NEIGHBOURS: asdict(neighbourhood.Record(commit, len(pairs), checksum))})
         self._commits.sweep()
         return len(pairs)
+
+    def find_copies(self, mirror: bool = True, progress: Progress | None = None) -> list[Problem]:
+        """Let images that have not asked yet look for copies, also for mirror images; `duplicates.take` reads what they find.
+
+        Gives the files that could not be read to ask as mirror images. What was found is kept every now and then.
+        """
+        self.commit()
+        index = Index(self.home.read_engine(linked=False), self.home, 0, self.home.read_line(), self.home.read_evidence())
+        search = copies.Search(index, mirror and copies.can_mirror(index))
+        saved = time.monotonic()
+        with closing(search.run(progress)) as found:
+            try:
+                for _ in found:
+                    if time.monotonic() - saved >= COMMIT_SECONDS:
+                        self._save_copies(search)
+                        saved = time.monotonic()
+            finally:
+                self._save_copies(search)
+        return search.problems
+
+    def _save_copies(self, search: copies.Search) -> None:
+        """Keep what was found so far; searches do not read it, so it is no commit to them."""
+        before = self.home.read_copies()
+        if before is not None and (before.asked, before.mirrored) == (search.asked, search.mirrored):
+            return
+        serial = 1 if before is None else before.serial + 1
+        pairs = search.pairs()
+        checksum = storage.write_file(self.home.copies_file(serial), pairs)
+        record = resemblance.Record(serial, len(pairs), checksum, search.asked, search.mirrored)
+        with self.catalogue.transaction():
+            self.catalogue.put_facts({COPIES: asdict(record)})
+        self._commits.sweep()
 
     def _save_facts(self, facts: dict[str, Any]) -> None:
         self.commit()

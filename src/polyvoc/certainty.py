@@ -1,0 +1,132 @@
+"""How sure is it that two photographs are copies? The evidence of a pair becomes a probability: logistic regression.
+
+The coefficients come with the package (`tables/copies.json`); `benchmarks/duplicates.py` fits them on photographs that were
+altered on purpose, hidden among others of the same things, and shows on other photographs that nine out of ten pairs with a
+probability of 0.9 are copies. One row is for pairs whose pixels were compared, one for those whose files could not be read.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.resemblance import EVIDENCE, Pairs
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+FORMAT = "polyvoc copies"
+# Columns that the regression sees: logarithms of what spans orders of magnitude.
+BLIND = ("ln inliers", "share", "ln residual", "ln drift", "ln stretch")
+SEEING = (*BLIND, "ln unlike quarter", "ln unlike median", "ln unlike upper")
+NEAR = 0.003  # correlations above 1 - NEAR are all the same
+EXACT, STEADY = 0.05, 0.005  # pixels and diameters: residuals and drifts below are all the same
+UNSTRETCHED = 0.001  # stretches below 1.001 are all the same
+RIDGE = 0.3  # weight of the penalty on coefficients, per unit of the spread of a column
+ROUNDS = 100  # of Newton's method, at most
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """An intercept and one coefficient per column."""
+
+    intercept: float
+    weights: dict[str, float]
+
+    def probabilities(self, evidence: Array) -> Floats:
+        """Give the probability of every pair [P] by its evidence [P, columns]."""
+        logits = self.intercept + columns(evidence, tuple(self.weights)) @ np.array(list(self.weights.values()))
+        return np.asarray(1 / (1 + np.exp(-np.clip(logits, -50, 50))))
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """What turns evidence into probabilities."""
+
+    seeing: Coefficients
+    blind: Coefficients
+    source: str = ""  # what it was fitted on
+
+    @classmethod
+    def fitted(cls, evidence: Array, copies: Array, source: str = "") -> Self:
+        """Fit it to the evidence of pairs [P, columns] and to whether they are copies [P]."""
+        seen = np.isfinite(evidence).all(axis=1)
+        return cls(fit(evidence[seen], copies[seen], SEEING), fit(evidence, copies, BLIND), source)
+
+    def probabilities(self, pairs: Pairs) -> Floats:
+        """Give the probability that each pair [P] is one of copies."""
+        evidence = pairs["evidence"].astype(np.float64)
+        seen = np.isfinite(evidence).all(axis=1)
+        told = np.empty(len(pairs))
+        told[seen] = self.seeing.probabilities(evidence[seen])
+        told[~seen] = self.blind.probabilities(evidence[~seen])
+        return told
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str) -> Self:
+        """Read what `as_dict` gave, or say that it is damaged; `where` names the file."""
+        try:
+            if values["format"] != FORMAT:
+                raise ValueError
+            seeing, blind = (
+                Coefficients(
+                    float(values[name]["intercept"]), {column: float(values[name]["weights"][column]) for column in wanted}
+                )
+                for name, wanted in (("seeing", SEEING), ("blind", BLIND))
+            )
+            return cls(seeing, blind, str(values["source"]))
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"{where}: not a table of coefficients for copies; install polyvoc again") from None
+
+
+@cache
+def shipped() -> Certainty:
+    """Give the coefficients that come with the package."""
+    path = importlib.resources.files("polyvoc") / "tables" / "copies.json"
+    return Certainty.from_dict(json.loads(path.read_text(encoding="utf-8")), str(path))
+
+
+def columns(evidence: Array, names: tuple[str, ...]) -> Floats:
+    """Give what the regression sees [P, len(names)] of evidence [P, len(EVIDENCE)]."""
+    values = dict(zip(EVIDENCE, np.asarray(evidence, np.float64).T, strict=True))
+    known = {
+        "ln inliers": np.log(np.maximum(values["inliers"], 1)),
+        "share": values["share"],
+        "ln residual": np.log(np.maximum(values["residual"], EXACT)),
+        "ln drift": np.log(np.maximum(values["drift"], STEADY)),
+        "ln stretch": np.log(np.maximum(np.log(np.maximum(values["stretch"], 1)), UNSTRETCHED)),
+        **{f"ln unlike {name}": np.log(np.maximum(1 - values[name], NEAR)) for name in ("quarter", "median", "upper")},
+    }
+    return np.column_stack([known[name] for name in names])
+
+
+def fit(evidence: Array, copies: Array, names: tuple[str, ...]) -> Coefficients:
+    """Fit coefficients by penalised likelihood (ridge on the standardised columns), by Newton's method."""
+    given, wanted = columns(evidence, names), np.asarray(copies, np.float64)
+    if not 0 < wanted.sum() < len(wanted):
+        raise OptionError("coefficients need pairs of both kinds: copies, and others")
+    mean, spread = given.mean(axis=0), np.maximum(given.std(axis=0), 1e-9)
+    design = np.column_stack([np.ones(len(given)), (given - mean) / spread])
+    penalty = np.diag([0.0, *[RIDGE] * len(names)])
+    found = np.zeros(design.shape[1])
+    for _ in range(ROUNDS):
+        chance = 1 / (1 + np.exp(-np.clip(design @ found, -50, 50)))
+        slope = design.T @ (wanted - chance) - penalty @ found
+        bend = (design * (chance * (1 - chance))[:, None]).T @ design + penalty
+        step = np.linalg.solve(bend, slope)
+        found = found + step
+        if np.abs(step).max() < 1e-9:
+            break
+    weights = found[1:] / spread
+    return Coefficients(float(found[0] - weights @ mean), dict(zip(names, weights.tolist(), strict=True)))

@@ -1,0 +1,73 @@
+"""Frames, transforms between them, and words for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyvoc import overlap
+
+angles = st.floats(0, 359)
+factors = st.floats(0.2, 5)
+
+
+def similarity(angle: float, factor: float, x: float = 0, y: float = 0) -> np.ndarray:
+    """Turn clockwise, as seen with y pointing down."""
+    c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    return np.column_stack([factor * np.array([[c, -s], [s, c]]), [x, y]])
+
+
+@settings(deadline=None)
+@given(angles, factors, st.floats(-500, 500), st.floats(-500, 500))
+def test_there_and_back(angle: float, factor: float, x: float, y: float) -> None:
+    there = similarity(angle, factor, x, y)
+    np.testing.assert_allclose(overlap.compose(overlap.inverse(there), there), overlap.IDENTITY, atol=1e-6)
+    assert overlap.scale(there) == pytest.approx(factor)
+    assert overlap.stretch(there) == pytest.approx(1)
+
+
+@settings(deadline=None)
+@given(angles, factors, st.floats(-300, 300), st.floats(-300, 300))
+def test_shared_area_is_what_a_count_of_places_gives(angle: float, factor: float, x: float, y: float) -> None:
+    first, second, there = (120, 80), (200, 150), similarity(angle, factor, x, y)
+    grid = np.stack(np.meshgrid(np.arange(200), np.arange(150)), axis=-1).reshape(-1, 2)
+    counted = overlap.inside(overlap.apply(overlap.inverse(there), grid), first).sum()
+    rim = 4 * (120 + 80) * factor + 700  # places at an edge may fall either way
+    assert abs(overlap.shared_area(first, second, there) - counted) <= rim
+    own, shown = overlap.shares(first, second, there)
+    assert 0 <= own <= 1
+    assert 0 <= shown <= 1
+
+
+def test_the_same_frame_is_shared_whole() -> None:
+    assert overlap.shared_area((100, 50), (100, 50), overlap.IDENTITY) == pytest.approx(5000)
+    assert overlap.shares((100, 50), (100, 50), overlap.IDENTITY) == pytest.approx((1, 1))
+    assert overlap.shared_area((100, 50), (100, 50), similarity(0, 1, 100)) == 0
+
+
+MIRROR = np.array([[-1.0, 0, 399], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("copy", "transform", "words"),
+    [
+        ((400, 300), overlap.IDENTITY, "the same picture in another file"),
+        ((400, 300), MIRROR, "mirrored"),
+        ((100, 75), similarity(0, 4), "25 % of the size"),
+        ((200, 150), similarity(0, 1, 50, 50), "25 % of the area"),
+        ((400, 300), similarity(180, 1, 399, 299), "rotated 180°"),
+        ((300, 400), similarity(-90, 1, 0, 299), "rotated 90° right"),
+        ((300, 400), similarity(90, 1, 399, 0), "rotated 90° left"),
+        ((440, 340), similarity(0, 1, -20, -20), "something added around it"),
+        ((400, 150), np.array([[1.0, 0, 0], [0, 2, 0]]), "71 % of the size, stretched"),
+    ],
+)
+def test_words(copy: overlap.Size, transform: np.ndarray, words: str) -> None:
+    assert overlap.in_words(copy, (400, 300), transform) == words
+
+
+def test_words_join() -> None:
+    turned = overlap.compose(similarity(-90, 1, 0, 299), np.array([[-1.0, 0, 299], [0, 1, 0]]))
+    assert overlap.in_words((300, 400), (400, 300), turned).startswith("mirrored, rotated 90°")

@@ -1,0 +1,219 @@
+"""Files that are moved come back byte for byte, whatever happens meanwhile; nothing is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import processes
+from polyvoc import relocation, storage
+from polyvoc.errors import OptionError
+from processes import watched
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    """Give all files below a folder but journals."""
+    found = {}
+    for root, _, names in os.walk(os.fsencode(folder)):
+        for name in names:
+            path = os.path.join(root, name)
+            if os.fsdecode(name) != relocation.JOURNAL:
+                with open(path, "rb") as file:
+                    found[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = file.read()
+    return found
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "sub").mkdir(parents=True)
+    for number, name in enumerate(["a.jpg", "sub/a.jpg", "sub/=b.jpg", "sub/c\n<d>.jpg"]):
+        (folder / name).write_bytes(bytes([number]) * (number + 1))
+    return folder
+
+
+def paths_of(folder: Path) -> list[str]:
+    return sorted(str(folder / name) for name in state(folder))
+
+
+def test_moved_files_keep_their_relative_paths_and_come_back(photos: Path, tmp_path: Path) -> None:
+    before, there = state(photos), tmp_path / "there"
+    moves = relocation.move(paths_of(photos), str(photos), there)
+    assert (len(moves.done), moves.problems) == (4, [])
+    assert state(photos) == {}
+    assert state(there) == before
+    back = relocation.undo(there)
+    assert (len(back.done), back.problems) == (4, [])
+    assert (state(photos), state(there)) == (before, {})
+    again = relocation.undo(there / relocation.JOURNAL)
+    assert (again.done, again.problems, state(photos)) == ([], [], before)
+
+
+def test_a_name_that_is_taken_gets_a_number(photos: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "a.jpg").write_bytes(b"mine")
+    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    assert state(there) == {"a.jpg": b"mine", "a (2).jpg": b"\0"}
+    (photos / "a.jpg").write_bytes(b"another")
+    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    assert state(there) == {"a.jpg": b"mine", "a (2).jpg": b"\0", "a (3).jpg": b"another"}
+
+
+def test_two_files_never_get_one_name(photos: Path, tmp_path: Path) -> None:
+    other = tmp_path / "photos (2)"
+    other.mkdir()
+    (other / "a.jpg").write_bytes(b"other")
+    moves = relocation.move([str(photos / "a.jpg"), str(photos / "a.jpg")], str(photos), tmp_path / "there")
+    assert len(moves.done) == 1
+    assert len(moves.problems) == 1
+    assert state(tmp_path / "there") == {"a.jpg": b"\0"}
+
+
+def test_undo_overwrites_nothing(photos: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    relocation.move([str(photos / "a.jpg"), str(photos / "sub" / "a.jpg")], str(photos), there)
+    (photos / "a.jpg").write_bytes(b"new")
+    back = relocation.undo(there)
+    assert len(back.done) == 1
+    (problem,) = back.problems
+    assert "is not overwritten" in problem.reason
+    assert state(photos)["a.jpg"] == b"new"
+    assert state(there) == {"a.jpg": b"\0"}
+
+
+def test_what_is_lost_is_said(photos: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    (there / "a.jpg").unlink()
+    (problem,) = relocation.undo(there).problems
+    assert "gone" in problem.reason
+
+
+def test_links_and_absent_files_stay(photos: Path, tmp_path: Path) -> None:
+    link = photos / "link.jpg"
+    link.symlink_to(photos / "a.jpg")
+    moves = relocation.move([str(link), str(photos / "none.jpg")], str(photos), tmp_path / "there")
+    assert moves.done == []
+    assert [problem.reason.rpartition("; ")[2] for problem in moves.problems] == ["it stays", "it stays"]
+    assert link.is_symlink()
+    assert not (tmp_path / "there" / relocation.JOURNAL).exists()
+
+
+def test_another_disk_is_refused(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    class Elsewhere:
+        st_dev = -1
+
+    monkeypatch.setattr(relocation.os, "stat", lambda path: Elsewhere() if str(path).endswith("there") else real(path))
+    moves = relocation.move([str(photos / "a.jpg")], str(photos), tmp_path / "there")
+    assert moves.done == []
+    assert "on another disk" in moves.problems[0].reason
+
+
+def test_disks_without_second_names(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(relocation.os, "link", refuse)
+    before = state(photos)
+    relocation.move(paths_of(photos), str(photos), tmp_path / "there")
+    assert state(tmp_path / "there") == before
+    (photos / "a.jpg").write_bytes(b"new")
+    back = relocation.undo(tmp_path / "there")
+    assert len(back.problems) == 1
+    assert state(photos) == {**before, "a.jpg": b"new"}
+
+
+@pytest.mark.parametrize("text", ["no json\n", "[]\n", '{"from": 1, "to": "x"}\n', '{"from": "x"}\n', "\xff\n"])
+def test_foreign_journals_are_refused(tmp_path: Path, text: str) -> None:
+    journal = tmp_path / "moves.jsonl"
+    journal.write_text(text, encoding="latin-1")
+    with pytest.raises(OptionError, match=r"moves\.jsonl"):
+        relocation.undo(journal)
+
+
+def test_no_journal_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="give the folder that files were moved to"):
+        relocation.undo(tmp_path)
+
+
+def test_a_torn_line_is_no_move(photos: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    journal = there / relocation.JOURNAL
+    with journal.open("a") as file:
+        file.write('{"from": "')
+    relocation.move([str(photos / "sub" / "a.jpg")], str(photos), there)
+    lines = [line for line in journal.read_text().splitlines() if line]
+    with pytest.raises(OptionError, match="line 2 is not a move"):
+        relocation.undo(journal)
+    journal.write_text("\n".join([lines[0], lines[2], lines[1]]))  # torn at its end, as a crash leaves it
+    assert len(relocation.undo(journal).done) == 2
+
+
+@pytest.mark.parametrize("verb", ["move", "undo"])
+def test_killed_at_any_moment_everything_comes_back(
+    photos: Path, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child is killed before and after every disk operation in turn."""
+    monkeypatch.setattr(processes, "DISK", processes.DISK | {"link", "fsync", "write"})
+    monkeypatch.setattr(storage, "_flush", lambda descriptor: None)  # what matters in a power cut only
+    before, there = state(photos), tmp_path / "there"
+    paths = paths_of(photos)
+    for fatal in range(1, 1000):
+        if verb == "undo":
+            relocation.move(paths, str(photos), there)
+        child = os.fork()
+        if child == 0:
+            _die_at(fatal, lambda: relocation.undo(there) if verb == "undo" else relocation.move(paths, str(photos), there))
+        _, status = os.waitpid(child, 0)
+        held = [*state(photos).values(), *state(there).values()]
+        assert set(held) == set(before.values())  # no byte is lost, wherever it lies
+        if (there / relocation.JOURNAL).exists():
+            assert relocation.undo(there).problems == []
+        assert state(photos) == before
+        assert state(there) == {}
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+    assert fatal > 10
+
+
+def _die_at(fatal: int, work) -> None:
+    steps = 0
+
+    def count(name: str) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    code = 1
+    try:
+        with watched(count):
+            work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_the_journal_is_there_before_the_first_move(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, seen = tmp_path / "there", []
+
+    def look(path: str, target: str) -> None:
+        seen.append([json.loads(line)["to"] for line in (there / relocation.JOURNAL).read_text().splitlines()])
+
+    monkeypatch.setattr(relocation, "_rename", look)
+    relocation.move(paths_of(photos), str(photos), there)
+    assert [len(lines) for lines in seen] == [4] * 4
+
+
+def test_addresses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="give a path on a disk"):
+        relocation.move([], str(tmp_path), Path("s3://bucket/there"))
