@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from polyvoc import images, likeness, overlap, reflection, searching
 from polyvoc.catalogue import ImageRow
+from polyvoc.detectors import one_cv2_thread
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.features import one_cv2_thread
 from polyvoc.geometry import Sketch
 from polyvoc.images import GreyImage
 from polyvoc.index import Index, frames_of

@@ -183,12 +183,6 @@ class Home:
         return Kind(dimension=self.dimension) if found is None else Kind(**found)
 
     @cached_property
-    def kind(self) -> Kind:
-        """Give what the descriptors of its features are: SIFT where nothing is said."""
-        found = self.catalogue.fact("kind", required=False)
-        return Kind(dimension=self.dimension) if found is None else Kind(**found)
-
-    @cached_property
     def bits(self) -> int:
         """Give the length of the signatures that the vocabularies make, 0 if they make none."""
         return bits_of(self.vocabulary_folder(0))
