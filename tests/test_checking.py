@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc import checking, storage
+from polyvoc import soundness, storage
 from polyvoc.catalogue import FILE, SEALED, Catalogue, FileState, _seal
 from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
@@ -130,7 +130,7 @@ def test_long_runs_and_small_chunks_are_no_damage(tmp_path: Path, monkeypatch: p
     same = type(many)(many.xy, many.scale, many.angle, np.repeat(one.descriptors, 900, axis=0), 10, 10)
     build(tmp_path / "a.polyvoc", {"same": same, **collection(9)}, vocabularies(3)).close()
     assert list(check(tmp_path / "a.polyvoc")) == []
-    monkeypatch.setattr(checking, "CHUNK", 7)
+    monkeypatch.setattr(soundness, "CHUNK", 7)
     assert list(check(tmp_path / "a.polyvoc")) == []
 
 
@@ -446,7 +446,7 @@ MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
 def test_vectors_that_are_none_are_found(
     tmp_path: Path, vectors: np.ndarray[Any, Any] | None, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "CHUNK", 7)
+    monkeypatch.setattr(soundness, "CHUNK", 7)
     path, images = tmp_path / "a.polyvoc", collection(6, first=7)
     build(path, images, vocabularies(3)).close()
     segment = segment_of_few_words([len(found) for found in images.values()])

@@ -1,4 +1,4 @@
-"""Do the arrays of a segment contradict each other? Every posting is followed to its feature and back, words are counted again."""
+"""Do the arrays of a segment contradict each other? Every posting is followed to its feature and back; words are recounted."""
 
 from __future__ import annotations
 
