@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import onnxfiles
 from buckets import folder_on_the_web, s3  # noqa: F401
@@ -47,7 +50,7 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
 
 def test_every_page_with_commands_is_run() -> None:
     tested = {"search.md", "python.md", "vocabulary.md", "evaluate.md", "index.md", "serving.md", "stores.md", "embedding.md",
-              "scale.md", "contributing.md", "README.md"}  # fmt: skip
+              "scale.md", "contributing.md", "README.md", "photogrammetry.md", "features.md", "duplicates.md"}  # fmt: skip
     assert {page.name for page in pages()} <= tested | IN_CLUSTERS
 
 
@@ -83,6 +86,34 @@ def test_the_page_on_embeddings(world: World) -> None:
     (world.folder / "efficientnet_lite2.onnx").write_bytes(onnxfiles.chain("GlobalAveragePool", output=(1, 3, 1, 1)))
     (world.folder / "pictures").symlink_to("Pictures")
     world.follow(DOCS / "embedding.md")
+
+
+def test_the_page_on_photogrammetry(world: World) -> None:
+    from polyvoc import extract, hloc
+
+    shutil.copytree(world.folder / "Pictures", world.folder / "photos")
+    named = {path.name: extract(path) for path in sorted((world.folder / "photos").iterdir())}
+    doubled = {name: np.hstack([found.descriptors] * 2) / np.sqrt(2) for name, found in named.items()}  # stands for a network's
+    made = [(name, replace(found, descriptors=doubled[name], name="superpoint")) for name, found in named.items()]
+    hloc.write("feats-superpoint-n4096-r1024.h5", made)
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "photogrammetry.md")
+    pairs = {tuple(line.split()) for line in Path("pairs.txt").read_text().splitlines()}
+    assert ("wall-a.jpg", "wall-b.jpg") in pairs
+
+
+def test_the_page_on_features(world: World) -> None:
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "features.md")
+
+
+def test_the_page_on_copies(world: World) -> None:
+    with Image.open("Pictures/wall-a.jpg") as wall:
+        wall.convert("L").resize((240, 180)).save("Pictures/small.jpg")
+    (world.folder / "photographs").symlink_to("Pictures")
+    world.follow(DOCS / "duplicates.md")
+    assert "small.jpg" in Path("report.csv").read_text() and Path("report.html").exists()
+    assert Path("Pictures/small.jpg").exists()
 
 
 def test_the_page_on_stores(world: World, s3: None) -> None:  # noqa: F811
