@@ -178,6 +178,9 @@ def main() -> None:
     for name in ("holidays", "ukbench", "train", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="kinds to measure now; the others are written as they were measured before")
+    parser.add_argument(
+        "--times", action="store_true", help="take the times of all kinds anew: on a quiet machine, with an empty --only"
+    )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
@@ -190,6 +193,8 @@ def main() -> None:
             file.write_text(json.dumps(measured(feature, sets, paths, arguments.work)), encoding="utf-8")
         if file.is_file():
             known[feature.name] = json.loads(file.read_text(encoding="utf-8"))
+            for name in sets if arguments.times else ():
+                known[feature.name][name]["seconds_per_photograph"] = feature.seconds(sets[name])
     training = {
         "photographs": TRAINING,
         "descriptors": DESCRIPTORS,
