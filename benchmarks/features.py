@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,10 @@ class Feature:
     name: str
     options: FeatureOptions
     words: str  # whose vocabularies it has
-    turn: Turn | None = None
+    turn: Callable[[], Turn] | None = None
 
     def made(self, found: Features) -> Features:
-        return found if self.turn is None else replace(found, descriptors=self.turn(found.descriptors), name=self.name)
+        return found if self.turn is None else replace(found, descriptors=self.turn()(found.descriptors), name=self.name)
 
     def vocabularies(self, paths: list[Path], work: Path) -> list[Vocabulary]:
         """Train what is not trained yet."""
@@ -75,7 +76,7 @@ class Feature:
         if not all(folder.is_dir() for folder in folders):
             sample = sample_descriptors(paths, self.options, limit=DESCRIPTORS)
             if self.turn is not None:
-                sample = Sample(self.turn(sample.descriptors), sample.provenance, name=self.name)
+                sample = Sample(self.turn()(sample.descriptors), sample.provenance, name=self.name)
             for seed, folder in enumerate(folders):
                 if not folder.is_dir():
                     train(sample, TrainOptions(size=WORDS, seed=seed, rounds=ROUNDS), source="Flickr8k").save(folder)
@@ -107,7 +108,7 @@ class Feature:
 def features(paths: list[Path]) -> Iterator[Feature]:
     yield Feature("sift", FeatureOptions(), "sift")
     yield Feature("affine", FeatureOptions(detector="affine"), "sift")
-    turn = Turn.of(sample_descriptors(paths[:200], limit=DESCRIPTORS).descriptors)
+    turn = cache(lambda: Turn.of(sample_descriptors(paths[:200], limit=DESCRIPTORS).descriptors))
     yield Feature(f"sift-{SHORT}", FeatureOptions(), f"sift-{SHORT}", turn)
     yield Feature("orb", FeatureOptions(detector="orb"), "orb")
 
@@ -177,6 +178,9 @@ def main() -> None:
     for name in ("holidays", "ukbench", "train", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="kinds to measure now; the others are written as they were measured before")
+    parser.add_argument(
+        "--times", action="store_true", help="take the times of all kinds anew: on a quiet machine, with an empty --only"
+    )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
@@ -189,6 +193,8 @@ def main() -> None:
             file.write_text(json.dumps(measured(feature, sets, paths, arguments.work)), encoding="utf-8")
         if file.is_file():
             known[feature.name] = json.loads(file.read_text(encoding="utf-8"))
+            for name in sets if arguments.times else ():
+                known[feature.name][name]["seconds_per_photograph"] = feature.seconds(sets[name])
     training = {
         "photographs": TRAINING,
         "descriptors": DESCRIPTORS,

@@ -371,7 +371,7 @@ def features() -> str:
         rows.append(["milliseconds to find them", *(f"{1000 * one['seconds_per_photograph']:.0f}" for one in every)])
         rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
     note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
-            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. Calibrated: with a table of evidence that an index of the other set "
+            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. The table of evidence of the presets was fitted on SIFT of both sets. Calibrated: with a table of evidence that an index of the other set "
             f"learnt from itself, as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 

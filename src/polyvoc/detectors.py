@@ -26,9 +26,7 @@ Pixels = npt.NDArray[np.uint8]  # [height, width]
 Centres = Callable[[Floats, npt.NDArray[np.int64]], Floats]  # places [n, 2] from places and octaves
 OPENCV: str = cv2.__version__
 SMALLEST = 16  # pixels; pycolmap ends the process where an image has fewer on a side
-FAINTEST = (
-    10  # step of grey that is a corner for ORB: with OpenCV's 20, photographs of Ukbench have 2,300 of the 3,000 features
-)
+FAINTEST = 10  # step of grey that is a corner for ORB; with OpenCV's 20 photographs of Ukbench have 2,300 of 3,000 features
 
 
 class Found(NamedTuple):
@@ -95,9 +93,8 @@ def _of_opencv(detector: Any, pixels: Pixels, max_features: int, centres: Centre
     # OpenCV keeps all that tie with the last one: break ties by position, then cut.
     order = np.lexsort((angle, size, x, y, -response))[:max_features]
     octave = np.array([k.octave for k in keypoints], np.int64)
-    return Found(
-        centres(table[order, :2], octave[order]), size[order], angle[order], descriptors[order].astype(np.uint8)
-    )  # SIFT: whole numbers
+    described = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
+    return Found(centres(table[order, :2], octave[order]), size[order], angle[order], described)
 
 
 def _affine(pixels: Pixels, max_features: int) -> Found:
@@ -137,9 +134,7 @@ def _akaze_factory() -> Callable[[], Any]:
         if hasattr(module, "AKAZE_create"):
             make: Callable[[], Any] = module.AKAZE_create  # type: ignore[union-attr]
             return make
-    raise OptionError(
-        f"OpenCV {OPENCV} here has no AKAZE; pip install opencv-contrib-python-headless, or take another detector"
-    )
+    raise OptionError(f"OpenCV {OPENCV} has no AKAZE; pip install opencv-contrib-python-headless, or take another detector")
 
 
 @cache

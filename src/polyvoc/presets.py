@@ -18,8 +18,13 @@ BEST = replace(FAST, verify=200, expansion="average")
 def preset(name: str, bits: int = 128) -> SearchOptions:
     """Give the options of a preset for signatures of a length.
 
-    There are tables of evidence for 64 and 128 bits. Signatures of other lengths are weighed as Hamming Embedding does, and
-    without any the complete Bayes rule stands in.
+    There are tables of evidence for 64 and 128 bits. They were fitted on SIFT, and serve other kinds of features, too: what a
+    match says depends on lists and Hamming distances, whatever the signatures were made of. With ORB, on parts of two sets
+    (62 and 160 questions, 800 features, 2 x 20,000 words), `fast` has mAP 66.5 and N-S 3.756 by the table of SIFT, 67.8 and
+    3.756 by one that ORB of the other set learnt from itself, and 62.9 and 3.600 without a table, by `posterior` with
+    signatures. `polyvoc calibrate --save` gives an index its own.
+
+    Signatures of other lengths are weighed as Hamming Embedding does, and without any the complete Bayes rule stands in.
     """
     if name not in get_args(Preset):
         raise OptionError(f"preset={name!r} should be one of {', '.join(get_args(Preset))}")
