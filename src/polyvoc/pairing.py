@@ -226,8 +226,8 @@ class _Batch:
     places: Places
     norms: Sequence[Scores]  # of each segment
     squares: npt.NDArray[np.float32]  # [W] idf^2 of each word
-    cells: Ids  # [2^K] row of the table for each set of lists
-    table: npt.NDArray[np.float32]  # [rows, bits + 1]
+    singles: npt.NDArray[np.float32]  # [bits + 1] evidence of a match in one list, by its distance
+    gains: npt.NDArray[np.float32]  # [2^K, bits K + 1] of one in a set of lists, by the sum of its distances
 
     @classmethod
     def of(cls, engine: Engine, search: SearchOptions, depth: int, places: Places) -> _Batch:
@@ -235,7 +235,11 @@ class _Batch:
         anyone = scoring.Query(np.zeros((1, n_vocabularies, 1), np.int64), None, engine.sizes)
         cells, table = scoring.joint_evidence(anyone, np.zeros((1, 1 << n_vocabularies), np.int64), search)
         squares = engine.statistics.squares_of(search.idf).astype(np.float32)
-        return cls(engine, depth, places, engine.norms(search), squares, cells[0], table)
+        orders = np.array([max(mask.bit_count(), 1) for mask in range(1 << n_vocabularies)])[:, None]
+        means = (2 * np.arange(engine.bits * n_vocabularies + 1) + orders) // (2 * orders)  # halves up, as in `votes.py`
+        gains = table[cells[0][:, None], np.minimum(means, engine.bits)]
+        singles = table[cells[0, 1 << np.arange(n_vocabularies)]].max(axis=0)
+        return cls(engine, depth, places, engine.norms(search), squares, singles, gains)
 
     def ask(self, top: int, asking: Ids) -> tuple[Ids, Scores]:
         """Give the best other images of a block of images [n, top], and their scores."""
@@ -259,15 +263,14 @@ class _Batch:
         numbers = numbers[order]
         owners = np.repeat(np.arange(len(asking)), np.diff(block.starts))[order % max(len(block.words), 1)]
         planes = np.ascontiguousarray(block.signatures.transpose(2, 1, 0).reshape(block.signatures.shape[2], -1)[:, order])
-        gains = self.table[self.cells[1 << np.arange(len(self.engine.sizes))]].max(axis=0)
-        threshold = np.flatnonzero(gains > min(doubt, gains.max() / 2)).max(initial=0)
+        threshold = np.flatnonzero(self.singles > min(doubt, self.singles.max() / 2)).max(initial=0)
         images = np.full((len(asking), self.depth), -1, np.int64)
         best = np.zeros(images.shape, np.float32)
         for segment, norms in zip(self.engine.segments, self.norms, strict=True):
             votes = np.zeros((len(asking), segment.n_images), np.float32)
             lists = (segment.arrays[name] for name in ("starts", "postings", "signatures"))
             if segment.n_features:
-                kernels.vote_roughly(numbers, owners, planes, self.squares[numbers], *lists, gains, threshold, votes)
+                kernels.vote_roughly(numbers, owners, planes, self.squares[numbers], *lists, self.singles, threshold, votes)
             kernels.keep_best(votes, norms, segment.alive, segment.ids, asking, best, images)
         return images, best
 
@@ -283,7 +286,6 @@ class _Batch:
             mine, arrays = at[:, 0] == number, self.engine.segments[number].arrays
             stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
             votes, positions = np.zeros(mine.sum(), np.float32), at[mine, 1]
-            kernels.score_exactly(positions, *stored, block.signatures[own], idf[own], bases, *lists, self.cells, self.table,
-                                  votes)  # fmt: skip
+            kernels.score_exactly(positions, *stored, block.signatures[own], idf[own], bases, *lists, self.gains, votes)
             scores[held[mine]] = votes / self.norms[number][positions]
         return scores
