@@ -238,7 +238,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("training", type=Path)
     parser.add_argument("--tree", type=Path, help="a vocabulary of COLMAP, as its VisualIndex writes it")
     parser.add_argument("--large", type=Path, help="a large index, to compare the batch with separate searches")
-    parser.add_argument("--most", type=int, help="photographs without a group, at most")
+    parser.add_argument("--most", type=int, help="photographs of each folder, at most: to try it")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--out", default="pairs", help=f"name of the result in {RESULTS.name}/")
     parser.add_argument("--figure", type=Path)
@@ -249,11 +249,7 @@ def main() -> None:
     """Measure, and write the result."""
     args = parsed()
     workbench = Workbench(args.cache or default_cache())
-    files = [
-        file
-        for folder in FOLDERS
-        for file in datasets.list_images(args.data / folder)[: args.most if folder == FOLDERS[-1] else None]
-    ]
+    files = [file for folder in FOLDERS for file in datasets.list_images(args.data / folder)[: args.most]]
     photographs = Photographs(workbench.store(files))
     tree = args.tree or colmap_vocabulary(Training(workbench, args.training))[0]
     with tempfile.TemporaryDirectory() as work:

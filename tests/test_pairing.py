@@ -206,7 +206,8 @@ def test_progress_is_told_and_an_empty_index_has_no_pairs() -> None:
     told: list[tuple[str, int, int]] = []
     engine = engine_of(things(), 5)
     pairing.find(engine, PairOptions(verify=True), options_of(engine), progress=lambda *step: told.append(step), threads=2)
-    assert [step for step in told if step[0] == "comparing"] == [("comparing", 6, 12), ("comparing", 12, 12)]
+    for stage in ("comparing", "scoring"):
+        assert [step for step in told if step[0] == stage] == [(stage, 6, 12), (stage, 12, 12)]
     assert told[-1][0] == "verifying"
     assert told[-1][1] == told[-1][2]
     nobody = Engine([], (5, 5))

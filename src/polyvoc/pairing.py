@@ -7,11 +7,11 @@ names the candidates, and their exact scores are then computed one by one. With 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("score", np.float32
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 Pairs = npt.NDArray[np.void]  # [P] of PAIR, by their ids
+Result = TypeVar("Result")
 
 
 class Candidates(NamedTuple):
@@ -120,17 +121,30 @@ def candidates(engine: Engine, search: SearchOptions, top: int, images: Sequence
     places = Places.of(engine)
     asking = places.ids if images is None else places.known(images)
     search, threads = engine.settled(search), count_threads(threads)
-    best = Candidates(asking, np.full((len(asking), top), -1, np.int64), np.zeros((len(asking), top), np.float32))
-    size, ask = 1, partial(_alone, engine, search, top, places)
     if batched(engine, search):
-        size, ask = _block_size(engine, len(asking), threads), partial(_Batch.of(engine, search, top + SPARE, places).ask, top)
-    blocks = [slice(first, first + size) for first in range(0, len(asking), size)]
-    with closing(in_order(lambda block: ask(asking[block]), blocks, threads, "polyvoc-pairs")) as results:
-        for block, (others, scores) in results:
-            best.others[block], best.scores[block] = others, scores
-            if progress is not None:
-                progress("comparing", min(block.stop, len(asking)), len(asking))
+        batch = _Batch.of(engine, search, top + SPARE, places)
+        return batch.candidates(asking, top, _Crew(threads, progress))
+    best = Candidates(asking, np.full((len(asking), top), -1, np.int64), np.zeros((len(asking), top), np.float32))
+    alone = partial(_alone, engine, search, top, places)
+    for row, (others, scores) in _Crew(threads, progress).each("comparing", lambda row: alone(asking[row]), len(asking), 1):
+        best.others[row], best.scores[row] = others, scores
     return best
+
+
+class _Crew(NamedTuple):
+    """Threads that work on blocks of rows, and whoever is told how far they are."""
+
+    threads: int
+    progress: Progress | None
+
+    def each(self, stage: str, work: Callable[[slice], Result], n_rows: int, size: int) -> Iterator[tuple[slice, Result]]:
+        """Give every block of `size` rows and the result of the work on it, in their order."""
+        blocks = [slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size)]
+        with closing(in_order(work, blocks, self.threads, "polyvoc-pairs")) as results:
+            for block, result in results:
+                yield block, result
+                if self.progress is not None:
+                    self.progress(stage, block.stop, n_rows)
 
 
 def batched(engine: Engine, search: SearchOptions) -> bool:
@@ -226,8 +240,8 @@ class _Batch:
     places: Places
     norms: Sequence[Scores]  # of each segment
     squares: npt.NDArray[np.float32]  # [W] idf^2 of each word
-    cells: Ids  # [2^K] row of the table for each set of lists
-    table: npt.NDArray[np.float32]  # [rows, bits + 1]
+    singles: npt.NDArray[np.float32]  # [bits + 1] evidence of a match in one list, by its distance
+    gains: npt.NDArray[np.float32]  # [2^K, bits K + 1] of one in a set of lists, by the sum of its distances
 
     @classmethod
     def of(cls, engine: Engine, search: SearchOptions, depth: int, places: Places) -> _Batch:
@@ -235,55 +249,92 @@ class _Batch:
         anyone = scoring.Query(np.zeros((1, n_vocabularies, 1), np.int64), None, engine.sizes)
         cells, table = scoring.joint_evidence(anyone, np.zeros((1, 1 << n_vocabularies), np.int64), search)
         squares = engine.statistics.squares_of(search.idf).astype(np.float32)
-        return cls(engine, depth, places, engine.norms(search), squares, cells[0], table)
+        orders = np.array([max(mask.bit_count(), 1) for mask in range(1 << n_vocabularies)])[:, None]
+        means = (2 * np.arange(engine.bits * n_vocabularies + 1) + orders) // (2 * orders)  # halves up, as in `votes.py`
+        gains = table[cells[0][:, None], np.minimum(means, engine.bits)]
+        singles = table[cells[0, 1 << np.arange(n_vocabularies)]].max(axis=0)
+        return cls(engine, depth, places, engine.norms(search), squares, singles, gains)
 
-    def ask(self, top: int, asking: Ids) -> tuple[Ids, Scores]:
-        """Give the best other images of a block of images [n, top], and their scores."""
-        block = _Block.read(self.engine, self.places.at(asking))
-        images, scores = self.rough(block, asking, DOUBT)
-        short = np.flatnonzero(images[:, -1] < 0)
-        if len(short):  # too few candidates: hear every match
-            some = _Block.read(self.engine, self.places.at(asking[short]))
-            images[short], scores[short] = self.rough(some, asking[short], 0.0)
-        idf = self.squares[block.words + bases_of(self.engine.sizes)]
-        for row in range(len(asking)):
-            scores[row] = self.exact(block, idf, row, images[row])
+    def candidates(self, asking: Ids, top: int, crew: _Crew) -> Candidates:
+        """Give the best other images of images: candidates by their rough scores first, then by the exact ones."""
+        size = _block_size(self.engine, len(asking), crew.threads)
+        images = np.full((len(asking), self.depth), -1, np.int64)
+        for rows, chosen in crew.each("comparing", lambda rows: self.chosen(asking[rows]), len(asking), size):
+            images[rows] = chosen
+        twins = _twins(asking, images)
+        scores, backs = np.zeros((2, *images.shape), np.float32)
+        first = np.arange(images.size).reshape(images.shape) > twins  # the other way of a pair comes along with the first
+        asked = np.where(first, images, -1)
+        for rows, exact in crew.each("scoring", lambda rows: self.exact(asking[rows], asked[rows]), len(asking), size):
+            scores[rows], backs[rows] = exact
+        scores[~first] = backs.ravel()[twins[~first]]
         order = np.lexsort((images, -scores), axis=-1)[:, :top]
         images, scores = np.take_along_axis(images, order, 1), np.take_along_axis(scores, order, 1)
-        return np.where(scores > 0, images, -1), scores
+        return Candidates(asking, np.where(scores > 0, images, -1), scores)
 
-    def rough(self, block: _Block, asking: Ids, doubt: float) -> tuple[Ids, Scores]:
-        """Give the candidates of a block of images [n, depth] and their rough scores; matches of less than `doubt` are mute."""
+    def chosen(self, asking: Ids) -> Ids:
+        """Give the candidates of a block of images [n, depth], -1 where there are fewer."""
+        images = self.rough(_Block.read(self.engine, self.places.at(asking)), asking, DOUBT)
+        short = np.flatnonzero(images[:, -1] < 0)
+        if len(short):  # too few: hear every match
+            some = _Block.read(self.engine, self.places.at(asking[short]))
+            images[short] = self.rough(some, asking[short], 0.0)
+        return images
+
+    def rough(self, block: _Block, asking: Ids, doubt: float) -> Ids:
+        """Give the images with the highest rough scores [n, depth]; matches of less than `doubt` nats are mute."""
         numbers = (block.words + bases_of(self.engine.sizes)).T.ravel()  # vocabulary by vocabulary
         order = np.argsort(numbers, kind="stable")
         numbers = numbers[order]
         owners = np.repeat(np.arange(len(asking)), np.diff(block.starts))[order % max(len(block.words), 1)]
         planes = np.ascontiguousarray(block.signatures.transpose(2, 1, 0).reshape(block.signatures.shape[2], -1)[:, order])
-        gains = self.table[self.cells[1 << np.arange(len(self.engine.sizes))]].max(axis=0)
-        threshold = np.flatnonzero(gains > min(doubt, gains.max() / 2)).max(initial=0)
+        threshold = np.flatnonzero(self.singles > min(doubt, self.singles.max() / 2)).max(initial=0)
         images = np.full((len(asking), self.depth), -1, np.int64)
         best = np.zeros(images.shape, np.float32)
         for segment, norms in zip(self.engine.segments, self.norms, strict=True):
             votes = np.zeros((len(asking), segment.n_images), np.float32)
             lists = (segment.arrays[name] for name in ("starts", "postings", "signatures"))
             if segment.n_features:
-                kernels.vote_roughly(numbers, owners, planes, self.squares[numbers], *lists, gains, threshold, votes)
+                kernels.vote_roughly(numbers, owners, planes, self.squares[numbers], *lists, self.singles, threshold, votes)
             kernels.keep_best(votes, norms, segment.alive, segment.ids, asking, best, images)
-        return images, best
+        return images
 
-    def exact(self, block: _Block, idf: npt.NDArray[np.float32], row: int, images: Ids) -> Scores:
-        """Give the scores of some images in a search with one of a block [depth], 0 for -1."""
-        own = slice(block.starts[row], block.starts[row + 1])
+    def exact(self, asking: Ids, images: Ids) -> tuple[Scores, Scores]:
+        """Give the scores of some images in searches with those of a block [n, depth], 0 for -1; and the other way round."""
+        places = self.places.at(asking)
+        block = _Block.read(self.engine, places)
+        idf = self.squares[block.words + bases_of(self.engine.sizes)]
+        scores, backs = np.zeros((2, *images.shape), np.float32)
+        for row, (segment, position) in enumerate(places):
+            own = slice(block.starts[row], block.starts[row + 1])
+            scores[row], backs[row] = self.compare(block.words[own], block.signatures[own], idf[own], images[row])
+            norm = self.norms[segment][position]
+            backs[row] /= norm if norm > 0 else np.float32(np.inf)
+        return scores, backs
+
+    def compare(self, words: Ids, signatures: Array, idf: Array, images: Ids) -> tuple[Scores, Scores]:
+        """Give the scores of some images for the features of one [depth], and the votes of their features for it."""
         bases = np.concatenate([[0], np.cumsum(np.add(self.engine.sizes, 1))])
-        lists = matching.list_words(block.words[own], bases, len(block.words))
-        scores = np.zeros(len(images), np.float32)
+        lists = matching.list_words(words, bases, len(words))
+        scores, backs = np.zeros((2, len(images)), np.float32)
         held = np.flatnonzero(images >= 0)
         at = np.array(self.places.at(images[held])).reshape(-1, 2)
         for number in np.unique(at[:, 0]):
             mine, arrays = at[:, 0] == number, self.engine.segments[number].arrays
             stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
-            votes, positions = np.zeros(mine.sum(), np.float32), at[mine, 1]
-            kernels.score_exactly(positions, *stored, block.signatures[own], idf[own], bases, *lists, self.cells, self.table,
-                                  votes)  # fmt: skip
-            scores[held[mine]] = votes / self.norms[number][positions]
-        return scores
+            positions, votes = at[mine, 1], np.zeros((2, mine.sum()), np.float32)
+            kernels.score_exactly(positions, *stored, signatures, idf, bases, *lists, self.gains, *votes)
+            scores[held[mine]], backs[held[mine]] = votes[0] / self.norms[number][positions], votes[1]
+        return scores, backs
+
+
+def _twins(asking: Ids, images: Ids) -> Ids:
+    """Give where in a table of candidates [n, depth] the same pair stands the other way round, in cells; -1: nowhere."""
+    rows = np.repeat(np.arange(len(asking)), images.shape[1])
+    others = np.searchsorted(asking, images.ravel())
+    known = asking[np.minimum(others, len(asking) - 1)] == images.ravel() if len(asking) else np.zeros(0, bool)
+    keys = np.where(known, rows * len(asking) + others, -1)
+    order = np.argsort(keys)
+    wanted = others * len(asking) + rows
+    found = order[np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)] if len(keys) else order
+    return np.where(known & (keys[found] == wanted), found, -1).reshape(images.shape)

@@ -51,20 +51,35 @@ def vote_roughly(numbers, owners, query_signatures, idf, starts, postings, signa
 
 
 @kernel
+def sum_votes(best):
+    """Sum votes one by one in single precision, as a search does, and set them to 0."""
+    total = np.float32(0)
+    for q in range(len(best)):
+        total = np.float32(total + best[q])
+        best[q] = 0.0
+    return total
+
+
+@kernel
 def score_exactly(
-    positions, feature_starts, words, places, signatures, query_signatures, idf, bases, slots, starts, features, cells, table,
-    scores
+    positions, feature_starts, words, places, signatures, query_signatures, idf, bases, slots, starts, features, gains, scores,
+    backs
 ):  # fmt: skip
-    """Sum the votes of a query for some images as `evidence.vote_near` does with the best match of each query feature.
+    """Sum the votes of an image for some others, and theirs for it, as `evidence.vote_near` does for a query: of every feature
+    that asks, the best match counts.
 
     words, places: of the segment, by image; query_signatures: [Q, K, B]; idf: [Q, K]; bases, slots, starts, features: of
-    `matching.list_words`; cells: [2^K] row of `table` [rows, bits + 1] for each mask. out: scores [n].
+    `matching.list_words`; gains: [2^K, bits K + 1] evidence of a mask and the sum of its distances. out: scores,
+    backs [n].
     """
     best, met = np.zeros(len(idf), np.float64), np.zeros(len(idf), np.int64)
-    matches = np.empty((1024, 4), np.int64)
+    longest = 0
+    for position in positions:
+        longest = max(longest, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
+    best_back = np.zeros(longest, np.float64)
+    hits, matches = np.empty((longest * words.shape[1] + 1, 4), np.int64), np.empty((1024, 4), np.int64)
     for i in range(len(positions)):
         first, last = np.int64(feature_starts[positions[i]]), np.int64(feature_starts[positions[i] + 1])
-        hits = np.empty(((last - first) * words.shape[1] + 1, 4), np.int64)
         n_hits = find_shared(words[first:last], places[first:last], signatures, bases, slots, hits)
         room = 0
         for hit in range(n_hits):
@@ -86,19 +101,18 @@ def score_exactly(
                     matches[row, 3] += popcount(signatures[plane, place] ^ query_signatures[q, k, plane])
         for row in range(n):
             q, mask = matches[row, 0], matches[row, 2]
-            order = popcount(np.uint64(mask))
-            gain = table[cells[mask], (2 * matches[row, 3] + order) // (2 * order)]
+            gain = gains[mask, matches[row, 3]]
             if gain > 0:
-                total = 0.0
+                order, total = 0, 0.0
                 for k in range(idf.shape[1]):
                     if mask >> k & 1:
+                        order += 1
                         total += idf[q, k]
-                best[q] = max(best[q], total / order * np.float64(gain))  # as in `votes.weight_match`
-        score = np.float32(0)
-        for q in range(len(best)):
-            score = np.float32(score + best[q])
-            best[q] = 0.0
-        scores[i] = score
+                value = total / order * np.float64(gain)  # as in `votes.weight_match`
+                best[q] = max(best[q], value)
+                best_back[matches[row, 1]] = max(best_back[matches[row, 1]], value)
+        scores[i] = sum_votes(best)
+        backs[i] = sum_votes(best_back[: last - first])
 
 
 @kernel
