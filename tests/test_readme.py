@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_tables_are_those_of_the_results() -> None:
     assert tables.with_tables(README) == README, "run: python benchmarks/tables.py"
-    others = [path.read_text(encoding="utf-8") for path in (tables.FINDINGS, tables.SCALE, tables.CLUSTER)]
+    others = [path.read_text(encoding="utf-8") for path in (tables.FINDINGS, tables.SCALE, tables.CLUSTER, tables.CONFIDENCE)]
     assert set(re.findall(r"<!-- table: (\w+) -->", "".join([README, *others]))) == set(tables.TABLES)
     for text in others:
         assert tables.with_tables(text) == text, "run: python benchmarks/tables.py"
