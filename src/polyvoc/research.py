@@ -44,7 +44,7 @@ VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried 
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
-@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top", "smooth", "fuse", "whole"))
+@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top", "smooth", "fuse", "sure", "whole"))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,
