@@ -342,8 +342,8 @@ def confidence() -> str:
         "nothing found, rightly, %",
         "first hits kept, %",
     ]
-    note = (f"{measured['questions']} questions of each set, with and without their right answers in the collection, ten hits each; coefficients and evidence were "
-            "fitted on the other set. Calibration error: mean distance of promise and truth over tenths, with its 95 % bootstrap interval. Nothing found: share of the "
+    note = (f"Questions: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
+            f"fitted on the other set; {measured['evidence']}. Calibration error: mean distance of promise and truth over tenths, with its 95 % bootstrap interval. Nothing found: share of the "
             "searches without an answer that give no hit, at `sure` 0.5, 0.9, 0.99; kept: share of the right first hits that stay. Rows below "
             f"\"all\": another preset, fewer vocabularies or bits, with the same coefficients; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
