@@ -96,9 +96,10 @@ def gather(bench: Bench, sizes: Sequence[int], tables: dict[str, Evidence], ques
     """Ask the questions of each set in collections of each size; matches are weighed by a table of the other set."""
     found: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
     for size in sizes:
+        engine = part(bench, "", size, questions).engine
         for name in SETS:
             asked = part(bench, name, size, questions)
-            found[name][size] = confidences.collect(asked, replace(presets.DEFAULT, evidence=tables[name]))
+            found[name][size] = confidences.collect(asked, replace(presets.DEFAULT, evidence=tables[name]), engine=engine)
             print(name, size, len(found[name][size]), "hits", flush=True)
     return found
 
@@ -110,9 +111,9 @@ def variants(bench: Bench, size: int, fitted: dict[str, Confidence], questions: 
         ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), presets.DEFAULT
     found: dict[str, Any] = {}
     for way, (own, options) in ways.items():
-        found[way] = {}
+        found[way], engine = {}, part(own, "", size, questions).engine
         for name, other in zip(SETS, reversed(SETS), strict=True):
-            samples = confidences.collect(part(own, name, size, questions), options)
+            samples = confidences.collect(part(own, name, size, questions), options, engine=engine)
             found[way][name] = report(fitted[other], samples)
             print(way, name, found[way][name]["verified"]["all"]["error"], flush=True)
     return found
@@ -144,8 +145,8 @@ def main() -> None:
     whole = collection(arguments.data, [*near, *datasets.list_images(arguments.distractors)])
     whole = replace(whole, images=whole.images[: arguments.photographs])
     bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
-    own = len(whole.questions)  # every photograph of a group asks
-    sizes = [SMALL, own, own + len(near), len(whole.images)]
+    own = min(len(whole.questions), len(whole.images))  # every photograph of a group asks
+    sizes = sorted({SMALL, own, min(own + len(near), len(whole.images)), len(whole.images)})
     tables = {name: evidence_of(bench, name, own) for name in SETS}
     others = dict(zip(SETS, reversed(SETS), strict=True))
     samples = gather(bench, sizes, {name: tables[others[name]] for name in SETS}, arguments.questions)
@@ -154,12 +155,14 @@ def main() -> None:
     both = confidences.fit(Samples.joined([one for name in SETS for one in samples[name].values()]), source)
     crossed = {name: fitted[others[name]] for name in SETS}
     result = {
-        "questions": arguments.questions,
+        "questions": f"{arguments.questions} of each set",
+        "words": "three vocabularies, 128 bits",
+        "evidence": "the table of evidence was fitted on the other set, too",
         "sizes": sizes,
         "table": both.as_dict(),
         "fitted": {name: one.as_dict() for name, one in fitted.items()},
         "crossed": {name: told(crossed[name], samples[name]) for name in SETS},
-        "variants": variants(bench, sizes[2], fitted, arguments.questions // 3),
+        "variants": variants(bench, sizes[min(2, len(sizes) - 1)], fitted, arguments.questions // 3),
     }
     if arguments.save:
         TABLE.write_text(json.dumps(both.as_dict(), indent=1) + "\n", encoding="utf-8")

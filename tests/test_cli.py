@@ -114,7 +114,7 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
     given = {
         "top": 3, "merge": "b1", "idf": "plain", "norm": "tf", "line": [0.5, 0.3], "c": 12.5, "hamming": None, "sigma": 9.0,
         "burstiness": "intra", "burstiness_on": "all", "sets": "image", "assignments": 2, "evidence": None, "verify": 7,
-        "expansion": "average", "expand": 2, "smooth": 0.5, "fuse": False, "whole": False,
+        "expansion": "average", "expand": 2, "smooth": 0.5, "fuse": False, "sure": 0.0, "whole": False,
     }  # fmt: skip
     assert sorted(given) == sorted(field.name for field in fields(SearchOptions))
     typed: list[object] = []

@@ -83,10 +83,10 @@ def test_standing_is_the_number_of_unrelated_images_that_would_score_as_much() -
     rng = np.random.default_rng(4)
     for n in (200, 1000, 20_000):
         found = []
-        for _ in range(60):
+        for _ in range(300):
             scores = np.sort(rng.pareto(4, n) + 1)[::-1]
             found.append(Standings.of(scores[:100].tolist(), n).standing(3.0 * n**0.25, 1))
-        assert np.median(found) == pytest.approx(math.log(81), abs=0.4)  # P(score > s) = s^-4: 1 / 81 of an image
+        assert np.median(found) == pytest.approx(math.log(81), abs=0.5)  # P(score > s) = s^-4: 1 / 81 of an image
 
 
 def test_a_hit_that_words_do_not_name_stands_behind_all_that_they_do() -> None:
@@ -155,7 +155,7 @@ def test_any_number_of_vocabularies_has_probabilities(k: int) -> None:
 # -- an index
 
 
-def test_where_nobody_knows_there_is_none_and_sure_is_refused(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_knows_there_is_none_and_sure_is_refused(index_path: Path) -> None:
     bare = Index.from_words([np.array([[1, 2]]), np.array([[3, 4]])], (5, 5))
     assert bare.confidence is None
     assert {hit.probability for hit in bare.search_words(np.array([[1, 2]]), None, SearchOptions())} == {None}
@@ -163,7 +163,7 @@ def test_where_nobody_knows_there_is_none_and_sure_is_refused(index_path: Path, 
         bare.search_words(np.array([[1, 2]]), None, SearchOptions(sure=0.5))
     with Index.open(index_path) as index:
         assert index.confidence is SHIPPED
-        monkeypatch.setattr(index.home, "kind", Kind("superpoint", 256))
+        vars(index.home)["kind"] = Kind("superpoint", 256)
         assert index.confidence is None and {hit.probability for hit in index.search(1)} == {None}
 
 

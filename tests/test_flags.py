@@ -34,7 +34,7 @@ def test_fields_without_flags_are_the_commands_own() -> None:
 
 def test_evaluate_has_a_flag_for_every_field_that_changes_a_ranking() -> None:
     options = {option for parameter in COMMANDS["evaluate"].params for option in parameter.opts}
-    foreign = {"top", "smooth", "fuse", "whole"}  # datasets have neither neighbours nor vectors
+    foreign = {"top", "smooth", "fuse", "sure", "whole"}  # datasets have neither neighbours nor vectors, and want all scores
     assert {flags.flag_name(name) for name in flags.SEARCH_TEXTS if name not in foreign} <= options
     assert not {flags.flag_name(name) for name in foreign} & options
 

@@ -21,6 +21,7 @@ FLAGS: list[dict[str, Any]] = [
     {"preset": "fast"},
     {"preset": "best", "top": 5},
     {"merge": "b0"},
+    {"sure": 0.5},
     {"merge": "b1", "hamming": 20, "sigma": 16.0},
     {"merge": "b2", "hamming": "none"},
     {"merge": "bayes", "burstiness": "intra", "burstiness_on": "all"},

@@ -198,6 +198,22 @@ def test_clicked(watch: Watch) -> None:
     expect(page.locator(".tile[data-rank='1'] .badge")).to_have_text("itself")
 
 
+def test_nothing_is_found_where_nothing_is_sure(watch: Watch, tmp_path: Path) -> None:
+    draw_scene(977).save(tmp_path / "stranger.png")
+    page = watch.open()
+    upload(page, tmp_path / "stranger.png")
+    expect(page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
+    expect(page.locator(".badge.verified")).to_have_count(0)
+    said(page, "All rules").click()
+    with page.expect_request(asks("sure=0.95")):
+        page.get_by_role("spinbutton", name="sure").fill("0.95")
+        page.keyboard.press("Enter")
+    expect(said(page, "Nothing found that shows the same thing with a probability of 95 % or more")).to_be_visible()
+    expect(hit(page, 1)).to_have_count(0)
+    page.get_by_role("link", name="Show what is less sure").click()
+    expect(hit(page, 1)).to_be_visible()
+
+
 def test_a_broken_file_is_refused_in_one_line(watch: Watch, world: Path) -> None:
     page = watch.open()
     watch.expect_status(422)

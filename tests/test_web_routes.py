@@ -67,6 +67,8 @@ def keep(served: Served, photo: Path | bytes) -> str:
         ({"query": "1", "evidence": "/etc/passwd"}, "evidence: no such parameter"),
         ({"query": "1", "fuse": "true"}, None),
         ({"query": "1", "smooth": "1"}, None),
+        ({"query": "1", "sure": "1.5"}, "sure: Input should be less than or equal to 1"),
+        ({"query": "1", "sure": "nan"}, None),
         ({"query": "1", "region": "1,2,3"}, None),
         ({"query": "1", "region": "nan,0,1,1"}, None),
         ({"query": "1", "region": "9,9,1,1"}, None),
@@ -423,6 +425,7 @@ def test_about_tells_what_a_page_needs(served: Served, index: Index) -> None:
     told = served.get("/about").json()
     assert told["version"] == polyvoc.__version__ and told["index"] == "photos.polyvoc"
     assert (told["images"], told["vocabularies"], told["bits"], told["commit"]) == (12, 2, 64, index.commit)
+    assert told["probabilities"] and told["presets"]["best"]["sure"] == 0
     assert (told["write"], told["originals"], told["token"], told["fuse"], told["smooth"]) == (
         False,
         True,

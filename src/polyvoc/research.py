@@ -34,6 +34,7 @@ Cache = Annotated[
 Name = Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which dataset.", autocompletion=lambda: list(NAMES))]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it lies.")]
 VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried unless told
+FOREIGN = ("top", "smooth", "fuse", "sure", "whole")  # of an index, or of its answers: a dataset wants all scores
 
 
 # -- evaluate
@@ -44,7 +45,7 @@ VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried 
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
-@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, "top", "smooth", "fuse", "whole"))
+@flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=(*VARIED, *FOREIGN))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,

@@ -95,21 +95,22 @@ class _Probe(Confidence):
         return 1.0
 
 
-def collect(bench: Bench, options: SearchOptions, progress: Progress = silent) -> Samples:
+def collect(bench: Bench, options: SearchOptions, progress: Progress = silent, engine: Engine | None = None) -> Samples:
     """Ask every question of a dataset, with and without its right answers in the collection, and look at all hits.
 
-    Hits by words alone are there as well as verified ones, if the options verify.
+    Hits by words alone are there as well as verified ones, if the options verify. `engine`: that of the bench, if it is built.
     """
     rows: list[tuple[Any, ...]] = []
+    whole = engine or bench.engine
     names = list(dict.fromkeys(question.group or question.name for question in bench.dataset.questions))
     truths = next(iter(bench.dataset.truths.values()))
     for number, (question, truth) in enumerate(zip(bench.dataset.questions, truths, strict=True)):
         own = {*truth.junk, *([] if question.image is None else [question.image])}
         for answerable in (True, False):
-            engine = without(bench.engine, sorted(own if answerable else own | truth.relevant))
+            left = without(whole, sorted(own if answerable else own | truth.relevant))
             search = 2 * number + (not answerable)
             facts = answerable, search, names.index(question.group or question.name)
-            rows += [(*row, *facts) for row in _hits(bench, engine, number, options, truth)]
+            rows += [(*row, *facts) for row in _hits(bench, left, number, options, truth)]
         progress(f"hits: {bench.dataset.name}", number + 1, len(truths))
     columns = zip(*rows, strict=True) if rows else [()] * len(fields(Samples))
     kinds = (np.float64, np.float64, np.bool_, np.int64, np.bool_, np.int64, np.int64)
