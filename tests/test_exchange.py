@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -89,6 +90,18 @@ def test_an_index_follows_its_file(tmp_path: Path, words: list[object], images: 
     del images["a/0.jpg"]
     write(path, images)
     assert answer(*command, "--keep-missing")["removed"] == 0
+
+
+def test_the_largest_features_are_taken(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+    path, index = write(tmp_path / "feats-sift.h5", images), tmp_path / "x.polyvoc"
+    told = answer("index", "--features", path, "--index", index, "--max-features", "10", *words)
+    assert told["features"] == 10 * len(images)
+    found = images["a/0.jpg"]
+    kept = exchange.largest(found, 10)
+    assert kept.scale.min() >= np.sort(found.scale)[-10] and len(kept) == 10 and kept.kind == found.kind
+    assert exchange.largest(found, len(found)) is found
+    level = replace(found, scale=np.ones(len(found)))
+    assert np.array_equal(exchange.largest(level, 7).xy, found.xy[:7])
 
 
 def test_images_of_other_files_stay(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:

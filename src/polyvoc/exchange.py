@@ -100,7 +100,8 @@ def update(writer: IndexWriter, file: FeatureFile, images: str | None = None, ke
     """Bring an index up to date with a file of features: add new images, replace changed ones, drop vanished ones.
 
     `images` is the folder, or the address, where the photographs lie: names in the file are relative to it, and the images of
-    the index get their paths. Without it they are called as in the file.
+    the index get their paths. Without it they are called as in the file. Of each image the index takes the largest features,
+    as many as its feature options say of photographs.
     """
     if images is not None:
         check_folder(file, images)
@@ -114,13 +115,14 @@ def update(writer: IndexWriter, file: FeatureFile, images: str | None = None, ke
             if isinstance(found, ExchangeError):
                 raise found
             seal, old = mark + digest(found), known.get(path)
+            kept = largest(found, writer.home.feature_options.max_features)
             if old is not None and old.digest == seal:
                 report.unchanged += 1
             else:
-                _add(writer, file, path, found, seal)
+                _add(writer, file, path, kept, seal)
                 report.replaced += old is not None
                 report.added += old is None
-                report.features += len(found)
+                report.features += len(kept)
             seen.add(path)
         except ExchangeError as error:
             report.problems.append(Problem(name, str(error)))
@@ -141,6 +143,15 @@ def sample(file: FeatureFile, options: TrainOptions, progress: Callable[[int, in
     )
     used = drawn.provenance["photographs"]
     return replace(drawn, provenance={"photographs": used}, name=kind.name)
+
+
+def largest(features: Features, most: int) -> Features:
+    """Give the largest features, as COLMAP keeps them where there are too many; of equal ones the first in their order."""
+    if len(features) <= most:
+        return features
+    kept = np.sort(np.argsort(-features.scale, kind="stable")[:most])
+    arrays = {name: getattr(features, name)[kept] for name in ("xy", "scale", "angle", "descriptors")}
+    return replace(features, **arrays)
 
 
 def digest(features: Features) -> str:
