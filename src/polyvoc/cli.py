@@ -174,7 +174,8 @@ def index_command(  # noqa: PLR0913, PLR0917
     from polyvoc.vocabulary import load_vocabularies
     from polyvoc.writer import IndexWriter
 
-    extracting, reading = {**chosen, "embedding": embedding, "ray": ray}, {"kind": kind, "binary": binary, "images": images}
+    extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray}
+    reading = {"kind": kind, "binary": binary, "images": images}
     flags.only_one_source(folders, features, reading if features is None else extracting)
     # Before a new index is made: are the folders there, or the file, and the machines?
     collection.check(folders or [])
