@@ -50,13 +50,15 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
 
 def test_every_page_with_commands_is_run() -> None:
     tested = {"search.md", "python.md", "vocabulary.md", "evaluate.md", "index.md", "serving.md", "stores.md", "embedding.md",
-              "scale.md", "contributing.md", "README.md", "photogrammetry.md", "features.md", "duplicates.md"}  # fmt: skip
+              "scale.md", "contributing.md", "README.md", "photogrammetry.md", "features.md", "duplicates.md", "confidence.md"}  # fmt: skip
     assert {page.name for page in pages()} <= tested | IN_CLUSTERS
 
 
-@pytest.mark.parametrize("page", ["index.md", "tutorials/search.md", "tutorials/python.md", "serving.md", "scale.md"])
+@pytest.mark.parametrize(
+    "page", ["index.md", "tutorials/search.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md"]
+)
 def test_what_a_page_says_works(page: str, world: World) -> None:
-    if page == "serving.md":
+    if page in ("serving.md", "confidence.md"):
         world.type(["polyvoc", "index", "Pictures"])
     world.follow(DOCS / page)
 
