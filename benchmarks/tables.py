@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import scaletables
+import tooltables
 from polyvoc.lab import reportpage
 from polyvoc.lab.report import Cell, Report, Section
+from sources import DIGITS, SETS, markdown, result, where
 
 ROOT = Path(__file__).parent.parent
-RESULTS = Path(__file__).parent / "results"
 REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
-SETS = {"holidays": "Holidays mAP", "ukbench": "Ukbench N-S"}
-DIGITS = {"holidays": 1, "ukbench": 3}
 ALTERNATIVES = {
     "scoring": "Scores: one choice changed at a time",
     "geometry": "Verification",
@@ -27,21 +26,6 @@ ALTERNATIVES = {
     "expansion": "Expansion",
 }
 SHOWN = ("`bayes` - `b1`", "`posterior` - `b1`", "`bayes + HE` - `b1 + HE`", "`posterior + HE` - `b1 + HE`")
-
-
-def result(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return loaded
-
-
-def where(measured: dict[str, Any]) -> str:
-    machine = measured["machine"]
-    return f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}"
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def accuracy() -> str:
@@ -95,33 +79,6 @@ def alternatives() -> str:
     note = ("Differences: to the first row of each table; of the fused ranking: to the better of its two parts. ms: processor time on Holidays, and how many "
             f"times that of the first row; {where(measured)}.")  # fmt: skip
     return "\n\n".join([*parts, note])
-
-
-def duplicates() -> str:
-    """Recall and precision per alteration, beside perceptual hashes at two thresholds."""
-    measured = result("duplicates")
-    hashes = {f"{name}, {at}": held[at] for name, held in measured["hashes"].items() for at in ("usual", "best")}
-    ways = {"polyvoc": measured["polyvoc"], **hashes}
-    rows = []
-    for name in measured["polyvoc"]["alterations"]:
-        cells = [
-            f"{percent(way['alterations'][name]['recall'])} / {percent(way['alterations'][name]['precision'])}"
-            for way in ways.values()
-        ]
-        rows.append([name, *cells])
-    rows.append(["all", *(f"**{percent(way['recall'])} / {percent(way['precision'])}**" for way in ways.values())])
-    seconds, times = measured["seconds"], {name: held["seconds"] for name, held in measured["hashes"].items()}
-    heads = [f"{name} ({way['threshold']} bits)" if "threshold" in way else name for name, way in ways.items()]
-    note = (f"Recall / precision in %: is the altered photograph linked with its original; are those that it is linked with its copies? {measured['photographs']:,} photographs, "
-            f"{measured['originals']} of them altered in each way; shown are those of the half of the scenes that no coefficient was fitted on, at `--sure {measured['sure']:g}`. "
-            "The best threshold of each hash was chosen on these very photographs. polyvoc: indexing "
-            f"{seconds['index']:.0f} s, copies {seconds['copies']:.0f} s, mirror images {seconds['mirror images']:.0f} s, groups {seconds['groups']:.0f} s; hashes without comparing: "
-            + ", ".join(f"{name} {value:.0f} s" for name, value in times.items()) + f"; {where(measured)}.")  # fmt: skip
-    return markdown(["alteration", *heads], rows) + "\n\n" + note
-
-
-def percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
 
 
 def steps(measured: dict[str, Any], table: str) -> list[list[str]]:
@@ -345,77 +302,10 @@ def findings(name: str, number: str) -> str:
     return "\n".join(map(reportpage.markdown, found if number == "" else [found[int(number)]])).rstrip()
 
 
-WAYS = {
-    "b1": "words alone (`b1`)",
-    "posterior": "words, merged (`posterior`)",
-    "posterior + HE + best": "with signatures (`posterior`)",
-    "fast, shipped table": "`fast`",
-    "default, shipped table": "`default`",
-    "fast, own table": "`fast`, calibrated",
-    "default, own table": "`default`, calibrated",
-}
-
-
-def features() -> str:
-    """Kinds of features beside each other: what they cost, and how well each way of searching ranks them."""
-    measured = result("features")
-    kinds, training = measured["features"], measured["training"]
-    shared = [way for way in WAYS if all(way in one[name]["ranked"] for one in kinds.values() for name in SETS)]
-    head = ["", *(one["kind"] if name != "affine" else "affine, as " + one["kind"] for name, one in kinds.items())]
-    rows = []
-    for name, title in SETS.items():
-        every = [one[name] for one in kinds.values()]
-        rows.append(
-            [f"{title.split()[0]}: features per photograph", *(f"{one['features_per_photograph']:,.0f}" for one in every)]
-        )
-        rows.append(["milliseconds to find them", *(f"{1000 * one['seconds_per_photograph']:.0f}" for one in every)])
-        rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
-    note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
-            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. The table of evidence of the presets was fitted on SIFT of both sets. Calibrated: with a table of evidence that an index of the other set "
-            f"learnt from itself, as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
-    return markdown(head, rows) + "\n\n" + note
-
-
-def confidence() -> str:
-    """What is promised of hits and what they show, on the set that the coefficients were not fitted on."""
-    measured = result("confidence")
-    rows = []
-    for name, found in measured["crossed"].items():
-        for size, entry in [*((f"{int(size):,}", one) for size, one in found["sizes"].items()), ("all", found["all"])]:
-            rows += [[name.capitalize(), size, kind, *_promises(one)] for kind, one in entry.items()]
-    for way, sets in measured["variants"].items():
-        rows += [[name.capitalize(), way, kind, *_promises(one)] for name, entry in sets.items() for kind, one in entry.items()]
-    head = [
-        "asked",
-        "photographs",
-        "hits",
-        "calibration error, %",
-        "of first hits",
-        "Brier",
-        "log loss",
-        "nothing found, rightly, %",
-        "first hits kept, %",
-    ]
-    note = (f"Questions: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
-            f"fitted on the other set; {measured['evidence']}. Calibration error: mean distance of promise and truth over tenths, with its 95 % bootstrap interval. Nothing found: share of the "
-            "searches without an answer that give no hit, at `sure` 0.5, 0.9, 0.99; kept: share of the right first hits that stay. Rows below "
-            f"\"all\": another preset, fewer vocabularies or bits, with the same coefficients; {where(measured)}.")  # fmt: skip
-    return markdown(head, rows) + "\n\n" + note
-
-
-def _promises(entry: dict[str, Any]) -> list[str]:
-    every, first, sure = entry["all"], entry["first"], entry["sure"].values()
-    low, high = every["error_interval"]
-    error = f"{100 * every['error']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
-    shares = [" / ".join(f"{100 * one[key]:.0f}" for one in sure) for key in ("empty", "kept")]
-    return [error, f"{100 * first['error']:.1f}", f"{every['brier']:.3f}", f"{every['log_loss']:.3f}", *shares]
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy, "alternatives": alternatives, "components": components, "confidence": confidence,
-    "duplicates": duplicates, "endtoend": endtoend, "engine": engine, "features": features, "paper": paper,
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
     "peers": peers, "ray": ray,
-    "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES,
+    "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES, **tooltables.TABLES,
 }  # fmt: skip
 
 

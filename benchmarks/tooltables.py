@@ -1,0 +1,128 @@
+"""The tables on pairs, copies, probabilities and kinds of features, from their results; written by `tables.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sources import DIGITS, SETS, markdown, result, where
+
+WAYS = {
+    "b1": "words alone (`b1`)",
+    "posterior": "words, merged (`posterior`)",
+    "posterior + HE + best": "with signatures (`posterior`)",
+    "fast, shipped table": "`fast`",
+    "default, shipped table": "`default`",
+    "fast, own table": "`fast`, calibrated",
+    "default, own table": "`default`, calibrated",
+}
+
+
+def features() -> str:
+    """Kinds of features beside each other: what they cost, and how well each way of searching ranks them."""
+    measured = result("features")
+    kinds, training = measured["features"], measured["training"]
+    shared = [way for way in WAYS if all(way in one[name]["ranked"] for one in kinds.values() for name in SETS)]
+    head = ["", *(one["kind"] if name != "affine" else "affine, as " + one["kind"] for name, one in kinds.items())]
+    rows = []
+    for name, title in SETS.items():
+        every = [one[name] for one in kinds.values()]
+        rows.append(
+            [f"{title.split()[0]}: features per photograph", *(f"{one['features_per_photograph']:,.0f}" for one in every)]
+        )
+        rows.append(["milliseconds to find them", *(f"{1000 * one['seconds_per_photograph']:.0f}" for one in every)])
+        rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
+    note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
+            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. The table of evidence of the presets was fitted on SIFT of both sets. Calibrated: with a table of evidence that an index of the other set "
+            f"learnt from itself, as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
+def duplicates() -> str:
+    """Recall and precision per alteration, beside perceptual hashes at two thresholds."""
+    measured = result("duplicates")
+    hashes = {f"{name}, {at}": held[at] for name, held in measured["hashes"].items() for at in ("usual", "best")}
+    ways = {"polyvoc": measured["polyvoc"], **hashes}
+    rows = []
+    for name in measured["polyvoc"]["alterations"]:
+        cells = [
+            f"{percent(way['alterations'][name]['recall'])} / {percent(way['alterations'][name]['precision'])}"
+            for way in ways.values()
+        ]
+        rows.append([name, *cells])
+    rows.append(["all", *(f"**{percent(way['recall'])} / {percent(way['precision'])}**" for way in ways.values())])
+    seconds, times = measured["seconds"], {name: held["seconds"] for name, held in measured["hashes"].items()}
+    heads = [f"{name} ({way['threshold']} bits)" if "threshold" in way else name for name, way in ways.items()]
+    note = (f"Recall / precision in %: is the altered photograph linked with its original; are those that it is linked with its copies? {measured['photographs']:,} photographs, "
+            f"{measured['originals']} of them altered in each way; shown are those of the half of the scenes that no coefficient was fitted on, at `--sure {measured['sure']:g}`. "
+            "The best threshold of each hash was chosen on these very photographs. polyvoc: indexing "
+            f"{seconds['index']:.0f} s, copies {seconds['copies']:.0f} s, mirror images {seconds['mirror images']:.0f} s, groups {seconds['groups']:.0f} s; hashes without comparing: "
+            + ", ".join(f"{name} {value:.0f} s" for name, value in times.items()) + f"; {where(measured)}.")  # fmt: skip
+    return markdown(["alteration", *heads], rows) + "\n\n" + note
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+def confidence() -> str:
+    """What is promised of hits and what they show, on the set that the coefficients were not fitted on."""
+    measured = result("confidence")
+    rows = []
+    for name, found in measured["crossed"].items():
+        for size, entry in [*((f"{int(size):,}", one) for size, one in found["sizes"].items()), ("all", found["all"])]:
+            rows += [[name.capitalize(), size, kind, *_promises(one)] for kind, one in entry.items()]
+    for way, sets in measured["variants"].items():
+        rows += [[name.capitalize(), way, kind, *_promises(one)] for name, entry in sets.items() for kind, one in entry.items()]
+    head = [
+        "asked",
+        "photographs",
+        "hits",
+        "calibration error, %",
+        "of first hits",
+        "Brier",
+        "log loss",
+        "nothing found, rightly, %",
+        "first hits kept, %",
+    ]
+    note = (f"Questions: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
+            f"fitted on the other set; {measured['evidence']}. Calibration error: mean distance of promise and truth over tenths, with its 95 % bootstrap interval. Nothing found: share of the "
+            "searches without an answer that give no hit, at `sure` 0.5, 0.9, 0.99; kept: share of the right first hits that stay. Rows below "
+            f"\"all\": another preset, fewer vocabularies or bits, with the same coefficients; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
+def _promises(entry: dict[str, Any]) -> list[str]:
+    every, first, sure = entry["all"], entry["first"], entry["sure"].values()
+    low, high = every["error_interval"]
+    error = f"{100 * every['error']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    shares = [" / ".join(f"{100 * one[key]:.0f}" for one in sure) for key in ("empty", "kept")]
+    return [error, f"{100 * first['error']:.1f}", f"{every['brier']:.3f}", f"{every['log_loss']:.3f}", *shares]
+
+
+def pairs() -> str:
+    """Recall of true pairs against the length of the lists, and seconds, beside COLMAP's vocabulary tree."""
+    measured = result("pairs")
+    rows = []
+    for name, one in measured["methods"].items():
+        if isinstance(one["recall"], list):
+            seconds = one["index_seconds"], one["pairs_seconds"]
+            rows.append(
+                [name, *(percent(share) for share in one["recall"]), *(f"{value:.0f}" for value in (*seconds, sum(seconds)))]
+            )
+    head = ["true pairs found, %", *(f"top {k}" for k in measured["ranks"]), "s to index", "s for pairs", "s together"]
+    kept, beside = measured["methods"]["polyvoc pairs --verify"], measured["searches"]
+    ratios = "; ".join(f"{one['images']:,} images {one['search_ms']:.1f} ms one by one, {one['batch_ms']:.1f} in the batch ({one['ratio']:.1f} times "
+                       f"as fast; {percent(one['same_lists'])} % of the same images in the lists)" for one in beside.values())  # fmt: skip
+    note = (f"{measured['photographs']:,} photographs, {measured['true_pairs']:,} true pairs, the same {measured['features']:,} features for both, {measured['threads']} threads. COLMAP's tree was "
+            "trained on the photographs that the shipped vocabularies come from, 20,000 words, in one round of ten iterations: its own file is larger, and not among the packages. `polyvoc pairs --verify` keeps "
+            f"{kept['pairs']:,} pairs: {percent(kept['recall'])} % of the true ones, {percent(kept['precision'])} % of them true. Each image, its best 20 others: {ratios}. `benchmarks/pairs.py`; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "confidence": confidence,
+    "duplicates": duplicates,
+    "features": features,
+    "pairs": pairs,
+}
