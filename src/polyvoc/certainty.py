@@ -25,7 +25,8 @@ Floats = npt.NDArray[np.float64]
 FORMAT = "polyvoc copies"
 # Columns that the regression sees: logarithms of what spans orders of magnitude.
 BLIND = ("ln inliers", "share", "ln residual", "ln drift", "ln stretch")
-SEEING = (*BLIND, "ln unlike quarter", "ln unlike median", "ln unlike upper")
+SEEING = (*BLIND, "ln unlike quarter", "ln unlike median", "ln unlike upper", "ln unlike coarse")
+LIKENESS = ("quarter", "median", "upper", "coarse")
 NEAR = 0.003  # correlations above 1 - NEAR are all the same
 EXACT, STEADY = 0.05, 0.005  # pixels and diameters: residuals and drifts below are all the same
 UNSTRETCHED = 0.001  # stretches below 1.001 are all the same
@@ -106,7 +107,7 @@ def columns(evidence: Array, names: tuple[str, ...]) -> Floats:
         "ln residual": np.log(np.maximum(values["residual"], EXACT)),
         "ln drift": np.log(np.maximum(values["drift"], STEADY)),
         "ln stretch": np.log(np.maximum(np.log(np.maximum(values["stretch"], 1)), UNSTRETCHED)),
-        **{f"ln unlike {name}": np.log(np.maximum(1 - values[name], NEAR)) for name in ("quarter", "median", "upper")},
+        **{f"ln unlike {name}": np.log(np.maximum(1 - values[name], NEAR)) for name in LIKENESS},
     }
     return np.column_stack([known[name] for name in names])
 
