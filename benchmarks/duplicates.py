@@ -122,12 +122,17 @@ def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
         assert record is not None
         pairs = np.array(record.read(opened.home.copies_file(record.serial)))
         places = {row.image: int(Path(row.path).stem) for row in opened.images()}
-        started = time.perf_counter()
-        duplicates.take(opened, SURE)
-        seconds["groups"] = time.perf_counter() - started
     for name in ("later", "earlier"):
         pairs[name] = [places[image] for image in pairs[name].tolist()]
     return pairs, {stage: round(value, 2) for stage, value in seconds.items()}
+
+
+def group(index: Path) -> float:
+    """Give the seconds that grouping takes."""
+    started = time.perf_counter()
+    with Index.open(index) as opened:
+        duplicates.take(opened, SURE)
+    return round(time.perf_counter() - started, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +279,7 @@ def main() -> None:
     if arguments.fit:
         TABLE.write_text(json.dumps(fitted.as_dict(), indent=1) + "\n", encoding="utf-8")
         certainty.shipped.cache_clear()
+    seconds["groups"] = group(arguments.work / "index.polyvoc")
     told = certainty.shipped().probabilities(judged.pairs)
     strict = Certainty.fitted(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
     others = judged.tested & (~judged.even | ~judged.copies)

@@ -47,7 +47,7 @@ def test_a_fit_finds_the_law_that_made_the_data() -> None:
 
 
 def test_nine_of_ten_are_nine_of_ten_on_other_pairs() -> None:
-    weights = dict(zip(SEEING, (0.5, 2.0, -0.5, -0.3, -0.5, -0.3, -0.5, -0.5, -0.3), strict=True))
+    weights = dict(zip(SEEING, (0.5, 2.0, -0.5, -0.3, -0.5, -0.3, -0.5, -0.5, -0.3, -0.5), strict=True))
     given = evidence(8000)
     fitted = Certainty.fitted(given, drawn(given, weights, -5.0))
     other = evidence(8000, seed=5)

@@ -59,7 +59,10 @@ def compare(first: GreyImage, second: GreyImage, transform: Array) -> Likeness:
     values = [_sampled(first, here, step / reduced[0]), _sampled(second, there, step / reduced[1])]
     tiles = _tiles(*values)
     alike = tile_correlations(*tiles)
-    return Likeness(*np.quantile(alike, QUANTILES).tolist(), rank_correlation(*tiles)) if len(alike) >= LEAST else NOTHING
+    if len(alike) < LEAST:
+        return NOTHING
+    quarter, median, upper = np.quantile(alike, QUANTILES).tolist()
+    return Likeness(quarter, median, upper, rank_correlation(*tiles))
 
 
 def overlap_box(first: GreyImage, second: GreyImage, transform: Array) -> tuple[float, float, float, float] | None:
@@ -99,7 +102,7 @@ def rank_correlation(first: Floats, second: Floats) -> float:
     Photographs that share a frame and nothing else agree in tiles of the frame, but not in this.
     """
     one, other = (_ranks(tiles.mean(axis=1)) for tiles in (first, second))
-    return float(one @ other / max(np.linalg.norm(one) * np.linalg.norm(other), 1e-12))
+    return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
 
 
 def _ranks(values: Floats) -> Floats:
