@@ -107,8 +107,11 @@ def collect(sources: Sequence[Source], work: Path) -> Path:
 
 
 def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
-    """Index the photographs, let them look for copies; gives the pairs, whose ids are places in the list of all, and times."""
-    seconds = {}
+    """Index the photographs, let them look for copies; gives the pairs, whose ids are places in the list of all, and times.
+
+    An index that was there before is used, and nothing is timed.
+    """
+    seconds, anew = {}, not index.exists()
     started = time.perf_counter()
     with IndexWriter.open(index) as writer:
         writer.update([folder])
@@ -122,12 +125,17 @@ def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
         assert record is not None
         pairs = np.array(record.read(opened.home.copies_file(record.serial)))
         places = {row.image: int(Path(row.path).stem) for row in opened.images()}
-        started = time.perf_counter()
-        duplicates.take(opened, SURE)
-        seconds["groups"] = time.perf_counter() - started
     for name in ("later", "earlier"):
         pairs[name] = [places[image] for image in pairs[name].tolist()]
-    return pairs, {stage: round(value, 2) for stage, value in seconds.items()}
+    return pairs, {stage: round(value, 2) for stage, value in seconds.items()} if anew else {}
+
+
+def group(index: Path) -> float:
+    """Give the seconds that grouping takes."""
+    started = time.perf_counter()
+    with Index.open(index) as opened:
+        duplicates.take(opened, SURE)
+    return round(time.perf_counter() - started, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +282,8 @@ def main() -> None:
     if arguments.fit:
         TABLE.write_text(json.dumps(fitted.as_dict(), indent=1) + "\n", encoding="utf-8")
         certainty.shipped.cache_clear()
+    taken = group(arguments.work / "index.polyvoc")
+    seconds |= {"groups": taken} if seconds else {}
     told = certainty.shipped().probabilities(judged.pairs)
     strict = Certainty.fitted(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
     others = judged.tested & (~judged.even | ~judged.copies)

@@ -55,9 +55,9 @@ def duplicates() -> str:
     heads = [f"{name} ({way['threshold']} bits)" if "threshold" in way else name for name, way in ways.items()]
     note = (f"Recall / precision in %: is the altered photograph linked with its original; are those that it is linked with its copies? {measured['photographs']:,} photographs, "
             f"{measured['originals']} of them altered in each way; shown are those of the half of the scenes that no coefficient was fitted on, at `--sure {measured['sure']:g}`. "
-            "The best threshold of each hash was chosen on these very photographs. polyvoc: indexing "
+            "The best threshold of each hash was chosen on these very photographs. " + (f"polyvoc: indexing "
             f"{seconds['index']:.0f} s, copies {seconds['copies']:.0f} s, mirror images {seconds['mirror images']:.0f} s, groups {seconds['groups']:.0f} s; hashes without comparing: "
-            + ", ".join(f"{name} {value:.0f} s" for name, value in times.items()) + f"; {where(measured)}.")  # fmt: skip
+            + ", ".join(f"{name} {value:.0f} s" for name, value in times.items()) + "; " if seconds else "") + f"{where(measured)}.")  # fmt: skip
     return markdown(["alteration", *heads], rows) + "\n\n" + note
 
 

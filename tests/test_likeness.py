@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 from polyvoc import likeness, overlap
 from polyvoc.images import GreyImage
-from polyvoc.likeness import compare, content, tile_correlations
+from polyvoc.likeness import _tiles, compare, content, rank_correlation, tile_correlations
 from samples import photograph
 
 
@@ -25,7 +25,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Image.Image:
 
 
 def test_a_photograph_is_like_itself(drawn: Image.Image) -> None:
-    assert compare(grey(drawn), grey(drawn), overlap.IDENTITY) == pytest.approx((1, 1, 1))
+    assert compare(grey(drawn), grey(drawn), overlap.IDENTITY) == pytest.approx((1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0, 3.7])
@@ -76,7 +76,14 @@ def test_correlations_are_those_of_numpy() -> None:
         np.corrcoef(one[y : y + 8, x : x + 8].ravel(), other[y : y + 8, x : x + 8].ravel())[0, 1]
         for y, x in ((0, 0), (0, 8), (8, 0), (8, 8), (8, 16))
     ]
-    np.testing.assert_allclose(tile_correlations(one, other), expected)
+    np.testing.assert_allclose(tile_correlations(*_tiles(one, other)), expected)
+
+
+def test_ranks_of_tones_do_not_change_with_them(drawn: Image.Image) -> None:
+    tiles = _tiles(*[np.asarray(drawn.convert("L"), np.float64)] * 2)
+    assert rank_correlation(tiles[0], tiles[1]) == pytest.approx(1)
+    assert rank_correlation(tiles[0], 255 * (tiles[1] / 255) ** 2) > 0.95
+    assert abs(rank_correlation(tiles[0], np.random.default_rng(1).permutation(tiles[1]))) < 0.2
 
 
 def test_a_frame_and_corners_left_by_a_rotation_show_nothing(drawn: Image.Image) -> None:

@@ -25,10 +25,13 @@ Floats = npt.NDArray[np.float64]
 FORMAT = "polyvoc copies"
 # Columns that the regression sees: logarithms of what spans orders of magnitude.
 BLIND = ("ln inliers", "share", "ln residual", "ln drift", "ln stretch")
-SEEING = (*BLIND, "ln unlike quarter", "ln unlike median", "ln unlike upper")
-NEAR = 0.003  # correlations above 1 - NEAR are all the same
-EXACT, STEADY = 0.05, 0.005  # pixels and diameters: residuals and drifts below are all the same
-UNSTRETCHED = 0.001  # stretches below 1.001 are all the same
+SEEING = (*BLIND, "ln unlike quarter", "ln unlike median", "ln unlike upper", "ln unlike coarse", "other")
+LIKENESS = ("quarter", "median", "upper", "coarse")
+# What is good enough is not better: a pair that is exact in one respect must not make up for another.
+NEAR = 0.02  # correlations above 1 - NEAR are all the same
+EXACT, STEADY = 0.2, 0.05  # pixels and diameters: residuals and drifts below are all the same
+UNSTRETCHED = 0.003  # stretches below 1.003 are all the same
+HALF, TONES = 0.5, 0.85  # correlations: half of the tiles are less alike, and so are the tones
 RIDGE = 0.3  # weight of the penalty on coefficients, per unit of the spread of a column
 ROUNDS = 100  # of Newton's method, at most
 
@@ -106,7 +109,9 @@ def columns(evidence: Array, names: tuple[str, ...]) -> Floats:
         "ln residual": np.log(np.maximum(values["residual"], EXACT)),
         "ln drift": np.log(np.maximum(values["drift"], STEADY)),
         "ln stretch": np.log(np.maximum(np.log(np.maximum(values["stretch"], 1)), UNSTRETCHED)),
-        **{f"ln unlike {name}": np.log(np.maximum(1 - values[name], NEAR)) for name in ("quarter", "median", "upper")},
+        # The same frame around another picture: exact where it agrees, but most does not.
+        "other": ((values["median"] < HALF) & (values["coarse"] < TONES)).astype(np.float64),
+        **{f"ln unlike {name}": np.log(np.maximum(1 - values[name], NEAR)) for name in LIKENESS},
     }
     return np.column_stack([known[name] for name in names])
 

@@ -25,7 +25,7 @@ from polyvoc.geometry import Sketch
 from polyvoc.images import GreyImage
 from polyvoc.index import Index, frames_of
 from polyvoc.lookahead import count_threads, in_order
-from polyvoc.records import SIFT, Problem, Progress, SearchOptions
+from polyvoc.records import Kind, Problem, Progress, SearchOptions
 from polyvoc.resemblance import EVIDENCE, NOBODY, PAIR, Pairs
 from polyvoc.searching import Asked, Found
 
@@ -101,8 +101,7 @@ def to_ask(index: Index, asked: int = 0, mirrored: int | None = 0) -> list[Askin
 
 def can_mirror(index: Index) -> bool:
     """Tell whether the features of an index say what those of mirror images would be."""
-    kind = index.home.catalogue.fact("kind", required=False)
-    return kind is None or (kind["name"] == SIFT and kind["dimension"] == len(reflection.PERMUTATION))
+    return index.home.kind == Kind()
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ COLUMNS = (
 )  # fmt: skip
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a text for a formula
 BEST, COPY = "best", "copy"
+STYLE = ".answers .frame img { object-fit: contain; }"  # what a crop lacks should be seen
 
 
 def as_dict(found: Duplicates) -> dict[str, Any]:
@@ -94,17 +95,17 @@ def as_page(found: Duplicates) -> str:
         ]),
         page.paragraph(
             f"Copies with a probability of at least {found.sure:g}, among pairs that are alike at all. The photograph on the "
-            "left of each group is the one to keep; nothing was moved or deleted."
+            "left of each group is the one to keep. Nothing is deleted."
         ),
     ]  # fmt: skip
     body += [_section(number, group) for number, group in enumerate(found.groups, start=1)]
-    return page.document("polyvoc: copies among photographs", body)
+    return page.document("polyvoc: copies among photographs", body, STYLE)
 
 
 def _section(number: int, group: Group) -> str:
     best = answers.picture(group.best.path, "keep", _measures(group.best))
     shown = [
-        answers.picture(copy.photograph.path, f"{copy.probability:.2f}", f"{_told(group, copy)}; {_measures(copy.photograph)}")
+        answers.picture(copy.photograph.path, _chance(copy), f"{_told(group, copy)}; {_measures(copy.photograph)}")
         for copy in group.copies
     ]
     marked = page.Picture(best.jpeg, best.title, best.rank, best.note, best.href, "right")
@@ -117,7 +118,7 @@ def show(found: Duplicates, seconds: float) -> None:
         console.write(f"group {number}")
         console.write("  keep ", console.linked(group.best.path), f" {_measures(group.best)}; {group.reason}")
         for copy in group.copies:
-            console.write(f"  {copy.probability:.2f} ", console.linked(copy.photograph.path), f" {_told(group, copy)}")
+            console.write(f"  {_chance(copy)} ", console.linked(copy.photograph.path), f" {_told(group, copy)}")
     n_copies = sum(len(group.copies) for group in found.groups)
     console.write(
         f"{len(found.groups):,} groups, {n_copies:,} copies besides the best ({in_bytes(spare(found))}), among "
@@ -128,6 +129,11 @@ def show(found: Duplicates, seconds: float) -> None:
 def spare(found: Duplicates) -> int:
     """Count the bytes of the copies besides the best ones."""
     return sum(copy.photograph.bytes for group in found.groups for copy in group.copies)
+
+
+def _chance(copy: Copy) -> str:
+    """Say a probability: 1.00 is that of identical files alone."""
+    return "1.00" if copy.identical else f"{min(copy.probability, 0.99):.2f}"
 
 
 def _told(group: Group, copy: Copy) -> str:

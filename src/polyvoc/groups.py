@@ -151,9 +151,7 @@ def _split(members: dict[str, Photograph], edges: Edges, sure: float) -> list[Gr
         for copy in copies:
             del left[copy.photograph.path]
         if copies:
-            # The others of the component are gone: the reason speaks of those that are in the group.
-            chosen = [best, *(copy.photograph for copy in copies)]
-            groups.append(Group(best, choose(chosen)[1] if groups or left else reason, tuple(copies)))
+            groups.append(Group(best, reason, tuple(copies)))
     return groups
 
 

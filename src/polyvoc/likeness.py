@@ -36,9 +36,10 @@ class Likeness(NamedTuple):
     quarter: float  # three out of four tiles are more alike
     median: float
     upper: float  # one out of four is
+    coarse: float  # correlation of the ranks of the mean grey levels of all tiles, also of plain ones
 
 
-NOTHING = Likeness(*[UNKNOWN] * len(QUANTILES))
+NOTHING = Likeness(*[UNKNOWN] * len(Likeness._fields))
 
 
 def compare(first: GreyImage, second: GreyImage, transform: Array) -> Likeness:
@@ -56,8 +57,12 @@ def compare(first: GreyImage, second: GreyImage, transform: Array) -> Likeness:
     there = np.stack(np.meshgrid(columns, rows), axis=-1)  # [r, c, 2] in the second
     here = (there - transform[:, 2]) @ np.linalg.inv(transform[:, :2]).T
     values = [_sampled(first, here, step / reduced[0]), _sampled(second, there, step / reduced[1])]
-    alike = tile_correlations(*values)
-    return Likeness(*np.quantile(alike, QUANTILES).tolist()) if len(alike) >= LEAST else NOTHING
+    tiles = _tiles(*values)
+    alike = tile_correlations(*tiles)
+    if len(alike) < LEAST:
+        return NOTHING
+    quarter, median, upper = np.quantile(alike, QUANTILES).tolist()
+    return Likeness(quarter, median, upper, rank_correlation(*tiles))
 
 
 def overlap_box(first: GreyImage, second: GreyImage, transform: Array) -> tuple[float, float, float, float] | None:
@@ -68,22 +73,43 @@ def overlap_box(first: GreyImage, second: GreyImage, transform: Array) -> tuple[
     return (float(x0), float(y0), float(x1), float(y1)) if x1 > x0 and y1 > y0 else None
 
 
-def tile_correlations(first: Floats, second: Floats) -> Floats:
-    """Give the normalised correlation of every tile of two pictures [r, c] that both show whole; NaN: not shown."""
+def _tiles(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    """Cut two pictures [r, c] into tiles [t, places], those that both show whole; NaN: not shown."""
     rows, columns = (size // TILE for size in first.shape)
 
-    def tiles(values: Floats) -> Floats:
-        cut = values[: rows * TILE, : columns * TILE].reshape(rows, TILE, columns, TILE)
-        return cut.swapaxes(1, 2).reshape(-1, TILE * TILE)
+    def cut(values: Floats) -> Floats:
+        squares = values[: rows * TILE, : columns * TILE].reshape(rows, TILE, columns, TILE)
+        return squares.swapaxes(1, 2).reshape(-1, TILE * TILE)
 
-    one, other = tiles(first), tiles(second)
+    one, other = cut(first), cut(second)
     whole = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
-    one, other = (part[whole] - part[whole].mean(axis=1, keepdims=True) for part in (one, other))
+    return one[whole], other[whole]
+
+
+def tile_correlations(first: Floats, second: Floats) -> Floats:
+    """Give the normalised correlation of every tile [t, places] of two pictures that says something."""
+    one, other = (tiles - tiles.mean(axis=1, keepdims=True) for tiles in (first, second))
     spread, others = one.std(axis=1), other.std(axis=1)
     telling = np.maximum(spread, others) >= FLAT
     product = (one[telling] * other[telling]).mean(axis=1)
     # A tile that is flat in one photograph alone is unlike: one grey level keeps the quotient finite.
     return np.asarray(product / np.maximum(spread[telling] * others[telling], 1.0))
+
+
+def rank_correlation(first: Floats, second: Floats) -> float:
+    """Give the correlation of the ranks of the means of tiles [t, places] (Spearman 1904): no change of tones alters it.
+
+    Photographs that share a frame and nothing else agree in tiles of the frame, but not in this.
+    """
+    one, other = (_ranks(tiles.mean(axis=1)) for tiles in (first, second))
+    return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
+
+
+def _ranks(values: Floats) -> Floats:
+    """Give ranks from their mean on; equal values share theirs."""
+    _, number, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[number]
+    return np.asarray(ranks - ranks.mean())
 
 
 def content(image: GreyImage, others: Sequence[tuple[Array, overlap.Size]]) -> float:

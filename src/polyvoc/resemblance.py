@@ -28,6 +28,7 @@ EVIDENCE = (
     "quarter",  # likeness of pixels: see `likeness.Likeness`
     "median",
     "upper",
+    "coarse",
 )
 # Ids; the transform takes places of the later one to places of the earlier one, in pixels of the full size.
 PAIR = np.dtype([

@@ -1,0 +1,95 @@
+"""Who asks when copies are looked for, and what an index keeps of it. What is found: see test_duplicates.py."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyvoc import copies, resemblance
+from polyvoc.copies import Asking, to_ask
+from polyvoc.errors import DamagedError
+from polyvoc.index import Index
+from polyvoc.resemblance import PAIR, Record
+from polyvoc.writer import IndexWriter
+from samples import build, collection, unflushed
+
+__all__ = ["unflushed"]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    build(tmp_path / "index", collection(8)).close()
+    return tmp_path / "index"
+
+
+def test_everybody_asks_once(index: Path) -> None:
+    with Index.open(index) as opened:
+        assert to_ask(opened) == [Asking(image, True, True) for image in range(1, 9)]
+        assert to_ask(opened, mirrored=None) == [Asking(image, True, False) for image in range(1, 9)]
+        assert to_ask(opened, 6, 6) == [Asking(7, True, True), Asking(8, True, True)]
+        assert to_ask(opened, 8, 6) == [Asking(7, False, True), Asking(8, False, True)]
+        assert to_ask(opened, 7, None) == [Asking(8, True, False)]
+        assert to_ask(opened, 8, 8) == []
+
+
+def test_images_without_files_ask_as_they_are(index: Path) -> None:
+    """Features made elsewhere cannot be mirrored here, and are none of SIFT."""
+    with IndexWriter.open(index) as writer:
+        problems = writer.find_copies(mirror=False)
+        assert problems == []
+        record = writer.home.read_copies()
+        assert record is not None
+        assert (record.asked, record.mirrored) == (8, 0)
+        problems = writer.find_copies(mirror=True)
+    assert [problem.path for problem in problems] == [f"image {number}" for number in range(8)]
+    assert all("no such file" in problem.reason for problem in problems)
+    with Index.open(index) as opened:
+        assert to_ask(opened, 8, 8) == []
+        found = opened.home.read_copies()
+        assert found is not None
+        assert (found.asked, found.mirrored) == (8, 8)
+        assert found.serial == record.serial + 1
+
+
+def test_asking_again_changes_nothing(index: Path) -> None:
+    with IndexWriter.open(index) as writer:
+        writer.find_copies(mirror=False)
+        before = writer.home.read_copies()
+        writer.find_copies(mirror=False)
+        assert writer.home.read_copies() == before
+
+
+def test_only_sift_is_mirrored(index: Path) -> None:
+    with IndexWriter.open(index) as writer:
+        with writer.catalogue.transaction():
+            writer.catalogue.put_facts({"kind": {"name": "orb", "dimension": 256, "binary": True}})
+        with Index.open(index) as opened:
+            assert not copies.can_mirror(opened)
+        assert writer.find_copies(mirror=True) == []
+
+
+KEPT = asdict(Record(1, 0, "", 0, 0))
+
+
+@pytest.mark.parametrize("fact", [1, {}, {"serial": 1}, {**KEPT, "asked": -1}, {**KEPT, "pairs": "x"}, {**KEPT, "more": 1}])
+def test_damaged_facts_are_refused(fact: object) -> None:
+    with pytest.raises(DamagedError, match="the fact 'copies'"):
+        Record.of(fact, Path("catalogue"))
+
+
+def test_nobody_has_looked() -> None:
+    assert Record.of(None, Path("catalogue")) is None
+
+
+def test_damaged_pairs_are_found() -> None:
+    pairs = np.zeros(1, PAIR)
+    pairs["later"], pairs["earlier"], pairs["evidence"] = 2, 1, 5
+    assert resemblance.damage(pairs) is None
+    assert resemblance.damage(np.zeros(0, PAIR)) is None
+    for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0)):
+        wrong = pairs.copy()
+        wrong[name] = value
+        assert resemblance.damage(wrong) is not None, name
