@@ -348,6 +348,7 @@ def findings(name: str, number: str) -> str:
 WAYS = {
     "b1": "words alone (`b1`)",
     "posterior": "words, merged (`posterior`)",
+    "b1 + HE + best": "with signatures (`b1`)",
     "posterior + HE + best": "with signatures (`posterior`)",
     "fast, shipped table": "`fast`",
     "default, shipped table": "`default`",
