@@ -2,8 +2,8 @@
 
     python benchmarks/features.py --holidays FOLDER --ukbench FOLDER --train FOLDER --work FOLDER
 
-Every kind has vocabularies trained on the same photographs in the same way; affine regions have those of SIFT, as a user of the shipped ones would. Tables of evidence: the one that comes with polyvoc, which was
-fitted on SIFT of both sets; and one that an index of the other set learns from itself, as `polyvoc calibrate --index` does.
+Every kind has vocabularies trained on the same photographs in the same way; affine regions have those of SIFT, as a user of the
+shipped ones would. Tables of evidence: the one that comes with polyvoc, which was fitted on SIFT of both sets; and one that an index of the other set learns from itself, as `polyvoc calibrate --index` does.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ def learnt(index: Index) -> Evidence | None:
 
 def ways(bits: int, table: Evidence | None) -> dict[str, SearchOptions]:
     """What is compared; `table` was learnt on other photographs of the same kind of feature."""
-    signed = {"hamming": 3 * bits // 8, "sigma": bits / 4}
+    signed = SearchOptions(hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
     fast, default = preset("fast", bits), preset("default", bits)
-    posterior = SearchOptions(merge="posterior", **signed)
     named = {
         "b1": SearchOptions(merge="b1"),
         "posterior": SearchOptions(merge="posterior"),
-        "posterior + HE + best": replace(posterior, burstiness="best"),
+        "b1 + HE + best": replace(signed, merge="b1"),
+        "posterior + HE + best": replace(signed, merge="posterior"),
         "fast, shipped table": fast,
         "default, shipped table": default,
     }

@@ -10,6 +10,7 @@ from sources import DIGITS, SETS, markdown, result, where
 WAYS = {
     "b1": "words alone (`b1`)",
     "posterior": "words, merged (`posterior`)",
+    "b1 + HE + best": "with signatures (`b1`)",
     "posterior + HE + best": "with signatures (`posterior`)",
     "fast, shipped table": "`fast`",
     "default, shipped table": "`default`",

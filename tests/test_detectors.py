@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import subprocess
+import sys
 from typing import Any
 
 import cv2
@@ -135,6 +137,13 @@ def test_nothing_to_see_gives_no_features(detector: Detector, size: tuple[int, i
     grey = np.asarray(Image.new("L", size, 90))
     found = found_by(detector, GreyImage(grey, *size))
     assert len(found) == 0 and found.kind == KINDS[detector]
+
+
+def test_pillow_is_loaded_before_pycolmap() -> None:
+    code = ("import sys; from polyvoc import detectors; detectors.check('affine'); names = list(sys.modules); "
+            "print(names.index('PIL._imaging') < names.index('pycolmap'))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_what_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, photograph: GreyImage) -> None:

@@ -129,11 +129,14 @@ def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], 
     with h5py.File(path, "a") as file:
         del file["a/1.jpg/descriptors"]
         file["a/2.jpg/keypoints"][0, 0] = np.nan
+        del file["a/3.jpg/image_size"]
+        file["a/3.jpg/image_size"] = np.array([1e30, 480])
     told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc", *words)
-    assert told["added"] == 4
-    assert [problem["path"] for problem in told["problems"]] == ["a/1.jpg", "a/2.jpg"]
+    assert told["added"] == 3
+    assert [problem["path"] for problem in told["problems"]] == ["a/1.jpg", "a/2.jpg", "a/3.jpg"]
     assert "no descriptors" in told["problems"][0]["reason"]
     assert "not finite" in told["problems"][1]["reason"]
+    assert "true size" in told["problems"][2]["reason"]
 
 
 # -- names
@@ -211,6 +214,20 @@ def test_a_sample_holds_what_the_file_does(tmp_path: Path, images: dict[str, Fea
     assert len(some.descriptors) == 30
     vocabulary = train(sample, TrainOptions(size=10, bits=8))
     assert (vocabulary.kind, vocabulary.provenance["photographs"]) == (Kind("disk", samples.DIMENSION), 6)
+
+
+def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str, Features]) -> None:
+    path = write(tmp_path / "feats-disk.h5", images)
+    with h5py.File(path, "a") as file:
+        file["a/1.jpg/descriptors"][0, 0] = np.nan
+        file["a/4.jpg/descriptors"][0, 0] = np.inf
+    fill(path, "b.jpg")  # of 256 numbers
+    with closing(exchange.open_features(path)) as opened:
+        sample = exchange.sample(opened, TrainOptions(size=10, bits=8))
+    assert np.array_equal(sample.descriptors, np.concatenate([images[f"a/{n}.jpg"].descriptors for n in (0, 2, 3, 5)]))
+    assert [problem.path for problem in sample.problems] == ["a/1.jpg", "a/4.jpg", "b.jpg"]
+    assert all(str(path) in problem.reason and "\n" not in problem.reason for problem in sample.problems)
+    assert "the sample holds disk" in sample.problems[2].reason
 
 
 # -- refusals

@@ -125,6 +125,7 @@ def test_a_photograph_of_unknown_size_holds_its_keypoints(tmp_path: Path) -> Non
         ({"descriptors": np.zeros((7, 256))}, "should be"),
         ({"keypoints": np.zeros((7, 3))}, "should be"),
         ({"keypoints": np.zeros((0, 2)), "descriptors": np.zeros((256, 0)), "scores": None}, "no features"),
+        ({"descriptors": np.zeros((0, 7))}, "dimension=0"),
         ({"scores": np.zeros(6)}, "scores"),
         ({"scales": np.zeros(6)}, "scales"),
         ({"image_size": np.array([0, 480])}, "no width and height"),

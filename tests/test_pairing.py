@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -53,8 +54,10 @@ def assert_same(one: Candidates, other: Candidates) -> None:
         assert np.array_equal(mine, theirs)
 
 
+@pytest.mark.parametrize("small", [0, pairing.SMALL])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_at_once_is_one_search_after_the_other(seed: int) -> None:
+def test_all_at_once_is_one_search_after_the_other(seed: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "SMALL", small)
     engine = engine_of_world(seed)
     options = options_of(engine)
     assert pairing.batched(engine, engine.settled(options)) == (engine.bits > 0)
@@ -72,6 +75,7 @@ def test_any_number_of_vocabularies(seed: int, k: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_a_score_is_that_of_a_search_even_if_candidates_are_missed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairing, "SPARE", 0)  # as in a large collection, where many are candidates
+    monkeypatch.setattr(pairing, "SMALL", 0)
     engine = engine_of_world(seed)
     options = options_of(engine)
     found, known = pairing.candidates(engine, options, 3), by_searches(engine, options, 12)
@@ -79,6 +83,31 @@ def test_a_score_is_that_of_a_search_even_if_candidates_are_missed(seed: int, mo
         scores = dict(zip(known.others[row].tolist(), known.scores[row].tolist(), strict=True))
         held = found.others[row] >= 0
         assert [scores[other] for other in found.others[row][held].tolist()] == found.scores[row][held].tolist()
+
+
+def test_lists_of_a_small_collection_are_exact_whatever_the_rough_scores_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "SPARE", 0)
+    monkeypatch.setattr(pairing, "DOUBT", 100.0)  # only the best matches are heard: such scores name few, and in disorder
+    rng = np.random.default_rng(1)
+    images = [picture(rng, 40, 128) for _ in range(30)]
+    engine = engine_of([*images, picture(rng, 0, 128), *(joined(one, other) for one, other in pairwise(images))], 20)
+    options, n_images = options_of(engine), 60
+    exact = by_searches(engine, options, 7)
+    for small in (n_images, n_images - 1):
+        monkeypatch.setattr(pairing, "SMALL", small)
+        found = pairing.candidates(engine, options, 7)
+        assert np.array_equal(found.others, exact.others) == (small == n_images)
+    assert_same(pairing.candidates(engine, options, n_images - 1), by_searches(engine, options, n_images - 1))
+
+
+@pytest.mark.parametrize("n_images", [1, 2, 3, 12])
+def test_lists_may_be_longer_than_the_collection(n_images: int) -> None:
+    engine = engine_of(things()[:n_images])
+    options = options_of(engine)
+    assert_same(pairing.candidates(engine, options, 9), by_searches(engine, options, 9))
+    every, longest = (ends(pairing.find(engine, PairOptions(top=top), options)) for top in (n_images, 1 << 40))
+    assert longest == every  # and no room is taken for what cannot be there
+    assert bool(every) == (n_images > 2)  # what both of two images have says nothing: its idf is 0
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])

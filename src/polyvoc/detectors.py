@@ -139,6 +139,8 @@ def _akaze_factory() -> Callable[[], Any]:
 
 @cache
 def _pycolmap() -> Any:
+    from polyvoc import images as _  # noqa: F401 - and with it Pillow: loaded after pycolmap, it would crash writing PNG
+
     try:
         import pycolmap
     except ImportError:

@@ -14,6 +14,7 @@ import numpy as np
 from polyvoc import collection, stores, training
 from polyvoc.colmap import ColmapFeatures
 from polyvoc.errors import ExchangeError, OptionError
+from polyvoc.features import check_features
 from polyvoc.hloc import HlocFeatures
 from polyvoc.home import Home
 from polyvoc.images import describe
@@ -186,10 +187,11 @@ class _Reader(training.Threads):
         for number, (name, found) in enumerate(self._file.read()):
             if isinstance(found, ExchangeError):
                 yield Problem(name, str(found))
-            elif found.kind != self._kind:
-                yield Problem(
-                    name, f"{describe(self._file.path)}: {describe(name)}: {found.kind}, not {self._kind} as before it"
-                )
+                continue
+            try:
+                check_features(found, self._kind, "the sample")
+            except OptionError as error:
+                yield Problem(name, f"{describe(self._file.path)}: {describe(name)}: {error}")
             else:
                 yield training.Draw(found.descriptors, np.random.default_rng([seed, number]).random(len(found)))
 

@@ -19,6 +19,7 @@ from polyvoc.records import Descriptors, FeatureOptions, Features, Floats, Kind
 
 Place = TypeVar("Place", bound=Location)
 MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
+MAX_SIDE = 1 << 31  # pixels: more is damage
 
 
 def extract(source: Source, options: FeatureOptions = FeatureOptions(), root: bool = True) -> Features:  # noqa: B008 (frozen)
@@ -121,7 +122,7 @@ def check_features(features: Features, kind: Kind, holder: str = "this index") -
             raise OptionError(f"features: {name} holds values that are not finite; extract them again")
     if (features.scale < 0).any():
         raise OptionError("features: some scales are negative; extract them again")
-    if features.width < 1 or features.height < 1:
+    if not (1 <= features.width <= MAX_SIDE and 1 <= features.height <= MAX_SIDE):
         raise OptionError(f"features: the image is {features.width} x {features.height} pixels; give its true size")
 
 

@@ -2,7 +2,8 @@
 
 Scores are those of a search with the image. Where only near signatures vote, as the presets have it, whole blocks of images
 ask at once: each posting list is read once for a block, and matches that say little are left out. That score is rough; it
-names the candidates, and their exact scores are then computed one by one. With other options every image searches by itself.
+names the candidates, and their exact scores are then computed one by one. In a small collection all are candidates. With other
+options every image searches by itself.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from polyvoc.records import PairOptions, Progress, SearchOptions
 from polyvoc.segment import bases_of, with_planes
 from polyvoc.shards import LocalShards, Scores
 
-DOUBT = 2.0  # nats: the rough score leaves out what says less, the larger part of all matches
-SPARE = 20  # candidates beyond those wanted whose exact scores are computed
+# Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a doubt of 1 with as many
+# spare ones 94 and 92 %, in about the same time; of the 5 best they find all.
+DOUBT = 0.25  # nats: the rough score leaves out matches that say less
+SPARE = 40  # candidates beyond those wanted whose exact scores are computed
+SMALL = 128  # images: in a collection no larger the exact scores of all pairs are computed
 BLOCK = 1 << 19  # rough scores of the images that ask at once, if possible: they should stay in the cache
 FEWEST, MOST = 32, 256  # images that ask at once
 # Two ids, first < second; the higher of the scores that either has in a search with the other, if both are known; and if pairs
@@ -56,11 +60,12 @@ class Candidates(NamedTuple):
 def find(engine: Engine, options: PairOptions, search: SearchOptions, images: Sequence[int] | None = None,
          progress: Progress | None = None, threads: int | None = None) -> Pairs:  # fmt: skip
     """Give the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image."""
-    best = candidates(engine, search, options.top, images, progress, threads)
+    top = min(options.top, max(engine.statistics.n_images - 1, 1))
+    best = candidates(engine, search, top, images, progress, threads)
     pairs, _ = joined(best)
     if options.mutual:
         missing = np.setdiff1d(best.others[best.others >= 0], best.images)
-        more = candidates(engine, search, options.top, missing.tolist(), progress, threads)
+        more = candidates(engine, search, top, missing.tolist(), progress, threads)
         pairs, times = joined(best, more)
         asked = np.isin(pairs["first"], best.images) | np.isin(pairs["second"], best.images)
         pairs = pairs[(times == 2) & asked]
@@ -122,7 +127,9 @@ def candidates(engine: Engine, search: SearchOptions, top: int, images: Sequence
     asking = places.ids if images is None else places.known(images)
     search, threads = engine.settled(search), count_threads(threads)
     if batched(engine, search):
-        batch = _Batch.of(engine, search, top + SPARE, places)
+        n_others = max(len(places.ids) - 1, 0)
+        depth = max(top, n_others) if n_others < max(top + SPARE, SMALL) else top + SPARE
+        batch = _Batch.of(engine, search, depth, places)
         return batch.candidates(asking, top, _Crew(threads, progress))
     best = Candidates(asking, np.full((len(asking), top), -1, np.int64), np.zeros((len(asking), top), np.float32))
     alone = partial(_alone, engine, search, top, places)
@@ -274,11 +281,20 @@ class _Batch:
 
     def chosen(self, asking: Ids) -> Ids:
         """Give the candidates of a block of images [n, depth], -1 where there are fewer."""
+        if self.depth >= len(self.places.ids) - 1:
+            return self.others(asking)
         images = self.rough(_Block.read(self.engine, self.places.at(asking)), asking, DOUBT)
         short = np.flatnonzero(images[:, -1] < 0)
         if len(short):  # too few: hear every match
             some = _Block.read(self.engine, self.places.at(asking[short]))
             images[short] = self.rough(some, asking[short], 0.0)
+        return images
+
+    def others(self, asking: Ids) -> Ids:
+        """Give all other images [n, depth], -1 where there are fewer."""
+        images = np.full((len(asking), self.depth), -1, np.int64)
+        everyone = np.tile(self.places.ids, (len(asking), 1))
+        images[:, : everyone.shape[1] - 1] = everyone[everyone != asking[:, None]].reshape(len(asking), -1)
         return images
 
     def rough(self, block: _Block, asking: Ids, doubt: float) -> Ids:
@@ -308,8 +324,7 @@ class _Batch:
         for row, (segment, position) in enumerate(places):
             own = slice(block.starts[row], block.starts[row + 1])
             scores[row], backs[row] = self.compare(block.words[own], block.signatures[own], idf[own], images[row])
-            norm = self.norms[segment][position]
-            backs[row] /= norm if norm > 0 else np.float32(np.inf)
+            backs[row] /= _divisors(self.norms[segment][position])
         return scores, backs
 
     def compare(self, words: Ids, signatures: Array, idf: Array, images: Ids) -> tuple[Scores, Scores]:
@@ -324,8 +339,13 @@ class _Batch:
             stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
             positions, votes = at[mine, 1], np.zeros((2, mine.sum()), np.float32)
             kernels.score_exactly(positions, *stored, signatures, idf, bases, *lists, self.gains, *votes)
-            scores[held[mine]], backs[held[mine]] = votes[0] / self.norms[number][positions], votes[1]
+            scores[held[mine]], backs[held[mine]] = votes[0] / _divisors(self.norms[number][positions]), votes[1]
         return scores, backs
+
+
+def _divisors(norms: Array) -> Array:
+    """Give norms by which scores can be divided: images without one have no score."""
+    return np.where(norms > 0, norms, np.float32(np.inf))
 
 
 def _twins(asking: Ids, images: Ids) -> Ids:

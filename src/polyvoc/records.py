@@ -85,7 +85,8 @@ class Features:
         for name in ("xy", "scale", "angle", "descriptors"):
             given = np.asarray(getattr(self, name))
             bits = name == "descriptors" and given.dtype == np.bool_
-            object.__setattr__(self, name, given if bits else given.astype(np.float32, copy=False))
+            with np.errstate(over="ignore"):  # what becomes infinite is refused where it would do harm
+                object.__setattr__(self, name, given if bits else given.astype(np.float32, copy=False))
         for name in ("width", "height"):
             object.__setattr__(self, name, int(getattr(self, name)))
         n = len(self.xy)
@@ -93,6 +94,7 @@ class Features:
             raise OptionError(f"features: xy {self.xy.shape}, scale {self.scale.shape}, angle {self.angle.shape} do not fit")
         if self.descriptors.ndim != 2 or len(self.descriptors) != n:
             raise OptionError(f"features: {n} positions but descriptors of shape {self.descriptors.shape}")
+        _ = self.kind  # refuses what is none
 
     @property
     def kind(self) -> Kind:
