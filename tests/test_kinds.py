@@ -343,6 +343,14 @@ def test_features_that_photographs_do_not_give(worlds: dict[str, World], folder:
 # -- the command line
 
 
+def test_info_does_not_say_that_polyvoc_found_features_of_others(worlds: dict[str, World], tmp_path: Path) -> None:
+    for name, said in {"sift-64": "others, max features 3000", "orb": "long side"}.items():
+        worlds[name].build(tmp_path / name)
+        told = run("info", "--index", tmp_path / name).output
+        (line,) = [line for line in told.splitlines() if line.startswith("features by")]
+        assert said in line and ("detector" in line) == (name == "orb")
+
+
 def test_train_and_index_with_orb(folder: Path, tmp_path: Path) -> None:
     words, index = tmp_path / "words", tmp_path / "i"
     told = answer("train", folder, "--out", words, "--detector", "orb", "--size", 300, "--rounds", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import polyvoc
 from benches import described, write_descriptors
+from polyvoc.errors import OptionError
 from polyvoc.features import extract
 from polyvoc.lab import workbench as module
 from polyvoc.lab.cache import default_cache, digest
@@ -37,6 +39,20 @@ def workbench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
 @pytest.fixture(scope="module")
 def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> Bench:
     return workbench.bench(read_groups(photographs), vocabularies)
+
+
+@pytest.mark.parametrize("odd", [{"name": "superpoint"}, {"binary": True}])
+def test_vocabularies_of_other_kinds_are_refused_before_photographs_are_read(
+    odd: dict[str, Any],
+    workbench: Workbench,
+    photographs: Path,
+    vocabularies: tuple[Vocabulary, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Workbench, "store", never)
+    other = replace(vocabularies[1], **odd)
+    with pytest.raises(OptionError, match=rf"^datasets are read as sift, the vocabulary is of {re.escape(str(other.kind))};"):
+        workbench.bench(read_groups(photographs), [vocabularies[0], other])
 
 
 def never(*arguments: Any, **options: Any) -> Any:

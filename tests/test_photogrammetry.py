@@ -73,6 +73,11 @@ def test_names(tmp_path: Path) -> None:
     assert names_of([], None) == {}
     with pytest.raises(OptionError, match=r"/b/c\.jpg is not below /a"):
         names_of([(1, "/a/c.jpg"), (2, "/b/c.jpg")], "/a")
+    with pytest.raises(OptionError, match=r"s3://x/c\.jpg is not below /;"):
+        names_of([(1, "s3://x/c.jpg"), (2, "/b/c.jpg")], None)
+    with pytest.raises(OptionError, match=r"two images would be called 'c\.jpg'"):
+        names_of([(1, "/b/c.jpg"), (2, "c.jpg")], None)
+    assert names_of([(1, "/b/c.jpg"), (2, "c.jpg")], "/") == {1: "b/c.jpg", 2: "c.jpg"}
 
 
 def test_a_space_in_a_name_is_one_line(photographs: Path, tmp_path: Path) -> None:
@@ -82,6 +87,8 @@ def test_a_space_in_a_name_is_one_line(photographs: Path, tmp_path: Path) -> Non
     assert run("index", folder, "--index", index).exit_code == 0
     assert "'wall a.jpg' cannot stand in a list of pairs" in refuse("pairs", "--index", index, "--out", out)
     assert not out.exists()
+    database = ("--database", tmp_path / "none.db")  # COLMAP, too, reads a list
+    assert "'wall a.jpg' cannot stand" in refuse("pairs", "--index", index, "--json", *database)
     assert "wall a.jpg" in {pair["first"] for pair in answer("pairs", "--index", index)["list"]}
 
 

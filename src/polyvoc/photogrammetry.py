@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +63,7 @@ def pairs_command(
     started = time.perf_counter()
     with Index.open(index) as opened:
         names = names_of(((row.image, row.path) for row in opened.images()), root)
-        _check_names(names, database, spaces=not json or out is not None)
+        _check_names(names, database, spaces=not json or out is not None or database is not None)
         with console.progress() as progress:
             found = opened.pairs(options, image, progress)
     named = [
@@ -117,8 +118,14 @@ def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, s
         root = collection.location(root).rstrip("/")
     outside = [path for path in absolute if not path.startswith(f"{root}/")]
     if outside:
-        raise OptionError(f"{outside[0]} is not below {root}; give --root, a folder that holds all photographs of the index")
-    return {image: path.removeprefix(f"{root}/") for image, path in paths.items()}
+        raise OptionError(
+            f"{outside[0]} is not below {root or '/'}; give --root, a folder that holds all photographs of the index"
+        )
+    names = {image: path.removeprefix(f"{root}/") for image, path in paths.items()}
+    twice = [name for name, times in Counter(names.values()).items() if times > 1]
+    if twice:
+        raise OptionError(f"two images would be called {twice[0]!r}; give --root, a folder above")
+    return names
 
 
 def _shared(folders: list[list[str]]) -> int:

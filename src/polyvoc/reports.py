@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyvoc import confidence, evidence
 from polyvoc.console import linked, mark, talk, write, write_fact
-from polyvoc.records import IndexReport, Kind, Problem
+from polyvoc.records import FeatureOptions, IndexReport, Kind, Problem
 
 if TYPE_CHECKING:
     from polyvoc import demo
@@ -190,7 +190,11 @@ def show_info(facts: dict[str, Any]) -> None:
     )
     write_fact("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
     write_fact("vocabularies", *map(describe_words, facts["vocabularies"]))
-    write_fact("features by", _listed(facts["feature_options"]))
+    options = FeatureOptions(**facts["feature_options"])
+    made_here = options.kind == Kind(**facts["kind"])
+    write_fact(
+        "features by", _listed(facts["feature_options"]) if made_here else f"others, max features {options.max_features}"
+    )
     model = facts["embedding"]
     write_fact("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
     write_fact("search by", _listed(facts["default_options"]))

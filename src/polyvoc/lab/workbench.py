@@ -17,13 +17,24 @@ import numpy.typing as npt
 
 from polyvoc import __version__, searching, storage
 from polyvoc.engine import Engine
+from polyvoc.errors import OptionError
 from polyvoc.features import root_sift
 from polyvoc.geometry import Frames
 from polyvoc.lab.cache import digest, keep, remember
 from polyvoc.lab.datasets import Dataset, Kind, Question
 from polyvoc.lab.featurestore import FeatureStore
 from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Floats, Progress, SearchOptions, Signatures, TrainOptions, Words, strictly_inside
+from polyvoc.records import (
+    SIFT,
+    FeatureOptions,
+    Floats,
+    Progress,
+    SearchOptions,
+    Signatures,
+    TrainOptions,
+    Words,
+    strictly_inside,
+)
 from polyvoc.searching import Asked
 from polyvoc.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.training import Sample, train
@@ -86,6 +97,11 @@ class Workbench:
 
     def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> Bench:
         """Give a dataset quantised by vocabularies, ready to be asked."""
+        for vocabulary in vocabularies:
+            if vocabulary.name != SIFT or vocabulary.binary:
+                raise OptionError(
+                    f"datasets are read as {SIFT}, the vocabulary is of {vocabulary.kind}; give vocabularies of {SIFT}"
+                )
         outside = [question.source for question in dataset.questions if question.image is None]
         store = self.store([*dataset.images, *outside], dataset.kind)
         parts = [self.words(store, vocabulary) for vocabulary in vocabularies]
