@@ -416,6 +416,8 @@ def test_the_command_is_as_sure_as_the_library() -> None:
         (["--sure", "2"], "nine out of ten"),
         (["--undo", "nowhere"], "nowhere"),
         (["--undo", "x", "--move", "y"], "give it alone"),
+        (["--undo", "x", "--html", "y"], "give it alone"),
+        (["--csv", "no such folder/report.csv"], "there is no folder"),
         (["no such folder"], "does not exist"),
         (["--index", "nowhere.polyvoc"], "does not exist"),
         (["--move", "s3://bucket/x"], "give a path on a disk"),

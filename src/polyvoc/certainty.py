@@ -1,8 +1,9 @@
 """How sure is it that two photographs are copies? The evidence of a pair becomes a probability: logistic regression.
 
 The coefficients come with the package (`tables/copies.json`); `benchmarks/duplicates.py` fits them on photographs that were
-altered on purpose, hidden among others of the same things, and shows on other photographs that nine out of ten pairs with a
-probability of 0.9 are copies. One row is for pairs whose pixels were compared, one for those whose files could not be read.
+altered on purpose, hidden among others of the same things, and measures on other photographs how many of the pairs with each
+probability are copies (docs/duplicates.md). One row is for pairs whose pixels were compared, one for those whose files could
+not be read.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     New photographs are compared with all others, old ones are not compared again.
     """
     if undo is not None:
-        if folders or move:
+        if folders or move or html or csv:
             raise OptionError("--undo puts back what was moved, and does nothing else; give it alone")
         _put_back(undo, json)
         return
@@ -63,6 +63,7 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     from polyvoc.index import Index
 
     groups.check_sure(sure)  # before any work is done
+    _check_places(html, csv)
     if move is not None:
         duplicates.check_target(move, index, folders=folders or [])
     started = time.perf_counter()
@@ -71,8 +72,8 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
         if move is not None:
             duplicates.check_target(move, index, (row.path for row in opened.images()))
         found = duplicates.take(opened, sure, mirror, progress)
-    if html is not None:
-        html.write_text(copyreports.as_page(found), encoding="utf-8")
+        if html is not None:
+            html.write_text(copyreports.as_page(found, progress), encoding="utf-8")
     if csv is not None:
         csv.write_text(copyreports.as_csv(found), encoding="utf-8", newline="")
     moves = None if move is None else _move(found, index, move)
@@ -89,6 +90,12 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
         console.write(f"{len(moves.done)} moved to {move}")
         reports.show_problems(moves.problems)
         console.talk(f"Put them back: polyvoc duplicates --undo {shlex.quote(str(move))}")
+
+
+def _check_places(*reports: Path | None) -> None:
+    for report in reports:
+        if report is not None and not report.parent.is_dir():
+            raise OptionError(f"{report} cannot be written: there is no folder {report.parent}; make it, or choose another")
 
 
 def _look(folders: list[str], index: Path, mirror: bool) -> list[Problem]:
