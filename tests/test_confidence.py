@@ -89,6 +89,15 @@ def test_standing_is_the_number_of_unrelated_images_that_would_score_as_much() -
         assert np.median(found) == pytest.approx(math.log(81), abs=0.5)  # P(score > s) = s^-4: 1 / 81 of an image
 
 
+def test_more_votes_never_stand_lower_though_many_score_the_same() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        scores = np.sort(rng.integers(1, 8, 120) + rng.pareto(3, 120).round(1))[::-1].tolist()
+        standings = Standings.of(scores, 480)
+        found = [standings.standing(score, rank) for rank, score in enumerate(scores, start=1)]
+        assert found == sorted(found, reverse=True)
+
+
 def test_a_hit_that_words_do_not_name_stands_behind_all_that_they_do() -> None:
     standings = Standings.of([5.0, 4.0, 3.0], 3)
     assert standings.standing(None, 0) == -math.log(4) < standings.standing(3.0, 3) < standings.standing(5.0, 1)

@@ -10,18 +10,21 @@ import pytest
 
 from polyvoc import copies, resemblance
 from polyvoc.copies import Asking, to_ask
-from polyvoc.errors import DamagedError
+from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
 from polyvoc.resemblance import PAIR, Record
 from polyvoc.writer import IndexWriter
-from samples import build, collection, unflushed
+from samples import build, features, unflushed, vocabularies
 
 __all__ = ["unflushed"]
+
+SIFT = 128  # numbers of a descriptor: only those of SIFT are mirrored
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    build(tmp_path / "index", collection(8)).close()
+    images = {f"image {number}": features(number, 0 if number == 6 else 8 + number, SIFT) for number in range(8)}
+    build(tmp_path / "index", images, vocabularies(dimension=SIFT)).close()
     return tmp_path / "index"
 
 
@@ -36,7 +39,7 @@ def test_everybody_asks_once(index: Path) -> None:
 
 
 def test_images_without_files_ask_as_they_are(index: Path) -> None:
-    """Features made elsewhere cannot be mirrored here, and are none of SIFT."""
+    """Features made elsewhere have none to be read once more: nobody tries again, and all is said."""
     with IndexWriter.open(index) as writer:
         problems = writer.find_copies(mirror=False)
         assert problems == []
@@ -69,6 +72,15 @@ def test_only_sift_is_mirrored(index: Path) -> None:
         with Index.open(index) as opened:
             assert not copies.can_mirror(opened)
         assert writer.find_copies(mirror=True) == []
+
+
+def test_a_store_that_cannot_be_read_ends_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OptionError("s3://bucket/a.jpg needs s3fs")
+
+    monkeypatch.setattr(Index, "features", refuse)
+    with IndexWriter.open(index) as writer:
+        assert [problem.reason for problem in writer.find_copies()] == ["s3://bucket/a.jpg needs s3fs"] * 8
 
 
 KEPT = asdict(Record(1, 0, "", 0, 0))

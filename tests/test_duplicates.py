@@ -19,6 +19,7 @@ from commands import answer, refuse, run
 from polyvoc import copies, copyreports, demo, duplicates, groups, relocation
 from polyvoc.checking import check
 from polyvoc.duplicates import take
+from polyvoc.errors import WriteError
 from polyvoc.groups import Group, Link, Photograph
 from polyvoc.housekeeping import duplicates_command
 from polyvoc.index import Index
@@ -358,6 +359,52 @@ def test_a_folder_among_the_photographs_is_refused(own: tuple[Path, Path]) -> No
     assert answer("duplicates", photos, "--index", index)["groups"] == []
 
 
+def test_a_folder_in_the_index_is_refused(own: tuple[Path, Path]) -> None:
+    """It would be swept away with what no commit refers to."""
+    photos, index = own
+    update(index, photos)
+    before = state(photos)
+    assert "lies in the index" in refuse("duplicates", "--index", index, "--move", index / "segments" / "copies")
+    assert state(photos) == before
+
+
+def test_copies_that_lie_beside_all_indexed_photographs_do_not_leave_the_folder(own: tuple[Path, Path], tmp_path: Path) -> None:
+    """Files without texture are in no index: the folder of all that are says nothing of them."""
+    photos, index = own
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for name in ("one.png", "two.png"):
+        Image.new("RGB", (64, 64), "navy").save(flat / name)
+    there = tmp_path / "a" / "deep" / "folder"
+    told = answer("duplicates", photos / "altered", flat, "--index", index, "--move", there)
+    assert [Path(one["from"]).parent for one in told["moved"]] == [flat]
+    assert state(there).keys() == {os.path.relpath(one["from"], tmp_path) for one in told["moved"]}
+
+
+def test_nothing_moves_while_another_writes(own: tuple[Path, Path], tmp_path: Path) -> None:
+    photos, index = own
+    update(index, photos)
+    before = state(photos)
+    with IndexWriter.open(index):
+        assert "another process" in refuse("duplicates", "--index", index, "--move", tmp_path / "there")
+    assert state(photos) == before
+
+
+def test_what_was_moved_is_told_though_the_index_cannot_forget_it(
+    own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos, index = own
+    update(index, photos)
+
+    def full(*_: object) -> None:
+        raise WriteError("the disk is full")
+
+    monkeypatch.setattr(IndexWriter, "remove", full)
+    told = answer("duplicates", "--index", index, "--move", tmp_path / "there")
+    assert len(told["moved"]) == 2
+    assert ["the disk is full" in one["reason"] for one in told["stayed"]] == [True]
+
+
 def test_the_command_is_as_sure_as_the_library() -> None:
     assert inspect.signature(duplicates_command).parameters["sure"].default == duplicates.SURE
 
@@ -369,6 +416,8 @@ def test_the_command_is_as_sure_as_the_library() -> None:
         (["--sure", "2"], "nine out of ten"),
         (["--undo", "nowhere"], "nowhere"),
         (["--undo", "x", "--move", "y"], "give it alone"),
+        (["--undo", "x", "--html", "y"], "give it alone"),
+        (["--csv", "no such folder/report.csv"], "there is no folder"),
         (["no such folder"], "does not exist"),
         (["--index", "nowhere.polyvoc"], "does not exist"),
         (["--move", "s3://bucket/x"], "give a path on a disk"),

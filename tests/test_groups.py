@@ -66,6 +66,17 @@ def test_a_collage_does_not_join_its_pictures() -> None:
     assert found[0][1] == ["collage"]
 
 
+def test_a_collage_has_copies_of_its_own() -> None:
+    """Byte for byte, by way of a third, or made smaller; the pictures that it shows stay apart, and so does a part of it."""
+    known = photographs(a=(1200, 450), b=(1200, 450), c=(1200, 450), small=(600, 225), left=(800, 600), right=(800, 600))
+    known["part"] = Photograph("part", 7, 300, 400, bytes=1000)
+    links = [Link("b", other, 1.0, overlap.IDENTITY, identical=True) for other in "ac"]
+    links += [placed("small", "a", 2.0), placed("part", "a", 1.0)]
+    for collage in "abc":
+        links += [placed("left", collage, 0.7), placed("right", collage, 0.7, x=600)]
+    assert members(gather(known, links, 0.9)) == [("a", ["b", "c", "small"])]
+
+
 def test_crops_side_by_side_are_copies_of_the_whole() -> None:
     known = photographs(whole=(1600, 600), left=(800, 600), right=(800, 600))
     links = [placed("left", "whole"), placed("right", "whole", x=800)]

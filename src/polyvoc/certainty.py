@@ -1,8 +1,9 @@
 """How sure is it that two photographs are copies? The evidence of a pair becomes a probability: logistic regression.
 
 The coefficients come with the package (`tables/copies.json`); `benchmarks/duplicates.py` fits them on photographs that were
-altered on purpose, hidden among others of the same things, and shows on other photographs that nine out of ten pairs with a
-probability of 0.9 are copies. One row is for pairs whose pixels were compared, one for those whose files could not be read.
+altered on purpose, hidden among others of the same things, and measures on other photographs how many of the pairs with each
+probability are copies (docs/duplicates.md). One row is for pairs whose pixels were compared, one for those whose files could
+not be read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc import regression
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.resemblance import EVIDENCE, Pairs
 
@@ -33,7 +35,6 @@ EXACT, STEADY = 0.2, 0.05  # pixels and diameters: residuals and drifts below ar
 UNSTRETCHED = 0.003  # stretches below 1.003 are all the same
 HALF, TONES = 0.5, 0.85  # correlations: half of the tiles are less alike, and so are the tones
 RIDGE = 0.3  # weight of the penalty on coefficients, per unit of the spread of a column
-ROUNDS = 100  # of Newton's method, at most
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Coefficients:
     def probabilities(self, evidence: Array) -> Floats:
         """Give the probability of every pair [P] by its evidence [P, columns]."""
         logits = self.intercept + columns(evidence, tuple(self.weights)) @ np.array(list(self.weights.values()))
-        return np.asarray(1 / (1 + np.exp(-np.clip(logits, -50, 50))))
+        return regression.probabilities(logits)
 
 
 @dataclass(frozen=True)
@@ -117,21 +118,12 @@ def columns(evidence: Array, names: tuple[str, ...]) -> Floats:
 
 
 def fit(evidence: Array, copies: Array, names: tuple[str, ...]) -> Coefficients:
-    """Fit coefficients by penalised likelihood (ridge on the standardised columns), by Newton's method."""
+    """Fit coefficients by penalised likelihood (ridge on the standardised columns)."""
     given, wanted = columns(evidence, names), np.asarray(copies, np.float64)
     if not 0 < wanted.sum() < len(wanted):
         raise OptionError("coefficients need pairs of both kinds: copies, and others")
     mean, spread = given.mean(axis=0), np.maximum(given.std(axis=0), 1e-9)
     design = np.column_stack([np.ones(len(given)), (given - mean) / spread])
-    penalty = np.diag([0.0, *[RIDGE] * len(names)])
-    found = np.zeros(design.shape[1])
-    for _ in range(ROUNDS):
-        chance = 1 / (1 + np.exp(-np.clip(design @ found, -50, 50)))
-        slope = design.T @ (wanted - chance) - penalty @ found
-        bend = (design * (chance * (1 - chance))[:, None]).T @ design + penalty
-        step = np.linalg.solve(bend, slope)
-        found = found + step
-        if np.abs(step).max() < 1e-9:
-            break
+    found = regression.logistic(design, wanted, np.array([0.0, *[RIDGE] * len(names)]))
     weights = found[1:] / spread
     return Coefficients(float(found[0] - weights @ mean), dict(zip(names, weights.tolist(), strict=True)))

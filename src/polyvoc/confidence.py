@@ -90,8 +90,10 @@ class Standings:
         """Give the standing of a hit by its score and its rank by words, from 1; None if it was not among the best."""
         if score is None:
             return -math.log(self.lowest)
-        if self.noise is None or score <= self.noise.score:
+        if self.noise is None:
             return -math.log(rank)
+        if score <= self.noise.score:
+            return -math.log(max(rank, self.noise.depth))  # many may score as much as the anchor, the first of them above it
         return -float(self.noise.log_ranks(np.array([score]))[0])
 
 

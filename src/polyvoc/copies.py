@@ -132,7 +132,7 @@ class Examiner:
                 for one in self.candidates(query, row.image):
                     if one.image not in found or one.weight > found[one.image][0]:
                         found[one.image] = one.weight, self.pair(row, query.sketch, one, width)
-        except ImageError as error:
+        except (ImageError, OptionError) as error:  # its file, or the library that its store needs
             problem = Problem(row.path, str(error))
         pairs = np.array([pair for _, pair in found.values()], PAIR)
         return Told(pairs, problem)

@@ -9,11 +9,12 @@ from typing import Any
 from polyvoc import answers, console, images, page
 from polyvoc.duplicates import Duplicates
 from polyvoc.groups import Copy, Group, Photograph, day, in_bytes
+from polyvoc.records import Progress
 
 COLUMNS = (
     "group", "role", "path", "probability", "via", "alteration", "width", "height", "bytes", "changed", "reason",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a text for a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # with which a spreadsheet takes a text for a formula
 BEST, COPY = "best", "copy"
 STYLE = ".answers .frame img { object-fit: contain; }"  # what a crop lacks should be seen
 
@@ -83,7 +84,7 @@ def _cell(value: Any) -> Any:
     return "'" + text if text.startswith(FORMULA) else text
 
 
-def as_page(found: Duplicates) -> str:
+def as_page(found: Duplicates, progress: Progress | None = None) -> str:
     """Give a page that shows every group, its best photograph marked."""
     n_copies = sum(len(group.copies) for group in found.groups)
     body = [
@@ -98,7 +99,10 @@ def as_page(found: Duplicates) -> str:
             "left of each group is the one to keep. Nothing is deleted."
         ),
     ]  # fmt: skip
-    body += [_section(number, group) for number, group in enumerate(found.groups, start=1)]
+    for number, group in enumerate(found.groups, start=1):
+        body.append(_section(number, group))
+        if progress is not None:
+            progress("pictures", number, len(found.groups))
     return page.document("polyvoc: copies among photographs", body, STYLE)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from polyvoc.catalogue import FileState, ImageRow
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.groups import Group, Link, Photograph
 from polyvoc.index import Index
-from polyvoc.records import Problem
+from polyvoc.records import Problem, Progress
+from polyvoc.resemblance import Pairs
 
 Array = npt.NDArray[Any]
 
@@ -37,7 +39,7 @@ class Duplicates:
     waiting: int  # photographs that have not been asked yet
 
 
-def take(index: Index, sure: float = SURE, mirror: bool = True) -> Duplicates:
+def take(index: Index, sure: float = SURE, mirror: bool = True, progress: Progress | None = None) -> Duplicates:
     """Give the groups of copies among the photographs of an index, by what was found so far."""
     groups.check_sure(sure)
     record = index.home.read_copies()
@@ -46,22 +48,27 @@ def take(index: Index, sure: float = SURE, mirror: bool = True) -> Duplicates:
     known = {row.path: _photograph(row) for row in rows.values()}
     same = list(_identical(index, rows.values(), known))
     whole = {frozenset((link.first, link.second)) for link in same}
-    alike = [link for link in _alike(index, rows, mirror) if frozenset((link.first, link.second)) not in whole]
-    links = sorted((link for link in (*same, *alike) if link.probability >= sure), key=_order)
+    alike = [] if record is None else _alike(record.read(index.home.copies_file(record.serial)), rows, mirror)
+    apart = (link for link in alike if frozenset((link.first, link.second)) not in whole)
+    links = sorted((link for link in (*same, *apart) if link.probability >= sure), key=_order)
+    linked = {path for link in links for path in (link.first, link.second)}
+    seen = count(1)
+
+    def content(photograph: Photograph, others: Sequence[tuple[Array, overlap.Size]]) -> float:
+        if progress is not None:
+            progress("grouping", next(seen), len(linked))
+        return _content(photograph, others)
+
     waiting = copies.to_ask(index, asked, mirrored if mirror and copies.can_mirror(index) else None)
-    return Duplicates(sure, len(known), tuple(links), tuple(groups.gather(known, links, sure, _content)), len(waiting))
+    return Duplicates(sure, len(known), tuple(links), tuple(groups.gather(known, links, sure, content)), len(waiting))
 
 
 def _order(link: Link) -> tuple[float, str, str]:
     return -link.probability, link.first, link.second
 
 
-def _alike(index: Index, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
+def _alike(pairs: Pairs, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
     """Give the pairs whose pictures are alike, with their probabilities."""
-    record = index.home.read_copies()
-    if record is None:
-        return
-    pairs = record.read(index.home.copies_file(record.serial))
     live = np.isin(pairs["later"], list(rows)) & np.isin(pairs["earlier"], list(rows))
     straight = np.linalg.det(pairs["transform"][:, :, :2]) > 0
     pairs = pairs[live & (straight | mirror)]
@@ -151,9 +158,11 @@ def root(paths: Iterable[str]) -> str:
     return os.path.commonpath(folders) if folders else os.sep
 
 
-def check_target(folder: Path, photographs: Iterable[str], folders: Iterable[str] = ()) -> None:
-    """Refuse a folder among photographs, or in one of some folders, where an update would take the copies in again."""
+def check_target(folder: Path, index: Path, photographs: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+    """Refuse a folder in an index, which deletes what it does not know, or where an update would take the copies in again."""
     target = os.path.realpath(folder)
+    if os.path.relpath(target, os.path.realpath(index)).split(os.sep)[0] != os.pardir:
+        raise OptionError(f"{folder} lies in the index {index}, which is no place for photographs; choose a folder elsewhere")
     held = {os.path.dirname(path) for path in photographs if not stores.is_url(path)}
     held |= {collection.location(one) for one in folders if not stores.is_url(one)}
     for one in {os.path.realpath(one) for one in held}:

@@ -146,7 +146,10 @@ def _split(members: dict[str, Photograph], edges: Edges, sure: float) -> list[Gr
     left = dict(members)
     while len(left) > 1:
         best, reason = choose(list(left.values()))
-        copies = [] if is_collage(best, left, edges) else _copies_of(best, left, edges, sure)
+        copies = _copies_of(best, left, edges, sure)
+        if is_collage(best, left, edges):
+            whole = {copy.photograph.path for copy in copies if _shows_all(copy, best)}
+            copies = _copies_of(best, {path: left[path] for path in (best.path, *whole)}, edges, sure)
         del left[best.path]
         for copy in copies:
             del left[copy.photograph.path]
@@ -190,8 +193,13 @@ def _in_common(one: Photograph, other: Photograph, transform: Floats) -> bool:
     return max(overlap.shares(one.size, other.size, transform)) >= COMMON
 
 
+def _shows_all(copy: Copy, best: Photograph) -> bool:
+    """Tell whether a copy shows all of the best, and not a part of it."""
+    return copy.identical or overlap.shares(copy.photograph.size, best.size, copy.transform)[1] >= overlap.WHOLE
+
+
 def is_collage(best: Photograph, left: Mapping[str, Photograph], edges: Edges) -> bool:
-    """Tell whether a photograph shows two others side by side, each reduced: it stands for neither.
+    """Tell whether a photograph shows two others side by side, each reduced: it stands for neither, but for its own copies.
 
     Two crops of it lie side by side, too, but are not reduced in it: nothing is lost if it stands for them.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyvoc import console, reports
-from polyvoc.errors import OptionError
+from polyvoc.errors import OptionError, PolyvocError
 from polyvoc.flags import DEFAULT_INDEX, IndexPath, Json, on_disk
 from polyvoc.records import Problem
 
@@ -54,7 +55,7 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     New photographs are compared with all others, old ones are not compared again.
     """
     if undo is not None:
-        if folders or move:
+        if folders or move or html or csv:
             raise OptionError("--undo puts back what was moved, and does nothing else; give it alone")
         _put_back(undo, json)
         return
@@ -62,15 +63,17 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     from polyvoc.index import Index
 
     groups.check_sure(sure)  # before any work is done
+    _check_places(html, csv)
+    if move is not None:
+        duplicates.check_target(move, index, folders=folders or [])
     started = time.perf_counter()
     problems = _look(folders or [], index, mirror)
     with Index.open(index) as opened, console.progress() as progress:
         if move is not None:
-            duplicates.check_target(move, (row.path for row in opened.images()), folders or [])
-        progress("grouping", 0, 1)
-        found = duplicates.take(opened, sure, mirror)
-    if html is not None:
-        html.write_text(copyreports.as_page(found), encoding="utf-8")
+            duplicates.check_target(move, index, (row.path for row in opened.images()))
+        found = duplicates.take(opened, sure, mirror, progress)
+        if html is not None:
+            html.write_text(copyreports.as_page(found, progress), encoding="utf-8")
     if csv is not None:
         csv.write_text(copyreports.as_csv(found), encoding="utf-8", newline="")
     moves = None if move is None else _move(found, index, move)
@@ -86,7 +89,13 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     if moves is not None:
         console.write(f"{len(moves.done)} moved to {move}")
         reports.show_problems(moves.problems)
-        console.talk(f"Put them back: polyvoc duplicates --undo {move}")
+        console.talk(f"Put them back: polyvoc duplicates --undo {shlex.quote(str(move))}")
+
+
+def _check_places(*reports: Path | None) -> None:
+    for report in reports:
+        if report is not None and not report.parent.is_dir():
+            raise OptionError(f"{report} cannot be written: there is no folder {report.parent}; make it, or choose another")
 
 
 def _look(folders: list[str], index: Path, mirror: bool) -> list[Problem]:
@@ -110,20 +119,20 @@ def _look(folders: list[str], index: Path, mirror: bool) -> list[Problem]:
 def _move(found: Duplicates, index: Path, folder: Path) -> Moves:
     """Move all copies but the best of each group, and take them out of the index."""
     from polyvoc import duplicates, relocation
-    from polyvoc.index import Index
     from polyvoc.writer import IndexWriter
 
-    with Index.open(index) as opened:
-        root = duplicates.root(row.path for row in opened.images())
-    paths, staying = duplicates.movable(found)
-    with console.progress() as progress:
-        moves = relocation.move(paths, root, folder, progress)
-    moves.problems[:0] = staying
     known = {copy.photograph.path for group in found.groups for copy in group.copies if copy.photograph.image is not None}
-    gone = [path for path, _ in moves.done if path in known]
-    if gone:
-        with IndexWriter.open(index) as writer:
-            writer.remove(gone)
+    with IndexWriter.open(index) as writer, console.progress() as progress:  # one at a time
+        paths, staying = duplicates.movable(found)
+        root = duplicates.root((*paths, *(row.path for row in writer.catalogue.images())))
+        moves = relocation.move(paths, root, folder, progress)
+        gone = [path for path, _ in moves.done if path in known]
+        try:
+            if gone:
+                writer.remove(gone)
+        except PolyvocError as error:  # files were moved, and that must be told
+            moves.problems.append(Problem(str(index), f"{error}; the index is brought up to date by: polyvoc index FOLDER"))
+    moves.problems[:0] = staying
     return moves
 
 

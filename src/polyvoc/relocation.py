@@ -10,14 +10,14 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from polyvoc import storage
-from polyvoc.errors import OptionError
+from polyvoc.errors import OptionError, WriteError
 from polyvoc.records import Problem, Progress
 
 JOURNAL = "polyvoc-moves.jsonl"
@@ -37,16 +37,19 @@ def move(paths: Sequence[str], root: str, folder: Path, progress: Progress | Non
     moves = Moves()
     plan: list[tuple[str, str]] = []
     taken: set[str] = set()
-    with storage.writing(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            reason = obstacle(path, folder)
+            reason = obstacle(path, root, folder)
             if reason is None:
                 plan.append((path, _free(os.path.join(os.path.abspath(folder), os.path.relpath(path, root)), taken)))
             else:
                 moves.problems.append(Problem(path, reason))
         if plan:
             _write(folder / JOURNAL, plan)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise WriteError(f"{folder} cannot be written: {reason}; nothing was moved, choose another folder") from None
     for done, (path, target) in enumerate(plan, start=1):
         _attempt(path, target, moves)
         if progress is not None:
@@ -57,40 +60,50 @@ def move(paths: Sequence[str], root: str, folder: Path, progress: Progress | Non
 def undo(journal: Path, progress: Progress | None = None) -> Moves:
     """Put back what a journal, or the journal of a folder, says was moved; last things first. May be repeated."""
     storage.refuse_address(journal)
-    lines = list(_read(journal / JOURNAL if journal.is_dir() else journal))
-    moves = Moves()
-    for done, (origin, place) in enumerate(reversed(lines), start=1):
+    lines, problems = _read(journal / JOURNAL if journal.is_dir() else journal)
+    moves = Moves(problems=problems)
+    origins: dict[str, str] = {}
+    for origin, place in reversed(lines):
+        origins.setdefault(place, origin)  # what was moved there last is what is there
+    for done, (place, origin) in enumerate(origins.items(), start=1):
         if os.path.lexists(place):
-            if os.path.lexists(origin) and os.path.samefile(origin, place):
-                os.unlink(place)  # a move that was killed half way: the file keeps its first name
-            else:
-                _attempt(place, origin, moves)
-        elif not os.path.lexists(origin):
-            moves.problems.append(Problem(place, f"{place}: gone, so it cannot go back to {origin}"))
+            _attempt(place, origin, moves)
         if progress is not None:
-            progress("moving back", done, len(lines))
+            progress("moving back", done, len(origins))
+    for place, origin in origins.items():
+        if not os.path.lexists(place) and not os.path.lexists(origin):
+            moves.problems.append(Problem(place, f"{_said(place)}: gone, so it cannot go back to {_said(origin)}"))
     return moves
 
 
-def obstacle(path: str, folder: Path) -> str | None:
-    """Say why a file should not be moved to a folder, None if it may."""
+def obstacle(path: str, root: str, folder: Path) -> str | None:
+    """Say why a file below a root should not be moved to a folder, None if it may."""
     try:
         if os.path.islink(path):
-            return f"{path}: a link to another file; it stays"
+            return f"{_said(path)}: a link to another file; it stays"
+        if os.path.relpath(path, root).split(os.sep)[0] == os.pardir:
+            return f"{_said(path)}: not below {_said(root)}, so it would not come to lie in {folder}; it stays"
         if os.stat(path).st_dev != os.stat(folder).st_dev:
-            return f"{path}: on another disk than {folder}; it stays (choose a folder on its disk)"
+            return f"{_said(path)}: on another disk than {folder}; it stays (choose a folder on its disk)"
     except OSError as error:
-        return f"{path}: {error.strerror or error}; it stays"
+        return f"{_said(path)}: {error.strerror or error}; it stays"
     return None
+
+
+def _said(path: str) -> str:
+    """Give a path as it stands in a message, on one line whatever the file is called."""
+    return path if path.isprintable() else ascii(path)
 
 
 def _attempt(path: str, target: str, moves: Moves) -> None:
     try:
         _rename(path, target)
     except FileExistsError:
-        moves.problems.append(Problem(path, f"{path}: {target} is there already, and is not overwritten; it stays"))
+        reason = f"{_said(path)}: {_said(target)} is there already, and is not overwritten; it stays"
+        moves.problems.append(Problem(path, reason))
     except OSError as error:
-        moves.problems.append(Problem(path, f"{path}: cannot be moved to {target} ({error.strerror or error}); it stays"))
+        reason = f"{_said(path)}: cannot be moved to {_said(target)} ({error.strerror or error}); it stays"
+        moves.problems.append(Problem(path, reason))
     else:
         moves.done.append((path, target))
 
@@ -100,28 +113,46 @@ def _rename(path: str, target: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     try:
         os.link(path, target)
+    except FileExistsError:
+        if not _are_two_names(path, target):
+            raise
+        os.unlink(path)  # a move that was killed half way, and goes on
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
-        # A disk where files have one name only: what is looked for here is not there a moment ago.
+        # A disk where files have one name only. What comes to the target between these two lines would be lost.
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
         os.rename(path, target)
     else:
-        os.unlink(path)
+        try:
+            os.unlink(path)
+        except OSError:  # a folder that is not to be written: the file must not stay with two names
+            os.unlink(target)
+            raise
     for folder in {os.path.dirname(path), os.path.dirname(target)}:
         with contextlib.suppress(OSError):
             storage.flush_path(Path(folder))
+
+
+def _are_two_names(path: str, target: str) -> bool:
+    """Tell whether a file has both names, so that it outlives the loss of one.
+
+    Not if one is a link to the other, nor if both are ways to one name, by folders that are links: the file would be lost.
+    """
+    one, other = ((os.path.realpath(os.path.dirname(name)), os.path.basename(name)) for name in (path, target))
+    status = os.lstat(path)
+    return one != other and status.st_nlink > 1 and os.path.samestat(status, os.lstat(target))
 
 
 def _free(target: str, taken: set[str]) -> str:
     """Give a name that nothing has, neither on the disk nor among those that are about to come."""
     stem, suffix = os.path.splitext(target)
     for number in count(2):
-        if target not in taken and not os.path.lexists(target):
+        if target.casefold() not in taken and not os.path.lexists(target):  # to some disks A and a are one name
             break
         target = f"{stem} ({number}){suffix}"
-    taken.add(target)
+    taken.add(target.casefold())
     return target
 
 
@@ -138,13 +169,14 @@ def _write(journal: Path, plan: Sequence[tuple[str, str]]) -> None:
     storage.flush_path(journal.parent)
 
 
-def _read(journal: Path) -> Iterator[tuple[str, str]]:
-    """Give from where to where files went; a line cut off by a crash was never acted upon."""
+def _read(journal: Path) -> tuple[list[tuple[str, str]], list[Problem]]:
+    """Give from where to where files went, and which lines do not say so: those cut off by a crash were never acted upon."""
     try:
         text = journal.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a journal of moves"
         raise OptionError(f"{journal}: cannot be read ({reason}); give the folder that files were moved to") from None
+    found, problems = [], []
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         if not line.endswith("\n") or not line.strip():
             continue
@@ -153,6 +185,10 @@ def _read(journal: Path) -> Iterator[tuple[str, str]]:
             origin, place = entry["from"], entry["to"]
         except (ValueError, KeyError, TypeError):
             origin, place = None, None
-        if not (isinstance(origin, str) and isinstance(place, str)):
-            raise OptionError(f"{journal}: line {number} is not a move; nothing was put back")
-        yield origin, place
+        if isinstance(origin, str) and isinstance(place, str):
+            found.append((origin, place))
+        else:
+            problems.append(Problem(str(journal), f"{journal}: line {number} is not a move; it was passed over"))
+    if problems and not found:
+        raise OptionError(f"{journal}: holds no moves; give the folder that files were moved to")
+    return found, problems

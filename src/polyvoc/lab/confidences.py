@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import searching
+from polyvoc import regression, searching
 from polyvoc.confidence import USUAL, Confidence
 from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
@@ -32,7 +32,6 @@ BINS = 10  # of a reliability diagram
 SURE = (0.5, 0.9, 0.99)
 DRAWS, LEVEL = 1000, 0.95  # of the bootstrap
 FEW = 1e-6  # a probability is not taken to be nearer to 0 or 1: one surprise should not decide a log loss
-ROUNDS = 100  # of Newton's method
 RIDGE = 1e-3  # keeps coefficients finite where a feature tells everything
 
 
@@ -157,23 +156,10 @@ def logistic(known: Floats, right: Flags) -> list[float]:
     used = np.ones(columns.shape[1], bool)
     while True:
         found = np.zeros(columns.shape[1])
-        found[used] = _newton(columns[:, used], right.astype(np.float64))
+        found[used] = regression.logistic(columns[:, used], right.astype(np.float64), np.full(used.sum(), RIDGE))
         if (found[1:] >= 0).all():
             return [round(float(value), 4) for value in found]
         used[1 + int(np.argmin(found[1:]))] = False  # the one that points the wrong way tells nothing
-
-
-def _newton(columns: Floats, right: Floats) -> Floats:
-    found, ridge = np.zeros(columns.shape[1]), RIDGE * np.eye(columns.shape[1])
-    for _ in range(ROUNDS):
-        chance = 1 / (1 + np.exp(-np.clip(columns @ found, -500, 500)))
-        slope = columns.T @ (right - chance) - ridge @ found
-        bend = (columns * (chance * (1 - chance))[:, None]).T @ columns + ridge
-        step = np.linalg.solve(bend, slope)
-        found += step * min(1.0, 5.0 / float(np.abs(step).max() or 1.0))
-        if np.abs(step).max() < 1e-9:
-            break
-    return found
 
 
 # -- does it hold?

@@ -22,11 +22,7 @@ export class ResultGrid {
   constructor() {
     /** @type {Map<number, Tile>} */
     this.tiles = new Map();
-    this.divider = el(
-      "li",
-      { class: "divider", id: "unverified" },
-      el("span", {}, `Less certain: less than ${probable(SURE)} probable`),
-    );
+    this.divider = el("li", { class: "divider", id: "unverified" }, el("span", {}, "Less certain: not verified"));
     this.element = el("ol", { class: "grid", id: "results", "aria-label": "Results" });
     this.element.addEventListener("keydown", (event) => moveInGrid(event, this.element));
   }

@@ -10,12 +10,12 @@ import { RegionEditor, parseRegion } from "./region.js";
 import { ResultGrid, isVerified } from "./results.js";
 import { go, href } from "./router.js";
 import { RulesPanel } from "./rules.js";
-import { baseName, count, duration, three, whole } from "./words.js";
+import { baseName, count, duration, whole } from "./words.js";
 
 /** What is to be said if there are no hits. @param {import("./answers.js").Answer} answer */
 function nothing({ options: { sure } }) {
   if (!sure) return "Nothing found: no photograph of the collection shares a feature with it.";
-  return `Nothing found that shows the same thing with a probability of ${three(100 * sure)} % or more.`;
+  return `Nothing found that shows the same thing with a probability of ${Number((100 * sure).toPrecision(6))} % or more.`;
 }
 
 /** @type {import("./router.js").Route} */

@@ -1,0 +1,41 @@
+"""A fit is the best there is: no other coefficients make what was seen more probable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyvoc.regression import logistic, probabilities
+
+
+def drawn(seed: int, n: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    columns = np.column_stack([np.ones(n), rng.normal(0, 2, (n, 3))])
+    return columns, (rng.random(n) < probabilities(columns @ np.array([0.5, 1.0, -2.0, 0.0]))).astype(np.float64)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("penalty", [np.zeros(4), np.array([0.0, 0.3, 0.3, 0.3]), np.full(4, 10.0)])
+def test_nothing_is_better(seed: int, penalty: np.ndarray) -> None:
+    """The loss is convex: what is better than all that is near is better than all."""
+    columns, wanted = drawn(seed)
+
+    def loss(coefficients: np.ndarray) -> float:
+        logits = columns @ coefficients
+        return float(np.logaddexp(0, logits).sum() - wanted @ logits + penalty @ coefficients**2 / 2)
+
+    found = logistic(columns, wanted, penalty)
+    for other in np.random.default_rng(seed).normal(0, 1, (50, 4)):
+        for step in (1e-4, 1e-2, 1.0):
+            assert loss(found + step * other) > loss(found)
+
+
+def test_a_penalty_keeps_what_tells_all_finite() -> None:
+    columns = np.column_stack([np.ones(40), np.linspace(-1, 1, 40)])
+    found = logistic(columns, (columns[:, 1] > 0).astype(np.float64), np.array([0.0, 1e-3]))
+    assert 5 < found[1] < 1e4
+    assert abs(found[0]) < 1e-6
+
+
+def test_nothing_overflows() -> None:
+    np.testing.assert_allclose(probabilities(np.array([-1e9, 0.0, 1e9])), [0, 0.5, 1], atol=1e-20)
