@@ -29,12 +29,13 @@ from PIL import Image, ImageOps
 
 from alterations import ALTERATIONS, LOW_QUALITY, QUALITY, file_name
 from machine import write_result
-from polyvoc import IndexWriter, certainty, duplicates
-from polyvoc.certainty import Certainty
+from polyvoc import IndexWriter, duplicates
+from polyvoc.copies import certainty
+from polyvoc.copies.certainty import Certainty
+from polyvoc.copies.resemblance import Pairs
 from polyvoc.index import Index
 from polyvoc.lab.figures import Figure, Panel, Series
 from polyvoc.lab.plots import save_svg
-from polyvoc.resemblance import Pairs
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "src" / "polyvoc" / "tables" / "copies.json"

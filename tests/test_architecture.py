@@ -80,7 +80,7 @@ def test_imports_go_down(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted(path for path in MODULES if path.parent.name in ("lab", "web", "cluster")), ids=module_name
+    "path", sorted(path for path in MODULES if path.parent.name in ("lab", "web", "cluster", "copies")), ids=module_name
 )
 def test_imports_within_a_part_go_down(path: Path) -> None:
     part = path.parent.name

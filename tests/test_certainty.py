@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from polyvoc import certainty
-from polyvoc.certainty import BLIND, SEEING, Certainty, columns, fit, shipped
+from polyvoc.copies import certainty
+from polyvoc.copies.certainty import BLIND, SEEING, Certainty, columns, fit, shipped
+from polyvoc.copies.resemblance import EVIDENCE, PAIR
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.resemblance import EVIDENCE, PAIR
 
 
 def evidence(n: int, seed: int = 0) -> np.ndarray:

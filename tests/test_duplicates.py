@@ -16,14 +16,15 @@ import pytest
 from PIL import Image
 
 from commands import answer, refuse, run
-from polyvoc import copies, copyreports, demo, duplicates, groups, relocation
+from polyvoc import copyreports, demo, duplicates, relocation
 from polyvoc.checking import check
+from polyvoc.copies import groups, inquiry
+from polyvoc.copies.groups import Group, Link, Photograph
+from polyvoc.copies.overlap import IDENTITY
 from polyvoc.duplicates import take
 from polyvoc.errors import WriteError
-from polyvoc.groups import Group, Link, Photograph
 from polyvoc.housekeeping import duplicates_command
 from polyvoc.index import Index
-from polyvoc.overlap import IDENTITY
 from polyvoc.records import FeatureOptions
 from polyvoc.writer import IndexWriter
 from samples import unflushed
@@ -170,7 +171,7 @@ def test_a_search_that_stops_goes_on_where_it_was(world: tuple[Path, Path], tmp_
         record = opened.home.read_copies()
         assert record is not None
         assert record.mirrored == 0
-        waiting = len(copies.to_ask(opened, record.asked, None))
+        waiting = len(inquiry.to_ask(opened, record.asked, None))
         assert 0 < waiting <= len(opened) - 6
     with IndexWriter.open(tmp_path / "index") as writer:
         writer.find_copies()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc import groups, overlap
+from polyvoc.copies import groups, overlap
+from polyvoc.copies.groups import Link, Photograph, choose, gather
 from polyvoc.errors import OptionError
-from polyvoc.groups import Link, Photograph, choose, gather
 
 
 def photographs(**sizes: tuple[int, int]) -> dict[str, Photograph]:

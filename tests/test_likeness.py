@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
-from polyvoc import likeness, overlap
+from polyvoc.copies import likeness, overlap
+from polyvoc.copies.likeness import _tiles, compare, content, rank_correlation, tile_correlations
 from polyvoc.images import GreyImage
-from polyvoc.likeness import _tiles, compare, content, rank_correlation, tile_correlations
 from samples import photograph
 
 

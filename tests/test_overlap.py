@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc import overlap
+from polyvoc.copies import overlap
 
 angles = st.floats(0, 359)
 factors = st.floats(0.2, 5)

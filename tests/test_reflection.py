@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
+from polyvoc.copies.reflection import PERMUTATION, mirror, mirrored
 from polyvoc.errors import OptionError
 from polyvoc.features import detect, extract
 from polyvoc.images import GreyImage
 from polyvoc.records import Features
-from polyvoc.reflection import PERMUTATION, mirror, mirrored
 from samples import features, photograph
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import evidence, resemblance, soundness, storage, witness
+from polyvoc import evidence, soundness, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
+from polyvoc.copies import resemblance
 from polyvoc.engine import MAX_VOCABULARIES
 from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.home import Home

@@ -7,8 +7,8 @@ import io
 from typing import Any
 
 from polyvoc import answers, console, images, page
+from polyvoc.copies.groups import Copy, Group, Photograph, day, in_bytes
 from polyvoc.duplicates import Duplicates
-from polyvoc.groups import Copy, Group, Photograph, day, in_bytes
 from polyvoc.records import Progress
 
 COLUMNS = (

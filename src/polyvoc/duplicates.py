@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import certainty, collection, copies, groups, images, likeness, overlap, storage, stores
+from polyvoc import collection, images, storage, stores
 from polyvoc.catalogue import FileState, ImageRow
+from polyvoc.copies import certainty, groups, inquiry, likeness, overlap
+from polyvoc.copies.groups import Group, Link, Photograph
+from polyvoc.copies.resemblance import Pairs
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.groups import Group, Link, Photograph
 from polyvoc.index import Index
 from polyvoc.records import Problem, Progress
-from polyvoc.resemblance import Pairs
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +60,7 @@ def take(index: Index, sure: float = SURE, mirror: bool = True, progress: Progre
             progress("grouping", next(seen), len(linked))
         return _content(photograph, others)
 
-    waiting = copies.to_ask(index, asked, mirrored if mirror and copies.can_mirror(index) else None)
+    waiting = inquiry.to_ask(index, asked, mirrored if mirror and inquiry.can_mirror(index) else None)
     return Duplicates(sure, len(known), tuple(links), tuple(groups.gather(known, links, sure, content)), len(waiting))
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyvoc import evidence, neighbourhood, resemblance, storage, witness
+from polyvoc import evidence, neighbourhood, storage, witness
 from polyvoc.catalogue import FILE, Catalogue
+from polyvoc.copies import resemblance
 from polyvoc.embedding import Embedder
 from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError, VocabularyError

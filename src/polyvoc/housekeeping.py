@@ -59,7 +59,8 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
             raise OptionError("--undo puts back what was moved, and does nothing else; give it alone")
         _put_back(undo, json)
         return
-    from polyvoc import copyreports, duplicates, groups
+    from polyvoc import copyreports, duplicates
+    from polyvoc.copies import groups
     from polyvoc.index import Index
 
     groups.check_sure(sure)  # before any work is done
@@ -100,13 +101,14 @@ def _check_places(*reports: Path | None) -> None:
 
 def _look(folders: list[str], index: Path, mirror: bool) -> list[Problem]:
     """Bring the index up to date, and let photographs that have not been compared yet be so; gives what could not be read."""
-    from polyvoc import collection, copies
+    from polyvoc import collection
+    from polyvoc.copies import inquiry
     from polyvoc.index import Index
     from polyvoc.writer import IndexWriter
 
     if not folders:
         with Index.open(index) as opened:  # an index that is not there should not be made
-            if not copies.Search(opened, mirror and copies.can_mirror(opened)).waiting:
+            if not inquiry.Search(opened, mirror and inquiry.can_mirror(opened)).waiting:
                 return []
     collection.check(folders)
     problems: list[Problem] = []

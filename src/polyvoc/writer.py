@@ -18,10 +18,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from polyvoc import collection, copies, evidence, features, founding, intake, neighbourhood, resemblance, storage, witness
+from polyvoc import collection, evidence, features, founding, intake, neighbourhood, storage, witness
 from polyvoc.catalogue import Catalogue, FileState, ImageRow
 from polyvoc.collection import Changes
 from polyvoc.commits import Commits
+from polyvoc.copies import inquiry, resemblance
 from polyvoc.embedding import Embedder
 from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.home import COPIES, NEIGHBOURS, Home
@@ -205,7 +206,7 @@ class IndexWriter:
         """
         self.commit()
         index = Index(self.home.read_engine(linked=False), self.home, 0, self.home.read_line(), self.home.read_evidence())
-        search = copies.Search(index, mirror and copies.can_mirror(index))
+        search = inquiry.Search(index, mirror and inquiry.can_mirror(index))
         saved = time.monotonic()
         with closing(search.run(progress)) as found:
             try:
@@ -217,7 +218,7 @@ class IndexWriter:
                 self._save_copies(search)
         return search.problems
 
-    def _save_copies(self, search: copies.Search) -> None:
+    def _save_copies(self, search: inquiry.Search) -> None:
         """Keep what was found so far; searches do not read it, so it is no commit to them."""
         before = self.home.read_copies()
         if before is not None and (before.asked, before.mirrored) == (search.asked, search.mirrored):

@@ -18,7 +18,7 @@ from itertools import combinations, count
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import overlap
+from polyvoc.copies import overlap
 from polyvoc.errors import OptionError
 
 Floats = npt.NDArray[np.float64]

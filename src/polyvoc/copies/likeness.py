@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import geometry, overlap
+from polyvoc import geometry
+from polyvoc.copies import overlap
 from polyvoc.images import GreyImage
 
 Array = npt.NDArray[Any]

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc import copies, resemblance
-from polyvoc.copies import Asking, to_ask
+from polyvoc.copies.inquiry import Asking, inquiry, resemblance, to_ask
+from polyvoc.copies.resemblance import PAIR, Record
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index
-from polyvoc.resemblance import PAIR, Record
 from polyvoc.writer import IndexWriter
 from samples import build, features, unflushed, vocabularies
 
@@ -70,7 +69,7 @@ def test_only_sift_is_mirrored(index: Path) -> None:
         with writer.catalogue.transaction():
             writer.catalogue.put_facts({"kind": {"name": "orb", "dimension": 256, "binary": True}})
         with Index.open(index) as opened:
-            assert not copies.can_mirror(opened)
+            assert not inquiry.can_mirror(opened)
         assert writer.find_copies(mirror=True) == []
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import regression
+from polyvoc.copies.resemblance import EVIDENCE, Pairs
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.resemblance import EVIDENCE, Pairs
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import images, likeness, overlap, reflection, searching
+from polyvoc import images, searching
 from polyvoc.catalogue import ImageRow
+from polyvoc.copies import likeness, overlap, reflection
+from polyvoc.copies.resemblance import EVIDENCE, NOBODY, PAIR, Pairs
 from polyvoc.detectors import one_cv2_thread
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.geometry import Sketch
@@ -26,7 +28,6 @@ from polyvoc.images import GreyImage
 from polyvoc.index import Index, frames_of
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.records import Kind, Problem, Progress, SearchOptions
-from polyvoc.resemblance import EVIDENCE, NOBODY, PAIR, Pairs
 from polyvoc.searching import Asked, Found
 
 Array = npt.NDArray[Any]

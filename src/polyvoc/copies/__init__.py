@@ -1,0 +1,1 @@
+"""Copies among photographs: found, weighed, grouped, and put aside if somebody asks."""
