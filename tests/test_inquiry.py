@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc.copies.inquiry import Asking, inquiry, resemblance, to_ask
+from polyvoc.copies import inquiry, resemblance
+from polyvoc.copies.inquiry import Asking, to_ask
 from polyvoc.copies.resemblance import PAIR, Record
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index import Index

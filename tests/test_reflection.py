@@ -10,7 +10,7 @@ from polyvoc.copies.reflection import PERMUTATION, mirror, mirrored
 from polyvoc.errors import OptionError
 from polyvoc.features import detect, extract
 from polyvoc.images import GreyImage
-from polyvoc.records import Features
+from polyvoc.records import FeatureOptions, Features
 from samples import features, photograph
 
 
@@ -40,8 +40,8 @@ def test_descriptors_are_those_of_the_mirrored_pixels() -> None:
 def test_extraction_of_mirrored_pixels_gives_mirrored_features() -> None:
     pixels = cv2.normalize(noise(1), None, 0, 255, cv2.NORM_MINMAX)
     height, width = pixels.shape
-    plain = mirrored(detect(GreyImage(pixels, width, height), 500))
-    found = detect(GreyImage(np.ascontiguousarray(pixels[:, ::-1]), width, height), 500)
+    plain = mirrored(detect(GreyImage(pixels, width, height), FeatureOptions(max_features=500)))
+    found = detect(GreyImage(np.ascontiguousarray(pixels[:, ::-1]), width, height), FeatureOptions(max_features=500))
     near = np.linalg.norm(plain.xy[:, None] - found.xy[None], axis=2)
     turned = np.abs((plain.angle[:, None] - found.angle[None] + 180) % 360 - 180)
     same = (near < 0.5) & (turned < 3)
