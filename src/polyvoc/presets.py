@@ -19,10 +19,9 @@ def preset(name: str, bits: int = 128) -> SearchOptions:
     """Give the options of a preset for signatures of a length.
 
     There are tables of evidence for 64 and 128 bits. They were fitted on SIFT, and serve other kinds of features, too: what a
-    match says depends on lists and Hamming distances, whatever the signatures were made of. With ORB, on parts of two sets
-    (62 and 160 questions, 800 features, 2 x 20,000 words), `fast` has mAP 66.5 and N-S 3.756 by the table of SIFT, 67.8 and
-    3.756 by one that ORB of the other set learnt from itself, and 62.9 and 3.600 without a table, by `posterior` with
-    signatures. `polyvoc calibrate --save` gives an index its own.
+    match says depends on lists and Hamming distances, whatever the signatures were made of. With ORB `fast` has mAP 76.6 and
+    N-S 3.758 by the table of SIFT, 77.1 and 3.734 by one that ORB of the other set learnt from itself, 72.7 and 3.452 without a
+    table, by `posterior` with signatures (docs/features.md). `polyvoc calibrate --save` gives an index its own.
 
     Signatures of other lengths are weighed as Hamming Embedding does, and without any the complete Bayes rule stands in.
     """
