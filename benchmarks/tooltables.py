@@ -52,7 +52,7 @@ def duplicates() -> str:
         ]
         rows.append([name, *cells])
     rows.append(["all", *(f"**{percent(way['recall'])} / {percent(way['precision'])}**" for way in ways.values())])
-    seconds, times = measured["seconds"], {name: held["seconds"] for name, held in measured["hashes"].items()}
+    seconds, times = measured["seconds"], {name: held.get("seconds", 0.0) for name, held in measured["hashes"].items()}
     heads = [f"{name} ({way['threshold']} bits)" if "threshold" in way else name for name, way in ways.items()]
     note = (f"Recall / precision in %: is the altered photograph linked with its original; are those that it is linked with its copies? {measured['photographs']:,} photographs, "
             f"{measured['originals']} of them altered in each way; shown are those of the half of the scenes that no coefficient was fitted on, at `--sure {measured['sure']:g}`. "
@@ -74,7 +74,7 @@ def confidence() -> str:
         for size, entry in [*((f"{int(size):,}", one) for size, one in found["sizes"].items()), ("all", found["all"])]:
             rows += [[name.capitalize(), size, kind, *_promises(one)] for kind, one in entry.items()]
     for way, sets in measured["variants"].items():
-        rows += [[name.capitalize(), way, kind, *_promises(one)] for name, entry in sets.items() for kind, one in entry.items()]
+        rows += [[name.capitalize(), way, "verified", *_promises(entry["verified"])] for name, entry in sets.items()]
     head = [
         "asked",
         "photographs",
