@@ -16,7 +16,7 @@ import pytest
 @pytest.fixture(scope="module")
 def s3() -> Iterator[None]:
     """Run a server that speaks S3."""
-    pytest.importorskip("s3fs")
+    system = pytest.importorskip("s3fs").S3FileSystem
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     address = "http://{}:{}".format(*server.get_host_and_port())
@@ -24,7 +24,9 @@ def s3() -> Iterator[None]:
         told = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         for name, value in {**told, "AWS_ENDPOINT_URL": address}.items():
             patch.setenv(name, value)
+        system.clear_instance_cache()  # those of another server
         yield
+    system.clear_instance_cache()
     server.stop()
 
 

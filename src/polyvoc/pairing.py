@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import scoring, searching
-from polyvoc.engine import Engine
-from polyvoc.errors import OptionError
+from polyvoc.engine import NO_ANSWER, Engine
+from polyvoc.errors import ClusterError, OptionError
 from polyvoc.kernels import matching
 from polyvoc.kernels import pairs as kernels
 from polyvoc.lookahead import count_threads, in_order
@@ -108,7 +108,9 @@ def verified(engine: Engine, pairs: Pairs, search: SearchOptions, progress: Prog
     with closing(in_order(work, groups if len(firsts) else [], count_threads(threads), "polyvoc-pairs")) as results:
         for rows, seen in results:
             for row, place in zip(rows, places.at(pairs["second"][rows]), strict=True):
-                found = seen[place]
+                found = seen.get(place)
+                if found is None:
+                    raise ClusterError(NO_ANSWER)
                 pairs["inliers"][row], pairs["weight"][row] = found.inliers, found.weight
                 pairs["transform"][row] = np.nan if found.transform is None else found.transform
             done += len(rows)
