@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,7 @@ def test_photographs_of_scikit_image_are_found_without_importing_it(monkeypatch:
     (package / "data" / "chelsea.png").touch()
     (package / "data" / "motorcycle_left.png").touch()  # without its other half
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "skimage", raising=False)  # another test may have imported the real one
     assert demo.find_photographs() == {"cat": (package / "data" / "chelsea.png",) * 2}
 
 
