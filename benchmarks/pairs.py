@@ -120,7 +120,7 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     """Recall and seconds of the batch, without and with verification."""
     true_pairs, most, _ = photographs.true_pairs, max(RANKS), photographs.features  # read before the clock runs
     index, index_seconds = timed(lambda: polyvoc_index(photographs, work / "photos.polyvoc"))
-    quantiser = index.home.quantiser
+    quantiser = index.home.quantiser  # one photograph at a time, as queries are; an index quantises many together
     _, quantise_seconds = timed(lambda: [quantiser.quantise(features.descriptors) for features in photographs.features])
     options = index.preset("fast")
     pairing.find(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles

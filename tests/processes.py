@@ -118,7 +118,15 @@ def _serve(jobs: dict[str, Callable[..., None]]) -> None:
 
 
 def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> None:
-    """Count the disk operations of some work, and die at the fatal one."""
+    os.write(channel, b"b")
+    with dying(fatal) as steps:
+        work()
+    os.write(channel, str(steps()).encode())
+
+
+@contextmanager
+def dying(fatal: int | None) -> Iterator[Callable[[], int]]:
+    """Count the disk operations inside, and die at the fatal one; gives what tells how many there were."""
     steps = 0
 
     def count(name: str) -> None:
@@ -127,10 +135,8 @@ def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> N
         if steps == fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.write(channel, b"b")
     with watched(count):
-        work()
-    os.write(channel, str(steps).encode())
+        yield lambda: steps
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import processes
 from polyvoc import relocation, storage
 from polyvoc.errors import OptionError, WriteError
-from processes import watched
+from processes import dying, in_child
 
 
 def state(folder: Path) -> dict[str, bytes]:
@@ -249,38 +248,22 @@ def test_killed_at_any_moment_everything_comes_back(
     for fatal in range(1, 1000):
         if verb == "undo":
             relocation.move(paths, str(photos), there)
-        child = os.fork()
-        if child == 0:
-            _die_at(fatal, lambda: relocation.undo(there) if verb == "undo" else relocation.move(paths, str(photos), there))
-        _, status = os.waitpid(child, 0)
+
+        def work(verb: str = verb, fatal: int = fatal) -> None:
+            with dying(fatal):
+                relocation.undo(there) if verb == "undo" else relocation.move(paths, str(photos), there)
+
+        status = in_child(work)
         held = [*state(photos).values(), *state(there).values()]
         assert set(held) == set(before.values())  # no byte is lost, wherever it lies
         if (there / relocation.JOURNAL).exists():
             assert relocation.undo(there).problems == []
         assert state(photos) == before
         assert state(there) == {}
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
+        if status >= 0:
+            assert status == 0
             break
     assert fatal > 10
-
-
-def _die_at(fatal: int, work) -> None:
-    steps = 0
-
-    def count(name: str) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    code = 1
-    try:
-        with watched(count):
-            work()
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def test_the_journal_is_there_before_the_first_move(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from polyvoc.database import Database
 from polyvoc.errors import DamagedError, NotAnIndexError, VersionError
@@ -299,3 +299,27 @@ def _pattern(text: str) -> str:
 
 def _seal(*values: Any) -> int:
     return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=7).digest())
+
+
+class Plausible(Protocol):
+    """A record that a fact may be read as."""
+
+    @property
+    def plausible(self) -> bool:
+        """Tell whether its values may be those of a fact."""
+
+
+P = TypeVar("P", bound=Plausible)
+
+
+def record_of(kind: type[P], fact: Any, name: str, source: Path) -> P | None:
+    """Give what a fact says as a record, None if there is no such fact; refuse what cannot be one."""
+    if fact is None:
+        return None
+    try:
+        found = kind(**fact)
+    except TypeError:
+        found = None
+    if found is None or not found.plausible:
+        raise DamagedError(f"{source}: the fact '{name}' cannot be {fact!r}; run 'polyvoc check'")
+    return found

@@ -10,12 +10,12 @@ import os
 import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import evidence, soundness, storage, witness
+from polyvoc import evidence, neighbourhood, soundness, storage, witness
 from polyvoc.catalogue import Catalogue, ImageRow
 from polyvoc.copies import resemblance
 from polyvoc.engine import MAX_VOCABULARIES
@@ -26,6 +26,7 @@ from polyvoc.segment import Segment
 from polyvoc.vocabulary import Vocabulary
 
 Array = npt.NDArray[Any]
+R = TypeVar("R", neighbourhood.Record, resemblance.Record)
 UNIT = 0.01  # by which halves may miss the length of a unit vector
 # Facts of indexes that were calibrated, have vectors, were linked, were searched for copies; and of those made since there are
 # kinds of features.
@@ -44,7 +45,8 @@ def check(path: str | os.PathLike[str], progress: Progress | None = None) -> Ite
 
 def _damage(home: Home, numbers: list[int], progress: Progress) -> Iterator[str]:
     parts: list[Iterator[str]] = [home.catalogue.damage(), _facts(home.catalogue), _vocabularies(home)]
-    parts += [_norms(home), _neighbours(home), _copies(home)]
+    parts += [_norms(home), _pairs(home.read_graph, lambda graph: home.neighbours_file(graph.commit), neighbourhood.damage)]
+    parts += [_pairs(home.read_copies, lambda found: home.copies_file(found.serial), resemblance.damage)]
     parts += [_segment(home, number) for number in numbers]
     seen = set()
     try:
@@ -130,29 +132,15 @@ def _norms(home: Home) -> Iterator[str]:
             yield f"{path} holds norms that are negative or not finite"
 
 
-def _neighbours(home: Home) -> Iterator[str]:
-    graph = home.read_graph()
-    if graph is None:
-        return
-    path = home.neighbours_file(graph.commit)
-    found = storage.file_damage(path, graph.checksum)
-    if found is not None:
-        if home.read_graph() == graph:  # else a writer has replaced it meanwhile
-            yield found
-        return
-    pairs = graph.read(path)
-    if not (np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])).all():
-        yield f"{path} holds pairs that are out of order or have no weight"
-
-
-def _copies(home: Home) -> Iterator[str]:
-    record = home.read_copies()
+def _pairs(read: Callable[[], R | None], file: Callable[[R], Path], damage: Callable[[Array], str | None]) -> Iterator[str]:
+    """Look at the file of pairs that a fact refers to."""
+    record = read()
     if record is None:
         return
-    path = home.copies_file(record.serial)
+    path = file(record)
     found = storage.file_damage(path, record.checksum)
-    wrong = found or resemblance.damage(record.read(path))
-    if wrong is not None and home.read_copies() == record:  # else a writer has replaced them meanwhile
+    wrong = found or damage(record.read(path))
+    if wrong is not None and read() == record:  # else a writer has replaced them meanwhile
         yield found or f"{path} {wrong}"
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import pairing, searching, storage
+from polyvoc.catalogue import record_of
 from polyvoc.engine import Engine
-from polyvoc.errors import DamagedError, OptionError
+from polyvoc.errors import OptionError
 from polyvoc.lookahead import count_threads, in_order
 from polyvoc.pairing import Candidates, Places
 from polyvoc.records import Progress, SearchOptions
@@ -125,16 +126,19 @@ class Record:
     @classmethod
     def of(cls, fact: Any, source: Path) -> Self | None:
         """Read it from a catalogue's fact; None if nobody made a graph."""
-        if fact is None:
-            return None
-        try:
-            found = cls(**fact)
-        except TypeError:
-            found = None
-        if found is None or not (isinstance(found.commit, int) and isinstance(found.pairs, int) and found.pairs >= 0):
-            raise DamagedError(f"{source}: the fact 'neighbours' cannot be {fact!r}; run 'polyvoc check'")
-        return found
+        return record_of(cls, fact, "neighbours", source)
+
+    @property
+    def plausible(self) -> bool:
+        """Tell whether it may be one."""
+        return isinstance(self.commit, int) and isinstance(self.pairs, int) and self.pairs >= 0
 
     def read(self, path: Path) -> Pairs:
         """Map the pairs from their file."""
         return storage.map_array(path, PAIR, (self.pairs,))
+
+
+def damage(pairs: Pairs) -> str | None:
+    """Say what is wrong with pairs, None if nothing is."""
+    sound = np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])
+    return None if sound.all() else "holds pairs that are out of order or have no weight"

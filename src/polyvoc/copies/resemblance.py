@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc import storage
-from polyvoc.errors import DamagedError
+from polyvoc.catalogue import record_of
 
 # What speaks for or against a copy; NaN: not known.
 EVIDENCE = (
@@ -54,15 +54,7 @@ class Record:
     @classmethod
     def of(cls, fact: Any, source: Path) -> Self | None:
         """Read it from a catalogue's fact; None if nobody has looked for copies."""
-        if fact is None:
-            return None
-        try:
-            found = cls(**fact)
-        except TypeError:
-            found = None
-        if found is None or not found.plausible:
-            raise DamagedError(f"{source}: the fact 'copies' cannot be {fact!r}; run 'polyvoc check'")
-        return found
+        return record_of(cls, fact, "copies", source)
 
     @property
     def plausible(self) -> bool:
