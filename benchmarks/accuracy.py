@@ -14,32 +14,35 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_result
-from polyvoc import default_vocabularies
-from polyvoc.lab import calibration, datasets, evaluation
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.measures import MEASURES, Interval
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import SearchOptions
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import READERS
+from polyvoc.experiments.evaluate import HAMMING, Outcome, evaluate, evaluation_rules, results_table, rule_name
+from polyvoc.experiments.fit.line import fit_line
+from polyvoc.experiments.fit.true_matches import observe
+from polyvoc.experiments.measures import MEASURES, Interval
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import SearchOptions
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 
 def rules(line: tuple[float, float]) -> dict[str, SearchOptions]:
     """What is compared: all rules with and without signatures and burstiness, and two with sets of images."""
-    table = evaluation.rules(line=line)
-    for hamming in (None, evaluation.HAMMING):
+    table = evaluation_rules(line=line)
+    for hamming in (None, HAMMING):
         for merge in ("bayes", "posterior"):
             options = SearchOptions(merge=merge, hamming=hamming, sets="image", line=line)
-            table[f"{evaluation.rule_name(options)}, image sets"] = options
+            table[f"{rule_name(options)}, image sets"] = options
     return table
 
 
-def entry(bench: Bench, outcomes: list[evaluation.Outcome]) -> dict[str, Any]:
+def entry(bench: QuantisedDataset, outcomes: list[Outcome]) -> dict[str, Any]:
     """Each rule's value and its difference to `b1` under the same conditions, in the units that people read."""
     measure = MEASURES[bench.dataset.measure]
 
     def told(interval: Interval | None) -> dict[str, float] | None:
         return None if interval is None else {name: measure.scale * value for name, value in asdict(interval).items()}
 
-    rows = evaluation.table(bench.dataset, outcomes)
+    rows = results_table(bench.dataset, outcomes)
     return {
         outcome.name: {"value": told(row.value), "gain": told(row.gain), "seconds_per_query": row.seconds,
                        "queries": outcome.values[row.measure]}
@@ -57,8 +60,8 @@ def main() -> None:
     vocabularies = [vocabulary.shortened(64) for vocabulary in default_vocabularies()]
     benches = {}
     for name in ("holidays", "ukbench"):
-        benches[name] = workbench.bench(datasets.READERS[name](getattr(arguments, name)), vocabularies)
-    lines = {name: calibration.fit(calibration.observe(bench.first(2))) for name, bench in benches.items()}
+        benches[name] = workbench.bench(READERS[name](getattr(arguments, name)), vocabularies)
+    lines = {name: fit_line(observe(bench.first(2))) for name, bench in benches.items()}
     result: dict[str, Any] = {"vocabularies": [v.fingerprint for v in vocabularies], "sets": {}}
     for name, bench in benches.items():
         other = next(key for key in benches if key != name)
@@ -67,7 +70,7 @@ def main() -> None:
                                  "features": bench.n_features, "term2": lines[name].as_dict(),
                                  "line": {"fitted_on": other, "a_b": list(lines[other].tied)}}  # fmt: skip
         for k in (2, 3):
-            found[f"K={k}"] = entry(bench, evaluation.evaluate(workbench, bench.first(k), rules(lines[other].tied)))
+            found[f"K={k}"] = entry(bench, evaluate(workbench, bench.first(k), rules(lines[other].tied)))
             print(name, k, {rule: round(row["value"]["mean"], 3) for rule, row in found[f"K={k}"].items()}, flush=True)
         result["sets"][name] = found
     print(write_result("accuracy", result))

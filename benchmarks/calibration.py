@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_result
-from polyvoc import Index, IndexWriter, default_vocabularies
-from polyvoc.geometry import Sketch, default_table, inlier_pairs
-from polyvoc.lab import calibration, datasets, likelihood
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.datasets import Dataset
-from polyvoc.lab.reliability import reliability
-from polyvoc.lab.truematches import Sampling, find_pairs, observe
-from polyvoc.lab.workbench import Bench, Workbench
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import READERS, Dataset
+from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally_groups, together
+from polyvoc.experiments.fit.line import fit_line, fit_line_verified, test_line
+from polyvoc.experiments.fit.reliability import reliability
+from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
+from polyvoc.search.verify import default_match_table, inlier_pairs
+from polyvoc.types import ImageWords
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 CANDIDATES = 20
 THRESHOLDS = (6, 8, 10, 12, 16, 20)
@@ -50,11 +54,11 @@ def pairs_by_inliers(index: Index, shown: dict[str, str]) -> dict[str, Any]:
     """Verify the best hits of every photograph of a labelled set: inliers of right and of wrong pairs."""
     paths = {row.image: row.path for row in index.images()}
     places = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
-    sketches = {image: Sketch.of(index.engine.segments[n], p) for image, (n, p) in places.items()}
+    sketches = {image: ImageWords.of(index.engine.segments[n], p) for image, (n, p) in places.items()}
     right: Counter[int] = Counter()
     wrong: Counter[int] = Counter()
     options = replace(index.preset("fast"), top=CANDIDATES + 1)
-    table = default_table(len(index.engine.sizes), index.engine.bits)
+    table = default_match_table(len(index.engine.sizes), index.engine.bits)
     seconds = 0.0
     for image, query in sketches.items():
         for hit in index.search_words(query.words, query.signatures, options):
@@ -71,12 +75,12 @@ def pairs_by_inliers(index: Index, shown: dict[str, str]) -> dict[str, Any]:
     return {"pairs": [right.total(), wrong.total()], "right_and_wrong_from": kept, "verify_seconds_mean": seconds / total}
 
 
-def evidence_of(benches: dict[str, Bench], indexes: dict[str, Index]) -> dict[str, Any]:
+def evidence_of(benches: dict[str, QuantisedDataset], indexes: dict[str, Index]) -> dict[str, Any]:
     """Errors in nats of tables fitted with and without labels, on the labelled matches of their own set and of the other."""
-    counted = {name: likelihood.tally_groups(bench) for name, bench in benches.items()}
-    tables = {f"{name}, labelled": likelihood.fit(likelihood.together(tallies)) for name, tallies in counted.items()}
+    counted = {name: tally_groups(bench) for name, bench in benches.items()}
+    tables = {f"{name}, labelled": fit_table(together(tallies)) for name, tallies in counted.items()}
     for name in benches:
-        tables[f"{name}, verified pairs"] = likelihood.fit_pairs(indexes[name], find_pairs(indexes[name]))
+        tables[f"{name}, verified pairs"] = fit_table_pairs(indexes[name], find_pairs(indexes[name]))
     return {
         how: {
             "rows": table.rows,
@@ -94,10 +98,10 @@ def main() -> None:
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
     vocabularies = default_vocabularies()
-    sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
+    sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     benches = {name: workbench.bench(dataset, vocabularies) for name, dataset in sets.items()}
     seen = {name: observe(bench.first(2)) for name, bench in benches.items()}
-    fits = {name: calibration.fit(of_set) for name, of_set in seen.items()}
+    fits = {name: fit_line(of_set) for name, of_set in seen.items()}
     result: dict[str, Any] = {
         "vocabularies": [v.fingerprint for v in vocabularies],
         "labelled": {},
@@ -106,18 +110,18 @@ def main() -> None:
     }
     for name, fit in fits.items():
         result["labelled"][name] = fit.as_dict()
-        without = calibration.fit(observe(benches[name].first(2), with_query=False))
+        without = fit_line(observe(benches[name].first(2), with_query=False))
         result["labelled"][f"{name}, query out of the lists"] = without.as_dict()
-        result["labelled"][f"{name}, all three lists"] = calibration.fit(observe(benches[name])).as_dict()
+        result["labelled"][f"{name}, all three lists"] = fit_line(observe(benches[name])).as_dict()
         other = next(key for key in fits if key != name)
         for kind in ("free", "tied"):
-            result["tested"][f"{kind} line of {name} on {other}"] = calibration.test(getattr(fit, kind), seen[other]).as_dict()
+            result["tested"][f"{kind} line of {name} on {other}"] = test_line(getattr(fit, kind), seen[other]).as_dict()
     folders = {name: [getattr(arguments, name)] for name in sets}
     indexes = {}
     for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
         indexes[name] = index = index_of(of_index, arguments.work / f"{name}.polyvoc")
         begin = time.perf_counter()
-        fit = calibration.fit_verified(index, Sampling())
+        fit = fit_line_verified(index, Sampling())
         result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
         print(name, fit.free, fit.tied, flush=True)
     result["evidence"] = evidence_of(benches, indexes)

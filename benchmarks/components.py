@@ -22,12 +22,14 @@ import numpy.typing as npt
 
 import neighbours
 from machine import RESULTS, write_result
-from polyvoc import default_vocabularies, fusion, searching
-from polyvoc.lab import datasets
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.datasets import first_questions
-from polyvoc.lab.workbench import Workbench
-from polyvoc.records import SearchOptions
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import READERS, first_questions
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.options import SearchOptions
+from polyvoc.search.fuse import cosine_similarity, fuse
+from polyvoc.search.pipeline import score_all
+from polyvoc.search.verify import verify
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 from trial import Ground, Tried, Way, timed
 
 HE = {"hamming": 24, "sigma": 16.0}  # Hamming Embedding with 64 bits, as the paper used it
@@ -111,10 +113,10 @@ def weighed(ground: Ground) -> dict[str, Any]:
     tried = {proof: Tried([], []) for proof in PROOFS}
     for question in range(len(ground.dataset.questions)):
         asked = bench.asked(question)
-        (scores,), _ = searching.score(bench.engine, asked, replace(options, verify=0))
+        (scores,), _ = score_all(bench.engine, asked, replace(options, verify=0))
         places = [one.place for one in bench.engine.ranked([scores], options.verify)]
         nats = np.zeros(len(scores))
-        for (_, position), found in searching.verify(bench.engine, asked.sketch, places, options).items():
+        for (_, position), found in verify(bench.engine, asked.sketch, places, options).items():
             nats[position] = found.weight
         for proof, one in tried.items():
             one.values.append(ground.judged(question, scores * (1 + np.log1p(nats / proof))))
@@ -150,8 +152,8 @@ def fused(ground: Ground, vectors: npt.NDArray[Any]) -> dict[str, Any]:
     tried = {name: Tried([], []) for name in ("local", "embedding", "both")}
     for question, asked in enumerate(ground.dataset.questions):
         local, _ = timed(bench, question, way, options)
-        near = fusion.nearness(vectors @ vectors[asked.image])
-        for name, scores in (("local", local), ("embedding", near), ("both", fusion.fuse(local, near))):
+        near = cosine_similarity(vectors @ vectors[asked.image])
+        for name, scores in (("local", local), ("embedding", near), ("both", fuse(local, near))):
             tried[name].values.append(ground.judged(question, scores))
     better = max(("local", "embedding"), key=lambda name: float(np.mean(tried[name].values)))
     return {name: ground.entry(one, tried[better] if name == "both" else None) for name, one in tried.items()}
@@ -180,7 +182,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=EVERY, default=EVERY)
     arguments = parser.parse_args()
     workbench, vocabularies = Workbench(arguments.cache), default_vocabularies()
-    sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
+    sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     result: dict[str, Any] = {"vocabularies": [v.fingerprint for v in vocabularies], "sets": {name: {} for name in sets}}
     last = RESULTS / "components.json"
     if tuple(arguments.only) != EVERY and last.exists():

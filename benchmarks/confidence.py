@@ -19,17 +19,26 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_result
-from polyvoc import default_vocabularies, presets
-from polyvoc.confidence import Confidence
-from polyvoc.lab import confidences, datasets, likelihood
-from polyvoc.lab.cache import default_cache, digest
-from polyvoc.lab.confidences import Samples
-from polyvoc.lab.datasets import Dataset, Question, first_questions
-from polyvoc.lab.figures import Figure
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.plots import save_svg
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import Evidence, SearchOptions
+from polyvoc.experiments.cache import default_cache, digest_of
+from polyvoc.experiments.datasets.readers import READERS, Dataset, Question, first_questions, list_images
+from polyvoc.experiments.fit.hit_probability import (
+    Samples,
+    collect,
+    fit_hit_probability,
+    judge_probabilities,
+    nothing_found,
+    predicted,
+    reliability_figure,
+)
+from polyvoc.experiments.fit.likelihood import fit_table, tally
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.report.figures import Figure
+from polyvoc.experiments.report.plots import save_svg
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import BEST, DEFAULT, SearchOptions
+from polyvoc.search.probability import HitProbability
+from polyvoc.types import LikelihoodTable
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 from trial import cut
 
 SETS = ("holidays", "ukbench")
@@ -44,7 +53,7 @@ def collection(data: Path, distractors: Sequence[Path]) -> Dataset:
     """Join the groups of both sets, taking turns, and what shows nothing of the kind; every photograph of a group asks."""
     groups = []
     for name in SETS:
-        read = datasets.READERS[name](next(data.glob(f"{name}*")))
+        read = READERS[name](next(data.glob(f"{name}*")))
         members = {q.group: sorted(t.relevant | {q.image or 0}) for q, t in zip(read.questions, read.truths[""], strict=True)}
         groups.append([(f"{name} {group}", [read.images[i] for i in own]) for group, own in members.items()])
     images: list[Path] = []
@@ -57,79 +66,81 @@ def collection(data: Path, distractors: Sequence[Path]) -> Dataset:
     return Dataset("both", data, "photographs", (*images, *distractors), tuple(questions), {"": tuple(truths)}, "mAP")
 
 
-def part(bench: Bench, name: str, images: int, questions: int) -> Bench:
+def part(bench: QuantisedDataset, name: str, images: int, questions: int) -> QuantisedDataset:
     """Give the first images of a collection with questions of one set, evenly spread."""
     whole = bench.dataset
     held = [i for i, (q, t) in enumerate(zip(whole.questions, whole.truths[""], strict=True))
             if q.group.startswith(name) and max(t.relevant) < images]  # fmt: skip
     chosen = replace(whole, name=f"{name} among {images}", images=whole.images[:images], questions=tuple(whole.questions[i] for i in held),
                      truths={"": tuple(whole.truths[""][i] for i in held)})  # fmt: skip
-    return replace(bench, dataset=first_questions(chosen, questions), name=digest(bench.name, name, images, questions))
+    return replace(bench, dataset=first_questions(chosen, questions), name=digest_of(bench.name, name, images, questions))
 
 
-def evidence_of(bench: Bench, name: str, images: int) -> Evidence:
+def evidence_of(bench: QuantisedDataset, name: str, images: int) -> LikelihoodTable:
     """Fit a table of evidence on one of the sets."""
-    return likelihood.fit(likelihood.tally(part(bench, name, images, FITTED)), source=name)
+    return fit_table(tally(part(bench, name, images, FITTED)), source=name)
 
 
-def report(confidence: Confidence, samples: Samples) -> dict[str, Any]:
+def report(confidence: HitProbability, samples: Samples) -> dict[str, Any]:
     """Tell how hits by words and verified hits do, all of them and the first of each search."""
     found = {}
     for name, some in (("words", samples.by_words), ("verified", samples.verified)):
-        chances = confidences.predicted(confidence, some)
+        chances = predicted(confidence, some)
         first = some.rank == 0
         found[name] = {
-            "all": confidences.judge(chances, some).as_dict(),
-            "first": confidences.judge(chances[first], some.first).as_dict(),
-            "sure": confidences.nothing_found(chances, some),
+            "all": judge_probabilities(chances, some).as_dict(),
+            "first": judge_probabilities(chances[first], some.first).as_dict(),
+            "sure": nothing_found(chances, some),
         }
     return found
 
 
-def told(confidence: Confidence, samples: dict[int, Samples]) -> dict[str, Any]:
+def told(confidence: HitProbability, samples: dict[int, Samples]) -> dict[str, Any]:
     """Tell it of all collections together, and of each by its size."""
     by_size = {str(size): report(confidence, one) for size, one in samples.items()}
     return {"all": report(confidence, Samples.joined(list(samples.values()))), "sizes": by_size}
 
 
-def gather(bench: Bench, sizes: Sequence[int], tables: dict[str, Evidence], questions: int) -> dict[str, dict[int, Samples]]:
+def gather(
+    bench: QuantisedDataset, sizes: Sequence[int], tables: dict[str, LikelihoodTable], questions: int
+) -> dict[str, dict[int, Samples]]:
     """Ask the questions of each set in collections of each size; matches are weighed by a table of the other set."""
     found: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
     for size in sizes:
         engine = part(bench, "", size, questions).engine
         for name in SETS:
             asked = part(bench, name, size, questions)
-            found[name][size] = confidences.collect(asked, replace(presets.DEFAULT, evidence=tables[name]), engine=engine)
+            found[name][size] = collect(asked, replace(DEFAULT, evidence=tables[name]), engine=engine)
             print(name, size, len(found[name][size]), "hits", flush=True)
     return found
 
 
-def variants(bench: Bench, size: int, fitted: dict[str, Confidence], questions: int) -> dict[str, Any]:
+def variants(bench: QuantisedDataset, size: int, fitted: dict[str, HitProbability], questions: int) -> dict[str, Any]:
     """Ask with other presets, and with fewer vocabularies and bits: does what was fitted to the default hold there, too?"""
-    ways: dict[str, tuple[Bench, SearchOptions]] = {"best": (bench, presets.BEST)}
+    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, BEST)}
     for members, bits in VARIANTS:
-        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), presets.DEFAULT
+        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), DEFAULT
     found: dict[str, Any] = {}
     for way, (own, options) in ways.items():
         found[way], engine = {}, part(own, "", size, questions).engine
         for name, other in zip(SETS, reversed(SETS), strict=True):
-            samples = confidences.collect(part(own, name, size, questions), options, engine=engine)
+            samples = collect(part(own, name, size, questions), options, engine=engine)
             found[way][name] = report(fitted[other], samples)
             print(way, name, found[way][name]["verified"]["all"]["error"], flush=True)
     return found
 
 
-def plot(crossed: dict[str, Confidence], samples: dict[str, dict[int, Samples]]) -> Figure:
+def plot(crossed: dict[str, HitProbability], samples: dict[str, dict[int, Samples]]) -> Figure:
     """Draw the crossed reliability of each set, hits by words and verified."""
     judged = {}
     for name, confidence in crossed.items():
         every = Samples.joined(list(samples[name].values()))
         kinds = {"by words alone": every.by_words, "verified": every.verified}
         judged[f"{name}, fitted on the other set"] = {
-            kind: confidences.judge(confidences.predicted(confidence, some), some) for kind, some in kinds.items()
+            kind: judge_probabilities(predicted(confidence, some), some) for kind, some in kinds.items()
         }
     note = "The ten best hits of each search; half of the searches have no right answer to find. Points: tenths of the probability."
-    return confidences.figure(judged, "Is a hit as probable as polyvoc says?", note)
+    return reliability_figure(judged, "Is a hit as probable as polyvoc says?", note)
 
 
 def main() -> None:
@@ -141,8 +152,8 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
-    near = datasets.list_images(next(arguments.data.glob("photos*")))
-    whole = collection(arguments.data, [*near, *datasets.list_images(arguments.distractors)])
+    near = list_images(next(arguments.data.glob("photos*")))
+    whole = collection(arguments.data, [*near, *list_images(arguments.distractors)])
     whole = replace(whole, images=whole.images[: arguments.photographs])
     bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
     own = min(len(whole.questions), len(whole.images))  # every photograph of a group asks
@@ -150,9 +161,9 @@ def main() -> None:
     tables = {name: evidence_of(bench, name, own) for name in SETS}
     others = dict(zip(SETS, reversed(SETS), strict=True))
     samples = gather(bench, sizes, {name: tables[others[name]] for name in SETS}, arguments.questions)
-    fitted = {name: confidences.fit(Samples.joined(list(samples[name].values())), name) for name in SETS}
+    fitted = {name: fit_hit_probability(Samples.joined(list(samples[name].values())), name) for name in SETS}
     source = f"{' and '.join(SETS)} ({arguments.questions} questions each, with and without right answers), {sizes[0]:,} to {sizes[-1]:,} photographs"
-    both = confidences.fit(Samples.joined([one for name in SETS for one in samples[name].values()]), source)
+    both = fit_hit_probability(Samples.joined([one for name in SETS for one in samples[name].values()]), source)
     crossed = {name: fitted[others[name]] for name in SETS}
     result = {
         "questions": f"{arguments.questions} of each set",

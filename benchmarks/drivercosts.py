@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from polyvoc import Index
-from polyvoc.catalogue import FILE
-from polyvoc.cluster.packing import pack
-from polyvoc.segment import Segment
+from polyvoc.cluster.holder import pack
+from polyvoc.index.catalogue import FILE
+from polyvoc.index.segment import Segment
+from polyvoc.search.index import Index
 
 
 def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -54,7 +54,7 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
     """Measure a call of an actor that does nothing: the whole way, and what of it is the driver's work."""
     from ray.cluster_utils import Cluster
 
-    from polyvoc.cluster import machines
+    from polyvoc.cluster.connect import cluster_cores, connect, disconnect, start_actor
 
     class Echo:  # here, so that it travels itself: workers do not know this file
         def say(self, content: bytes) -> bytes:
@@ -64,8 +64,8 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
         initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
     )
     try:
-        ray = machines.connect(made.address)
-        actor = machines.start(ray, Echo, next(iter(machines.cores(ray))))
+        ray = connect(made.address)
+        actor = start_actor(ray, Echo, next(iter(cluster_cores(ray))))
         content = os.urandom(48 * 1024)
         ray.get([actor.say.remote(content) for _ in range(20)])
         trips = [seconds_of(lambda: ray.get(actor.say.remote(content)))[0] for _ in range(count)]
@@ -81,7 +81,7 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
             "drain": drains,
         }
     finally:
-        machines.disconnect()
+        disconnect()
         made.shutdown()
 
 

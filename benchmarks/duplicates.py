@@ -29,13 +29,13 @@ from PIL import Image, ImageOps
 
 from alterations import ALTERATIONS, LOW_QUALITY, QUALITY, file_name
 from machine import write_result
-from polyvoc import IndexWriter, duplicates
-from polyvoc.copies import certainty
-from polyvoc.copies.certainty import Certainty
-from polyvoc.copies.resemblance import Pairs
-from polyvoc.index import Index
-from polyvoc.lab.figures import Figure, Panel, Series
-from polyvoc.lab.plots import save_svg
+from polyvoc.duplicates.compare import Pairs
+from polyvoc.duplicates.groups import find_duplicates
+from polyvoc.duplicates.probability import DuplicateProbability, shipped_duplicate_probability
+from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.experiments.report.plots import save_svg
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "src" / "polyvoc" / "tables" / "copies.json"
@@ -135,7 +135,7 @@ def group(index: Path) -> float:
     """Give the seconds that grouping takes."""
     started = time.perf_counter()
     with Index.open(index) as opened:
-        duplicates.take(opened, SURE)
+        find_duplicates(opened, SURE)
     return round(time.perf_counter() - started, 2)
 
 
@@ -279,14 +279,14 @@ def main() -> None:
     evidence = judged.pairs["evidence"].astype(np.float64)
     n_scenes = len({one.scene for one in sources})
     source = f"{int(judged.fitted.sum())} pairs of half of {n_scenes} scenes of Holidays, Ukbench and Flickr, altered in {len(ALTERATIONS)} ways; benchmarks/duplicates.py"
-    fitted = Certainty.fitted(evidence[judged.fitted], judged.copies[judged.fitted], source)
+    fitted = DuplicateProbability.fitted(evidence[judged.fitted], judged.copies[judged.fitted], source)
     if arguments.fit:
         TABLE.write_text(json.dumps(fitted.as_dict(), indent=1) + "\n", encoding="utf-8")
-        certainty.shipped.cache_clear()
+        shipped_duplicate_probability.cache_clear()
     taken = group(arguments.work / "index.polyvoc")
     seconds |= {"groups": taken} if seconds else {}
-    told = certainty.shipped().probabilities(judged.pairs)
-    strict = Certainty.fitted(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
+    told = shipped_duplicate_probability().probabilities(judged.pairs)
+    strict = DuplicateProbability.fitted(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
     others = judged.tested & (~judged.even | ~judged.copies)
     rows = reliability(told[judged.tested], judged.copies[judged.tested])
     unseen = reliability(strict.probabilities(judged.pairs[others]), judged.copies[others])

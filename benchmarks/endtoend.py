@@ -18,16 +18,20 @@ from typing import Any
 import numpy as np
 
 from machine import write_result
-from polyvoc import Index, default_vocabularies, features, images, presets, searching
-from polyvoc.engine import Engine
-from polyvoc.geometry import Frames
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.lifelike import bytes_per_feature
-from polyvoc.lab.workbench import Workbench
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Features, SearchOptions
-from polyvoc.searching import Asked
-from polyvoc.segment import Batch, Segment
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.paper.word_statistics import bytes_per_feature
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import extract, extract_pixels
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.index import Index
+from polyvoc.search.query import Query
+from polyvoc.search.verify import verify
+from polyvoc.types import Features, Keypoints
+from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 from search import at_1024
 
 SEGMENT = 12_500  # images: several segments keep both cores busy
@@ -82,9 +86,9 @@ def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptio
     """Seconds of each stage of one search."""
     made_with = FeatureOptions()
     marks = [time.perf_counter()]
-    grey = images.read_grey(query, made_with.long_side)
+    grey = read_grey(query, made_with.long_side)
     marks.append(time.perf_counter())
-    found = features.extract_pixels(grey, made_with, str(query))
+    found = extract_pixels(grey, made_with, str(query))
     marks.append(time.perf_counter())
     words, signatures = quantiser.quantise(found.descriptors)
     marks.append(time.perf_counter())
@@ -96,14 +100,14 @@ def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptio
 
 def verification(engine: Engine, quantiser: Quantiser, found: Features, threads: int | None) -> dict[str, float]:
     """Seconds to score all images, and to verify the best 200."""
-    asked = Asked(*quantiser.quantise(found.descriptors), Frames(found.xy, found.scale, found.angle))
-    options = engine.settled(presets.FAST)
+    asked = Query(*quantiser.quantise(found.descriptors), Keypoints(found.xy, found.scale, found.angle))
+    options = engine.settled(FAST)
     begin = time.perf_counter()
     scores = engine.scores(engine.query(asked.words, asked.signatures, options), options, threads)
     scored = time.perf_counter()
     places = [one.place for one in engine.ranked(scores, 200)]
     ranked = time.perf_counter()
-    searching.verify(engine, asked.sketch, places, options, threads)
+    verify(engine, asked.sketch, places, options, threads)
     return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}
 
 
@@ -124,7 +128,7 @@ def main() -> None:
     engine = build(real, arguments.images, arguments.work / "segments")
     index, quantiser = Index(engine), Quantiser(real.vocabularies)
     queries = [at_1024(query, arguments.work) for query in arguments.queries]
-    chosen = {"fast": presets.FAST, "default": presets.DEFAULT, "best": presets.BEST}
+    chosen = {"fast": FAST, "default": DEFAULT, "best": BEST}
     for options in chosen.values():
         stages(index, quantiser, queries[0], options)  # compiles, and reads the files
     measured: dict[str, Any] = {name: [] for name in chosen}
@@ -133,7 +137,7 @@ def main() -> None:
         for query in queries:
             for name, options in chosen.items():
                 measured[name].append(stages(index, quantiser, query, options))
-            found = features.extract(query, FeatureOptions())
+            found = extract(query, FeatureOptions())
             for name, threads in (("1 thread", 1), ("all threads", None)):
                 parts[name].append(verification(engine, quantiser, found, threads))
     result = {

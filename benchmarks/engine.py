@@ -23,13 +23,22 @@ from typing import Any
 import numpy as np
 
 from machine import write_result
-from polyvoc import default_vocabularies
-from polyvoc.engine import Engine
-from polyvoc.features import extract_many
+from polyvoc.experiments.paper.word_statistics import (
+    FEATURES,
+    QUERY_FEATURES,
+    World,
+    build,
+    bytes_per_feature,
+    fitted_world,
+    heaps_law,
+)
+from polyvoc.features.extract import extract_many
 from polyvoc.kernels.compiler import kernel
-from polyvoc.lab.lifelike import FEATURES, QUERY_FEATURES, World, build, bytes_per_feature, fitted_world, heaps_law
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Features, SearchOptions
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.scoring.engine import Engine
+from polyvoc.types import Features
+from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 RULES = ("b0", "b1", "b2", "bayes", "posterior")
 

@@ -22,15 +22,17 @@ import numpy.typing as npt
 
 from machine import write_result
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.features import extract, extract_many
-from polyvoc.index import Index
-from polyvoc.lab import datasets, likelihood, measures, truematches
-from polyvoc.lab.datasets import Dataset
-from polyvoc.presets import preset
-from polyvoc.records import Evidence, FeatureOptions, Features, Floats, SearchOptions, TrainOptions
-from polyvoc.training import Sample, sample_descriptors, train
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.experiments.datasets.readers import READERS, Dataset
+from polyvoc.experiments.fit.likelihood import fit_table_pairs
+from polyvoc.experiments.fit.true_matches import find_pairs
+from polyvoc.experiments.measures import MEASURES
+from polyvoc.features.extract import extract, extract_many
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
+from polyvoc.search.index import Index
+from polyvoc.types import Features, Floats32, LikelihoodTable
+from polyvoc.vocabulary.train import Sample, sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 TRAINING = 1000  # photographs
 DESCRIPTORS = 400_000  # of them
@@ -45,16 +47,16 @@ SHORT = 64  # numbers of "sift-64"
 class Turn:
     """Principal axes of descriptors: the first few numbers along them."""
 
-    mean: Floats  # [dimension]
-    axes: Floats  # [dimension, SHORT]
+    mean: Floats32  # [dimension]
+    axes: Floats32  # [dimension, SHORT]
 
     @classmethod
-    def of(cls, descriptors: Floats) -> Turn:
+    def of(cls, descriptors: Floats32) -> Turn:
         mean = descriptors.mean(axis=0)
         _, axes = np.linalg.eigh(np.cov((descriptors - mean).T))
         return cls(mean, axes[:, ::-1][:, :SHORT].astype(np.float32))
 
-    def __call__(self, descriptors: npt.NDArray[Any]) -> Floats:
+    def __call__(self, descriptors: npt.NDArray[Any]) -> Floats32:
         return (descriptors - self.mean) @ self.axes
 
 
@@ -113,16 +115,16 @@ def features(paths: list[Path]) -> Iterator[Feature]:
     yield Feature("orb", FeatureOptions(detector="orb"), "orb")
 
 
-def learnt(index: Index) -> Evidence | None:
+def learnt(index: Index) -> LikelihoodTable | None:
     """Fit a table to what an index shows of itself, if it shows enough."""
     try:
-        return likelihood.fit_pairs(index, truematches.find_pairs(index))
+        return fit_table_pairs(index, find_pairs(index))
     except OptionError as error:
         print("no table:", error, flush=True)
         return None
 
 
-def ways(bits: int, table: Evidence | None) -> dict[str, SearchOptions]:
+def ways(bits: int, table: LikelihoodTable | None) -> dict[str, SearchOptions]:
     """What is compared; `table` was learnt on other photographs of the same kind of feature."""
     signed = SearchOptions(hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
     fast, default = preset("fast", bits), preset("default", bits)
@@ -141,7 +143,7 @@ def ways(bits: int, table: Evidence | None) -> dict[str, SearchOptions]:
 
 def judge(index: Index, dataset: Dataset, options: SearchOptions) -> float:
     """Mean of the measure that the dataset is known by."""
-    measure = measures.MEASURES[dataset.measure]
+    measure = MEASURES[dataset.measure]
     number_of = {str(path): number for number, path in enumerate(dataset.images)}
     image_of = {number_of[row.path]: row.image for row in index.images()}
     values = []
@@ -183,7 +185,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    sets = {name: datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
+    sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     paths = sorted(arguments.train.glob("*.jpg"))
     paths = paths[:: len(paths) // TRAINING][:TRAINING]
     known: dict[str, Any] = {}

@@ -13,24 +13,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyvoc import default_vocabularies, evidence
-from polyvoc.lab import datasets, likelihood
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.workbench import Workbench
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import READERS, Dataset
+from polyvoc.experiments.fit.likelihood import fit_table, tally
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.scoring.rules import save_table
+from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
 
 BITS = (64, 128)
 
 
-def fit(workbench: Workbench, read: Sequence[datasets.Dataset], vocabularies: Sequence[Vocabulary], out: Path) -> None:
+def fit(workbench: Workbench, read: Sequence[Dataset], vocabularies: Sequence[Vocabulary], out: Path) -> None:
     """Count the matches of all datasets with some vocabularies, and write the table."""
-    tallies = [likelihood.tally(workbench.bench(dataset, vocabularies)) for dataset in read]
+    tallies = [tally(workbench.bench(dataset, vocabularies)) for dataset in read]
     count, bits = len(vocabularies), vocabularies[0].bits
     names = " and ".join(f"{dataset.name} ({len(dataset.questions)} questions)" for dataset in read)
-    table = likelihood.fit(
-        sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits"
-    )
-    evidence.save(table, out / f"likelihood-{count}-{bits}.json")
+    table = fit_table(sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits")
+    save_table(table, out / f"likelihood-{count}-{bits}.json")
     print(count, bits, [round(row[bits // 8], 2) for row in table.rows], file=sys.stderr)
 
 
@@ -42,7 +41,7 @@ def main() -> None:
     parser.add_argument("--fourth", type=Path)
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
-    read = [datasets.READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")]
+    read = [READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")]
     held = [*default_vocabularies(), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for bits in BITS:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import searching
-from polyvoc.geometry import Sketch
-from polyvoc.lab.workbench import Bench
-from polyvoc.records import SearchOptions
-from polyvoc.searching import Asked
+from polyvoc.experiments.workbench import QuantisedDataset
+from polyvoc.options import SearchOptions
+from polyvoc.search.pipeline import score_all
+from polyvoc.search.query import Query
+from polyvoc.types import ImageWords
 
 Array = npt.NDArray[np.float64]
 
@@ -25,7 +25,7 @@ ALPHAS = (0.1, 0.2, 0.5, 0.8)  # share of a score that comes from neighbours
 LEAST = (6, 12)  # inliers of neighbours
 
 
-def graph(bench: Bench, options: SearchOptions) -> npt.NDArray[np.int64]:
+def graph(bench: QuantisedDataset, options: SearchOptions) -> npt.NDArray[np.int64]:
     """Give the inliers of all pairs of images that one finds and verification confirms [N, N]."""
     found = np.zeros((bench.n_images, bench.n_images), np.int64)
     first = 0
@@ -35,9 +35,9 @@ def graph(bench: Bench, options: SearchOptions) -> npt.NDArray[np.int64]:
         first += segment.n_images
     for number, segment in enumerate(bench.engine.segments):
         for position in range(segment.n_images):
-            sketch = Sketch.of(segment, position)
+            sketch = ImageWords.of(segment, position)
             bits = sketch.signatures if sketch.signatures.shape[1] else None
-            _, seen = searching.score(bench.engine, Asked(sketch.words, bits, sketch.frames), options)
+            _, seen = score_all(bench.engine, Query(sketch.words, bits, sketch.frames), options)
             for (other, place), one in seen.items():
                 found[starts[number] + position, starts[other] + place] = one.inliers
     return np.maximum(found, found.T)

@@ -31,13 +31,17 @@ import numpy as np
 
 from machine import RESULTS, write_result
 from peermethods import THREADS, WORDS, Training, colmap_database, colmap_vocabulary
-from polyvoc import Index, IndexWriter, PairOptions, default_vocabularies, pairing
-from polyvoc.images import read_grey
-from polyvoc.lab import datasets
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.featurestore import FeatureStore
-from polyvoc.lab.workbench import Workbench
-from polyvoc.records import Features
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.readers import list_images
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.features.decode import read_grey
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import PairOptions
+from polyvoc.search.index import Index
+from polyvoc.search.pairs import Candidates, Pairs, find_pairs, join_pairs, pair_candidates, verify_pairs
+from polyvoc.types import Features
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 FOLDERS = ("holidays150", "ukbench500", "photos1200")
 RANKS = (1, 2, 3, 5, 10, 20, 50)
@@ -97,7 +101,7 @@ def polyvoc_index(photographs: Photographs, folder: Path) -> Index:
     return Index.open(folder)
 
 
-def ranked(index: Index, pairs: pairing.Pairs, values: np.ndarray) -> Lists:
+def ranked(index: Index, pairs: Pairs, values: np.ndarray) -> Lists:
     """The lists that pairs make, ordered by some value, the larger the better."""
     numbers = {row.image: int(row.path) for row in index.images()}
     lists: Lists = [[] for _ in numbers]
@@ -108,7 +112,7 @@ def ranked(index: Index, pairs: pairing.Pairs, values: np.ndarray) -> Lists:
     return lists
 
 
-def listed(index: Index, best: pairing.Candidates) -> Lists:
+def listed(index: Index, best: Candidates) -> Lists:
     numbers = {row.image: int(row.path) for row in index.images()}
     lists: Lists = [[] for _ in numbers]
     for image, others in zip(best.images.tolist(), best.others.tolist(), strict=True):
@@ -123,10 +127,10 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     quantiser = index.home.quantiser  # one photograph at a time, as queries are; an index quantises many together
     _, quantise_seconds = timed(lambda: [quantiser.quantise(features.descriptors) for features in photographs.features])
     options = index.preset("fast")
-    pairing.find(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles
-    best, seconds = timed(lambda: pairing.candidates(index.engine, options, most))
-    pairs, _ = pairing.joined(best)
-    sure, verify_seconds = timed(lambda: pairing.verified(index.engine, pairs, options))
+    find_pairs(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles
+    best, seconds = timed(lambda: pair_candidates(index.engine, options, most))
+    pairs, _ = join_pairs(best)
+    sure, verify_seconds = timed(lambda: verify_pairs(index.engine, pairs, options))
     kept, kept_seconds = timed(lambda: index.pairs(PairOptions(verify=True)))
     numbers = {row.image: int(row.path) for row in index.images()}
     named = {
@@ -182,17 +186,17 @@ def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
     some = random.Random(0).sample(images, min(count, len(images)))
     options = replace(index.preset("fast"), top=top + 1)
     index.search(some[0], options=options, threads=THREADS)
-    pairing.candidates(index.engine, options, top, some[:2])
+    pair_candidates(index.engine, options, top, some[:2])
     found, seconds = timed(lambda: [index.search(image, options=options, threads=THREADS) for image in some])
-    best, batch_seconds = timed(lambda: pairing.candidates(index.engine, options, top))
+    best, batch_seconds = timed(lambda: pair_candidates(index.engine, options, top))
     rows = {image: set(others) for image, others in zip(best.images.tolist(), best.others.tolist(), strict=True)}
     shares = [
         _share(rows[image], [hit.image for hit in hits if hit.image != image][:top])
         for image, hits in zip(some, found, strict=True)
     ]
-    pairs, _ = pairing.joined(best)
+    pairs, _ = join_pairs(best)
     some_pairs = pairs[np.sort(np.random.default_rng(0).choice(len(pairs), min(len(pairs), 20 * count), replace=False))]
-    _, verify_seconds = timed(lambda: pairing.verified(index.engine, some_pairs, options))
+    _, verify_seconds = timed(lambda: verify_pairs(index.engine, some_pairs, options))
     each = {"search_ms": 1e3 * seconds / len(some), "batch_ms": 1e3 * batch_seconds / len(images)}
     return {
         "images": len(images), "features": index.engine.segments[0].n_features if len(index.engine.segments) == 1 else
@@ -249,7 +253,7 @@ def main() -> None:
     """Measure, and write the result."""
     args = parsed()
     workbench = Workbench(args.cache or default_cache())
-    files = [file for folder in FOLDERS for file in datasets.list_images(args.data / folder)[: args.most]]
+    files = [file for folder in FOLDERS for file in list_images(args.data / folder)[: args.most]]
     photographs = Photographs(workbench.store(files))
     tree = args.tree or colmap_vocabulary(Training(workbench, args.training))[0]
     with tempfile.TemporaryDirectory() as work:

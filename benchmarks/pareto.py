@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_result
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.datasets import first_questions
-from polyvoc.lab.figures import Figure, Panel, Series
-from polyvoc.lab.laboratory import FULL
-from polyvoc.lab.longcodes import lengthened
-from polyvoc.lab.plots import save_svg
-from polyvoc.lab.reproduction import set_up
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import SearchOptions
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import first_questions
+from polyvoc.experiments.paper.run import set_up
+from polyvoc.experiments.paper.setup import FULL
+from polyvoc.experiments.paper.signature_length import lengthened
+from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.experiments.report.plots import save_svg
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import SearchOptions
 from trial import Ground, Way
 
 POOL = ((20_000, 0), (20_000, 1), (20_000, 2), (20_000, 3), (10_000, 0), (50_000, 0))  # size, seed
@@ -57,7 +57,7 @@ def ways() -> list[Way]:
     return found
 
 
-def bytes_of(bench: Bench, stage: str) -> float:
+def bytes_of(bench: QuantisedDataset, stage: str) -> float:
     """Give the bytes per feature of the arrays that a search reads."""
     names = SCORING if stage == "scores" else (*SCORING, *VERIFYING)
     return sum(segment.arrays[name].nbytes for segment in bench.engine.segments for name in names) / bench.n_features

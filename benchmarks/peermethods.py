@@ -12,15 +12,18 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps
 
-from polyvoc import Index, IndexWriter, default_vocabularies, presets
-from polyvoc.images import read_grey
-from polyvoc.lab import datasets
-from polyvoc.lab.cache import digest
-from polyvoc.lab.featurestore import FeatureStore
-from polyvoc.lab.lifelike import bytes_per_feature
-from polyvoc.lab.workbench import Workbench
-from polyvoc.records import Evidence, FeatureOptions, Features, Floats, SearchOptions, TrainOptions
-from polyvoc.training import train
+from polyvoc.experiments.cache import digest_of
+from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.readers import Dataset, list_images
+from polyvoc.experiments.paper.word_statistics import bytes_per_feature
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.features.decode import read_grey
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.search.index import Index
+from polyvoc.types import Features, Floats32, LikelihoodTable
+from polyvoc.vocabulary.train import train
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 THREADS = 2
 WORDS = 20_000
@@ -28,7 +31,7 @@ SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as f
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
 # Number of vocabularies and options; the last one is what every peer is compared with.
-PRESETS = {"polyvoc fast": (3, presets.FAST), "polyvoc default": (3, presets.DEFAULT), "polyvoc best": (3, presets.BEST)}
+PRESETS = {"polyvoc fast": (3, FAST), "polyvoc default": (3, DEFAULT), "polyvoc best": (3, BEST)}
 ASMK = {  # binary, idf, words per query feature
     "asmk, default": (True, False, 5),
     "asmk, idf": (True, True, 5),
@@ -47,9 +50,9 @@ Inputs = list[tuple[Any, Any]]  # keypoints and descriptors of each image, as CO
 class Collection:
     """The photographs of a dataset with their features; every query is one of them."""
 
-    dataset: datasets.Dataset
+    dataset: Dataset
     store: FeatureStore
-    evidence: Evidence  # fitted on another dataset
+    evidence: LikelihoodTable  # fitted on another dataset
 
     @property
     def queries(self) -> list[int]:
@@ -76,7 +79,7 @@ class Training:
     @cached_property
     def store(self) -> FeatureStore:
         bench = replace(self.workbench, features=FeatureOptions(max_features=1000))
-        return bench.store(datasets.list_images(self.folder))
+        return bench.store(list_images(self.folder))
 
     @cached_property
     def words_seconds(self) -> float:
@@ -200,7 +203,7 @@ def asmk_methods(collection: Collection, training: Training, work: Path) -> Iter
 # ------------------------------------------------------------------------------------------------ pycolmap
 
 
-def colmap_descriptors(descriptors: Floats) -> np.ndarray:
+def colmap_descriptors(descriptors: Floats32) -> np.ndarray:
     """RootSIFT as COLMAP stores it: bytes of 512 x."""
     return np.clip(np.rint(512 * descriptors), 0, 255).astype(np.uint8)
 
@@ -309,7 +312,7 @@ def colmap_methods(collection: Collection, training: Training, work: Path) -> It
     plain: dict[int, list[int]] = {}
     for name, verified in COLMAP.items():
         make = partial(colmap_rankings, collection, database, vocabulary, verified)
-        key = digest("colmap", verified, vocabulary.name, collection.store.digest, collection.queries)
+        key = digest_of("colmap", verified, vocabulary.name, collection.store.digest, collection.queries)
         rankings = dict(zip(collection.queries, training.workbench.remember(f"peers-{key}", make), strict=True))
         plain = plain or rankings  # those that are not verified follow in their old order
         whole = {query: list(dict.fromkeys([*ranking, *plain[query]])) for query, ranking in rankings.items()}

@@ -42,11 +42,13 @@ from peermethods import (
     hash_methods,
     polyvoc_methods,
 )
-from polyvoc import default_vocabularies
-from polyvoc.lab import datasets, evaluation, likelihood
-from polyvoc.lab.cache import default_cache
-from polyvoc.lab.measures import MEASURES, Interval
-from polyvoc.lab.workbench import Workbench
+from polyvoc.experiments.cache import default_cache
+from polyvoc.experiments.datasets.readers import READERS, first_questions
+from polyvoc.experiments.evaluate import gain, mean_of
+from polyvoc.experiments.fit.likelihood import fit_table, tally
+from polyvoc.experiments.measures import MEASURES, Interval
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 SETS = {"holidays": "holidays150", "ukbench": "ukbench500"}
 PACKAGES = ("asmk", "pycolmap", "imagehash")
@@ -96,8 +98,8 @@ def entry(collection: Collection, method: Method, measured: dict[str, list[float
         return {name: scale * value for name, value in asdict(interval).items()}
 
     return {
-        "value": told(evaluation.mean(dataset, measured["values"])),
-        "difference": told(evaluation.gain(dataset, best, measured["values"])),
+        "value": told(mean_of(dataset, measured["values"])),
+        "difference": told(gain(dataset, best, measured["values"])),
         "median_milliseconds": 1000 * st.median(measured["seconds"]),
         "bytes_per_feature": method.costs.bytes_per_feature,
         "training_seconds": method.costs.training_seconds,
@@ -134,12 +136,12 @@ def main() -> None:
     arguments = parser.parse_args()
     training = Training(Workbench(arguments.cache), arguments.training)
     result: dict[str, Any] = {"packages": versions(), "threads": THREADS, "words": WORDS, "sets": {}}
-    read = {name: datasets.READERS[name](arguments.data / folder) for name, folder in SETS.items()}
+    read = {name: READERS[name](arguments.data / folder) for name, folder in SETS.items()}
     for name, whole in read.items():
-        dataset = datasets.first_questions(whole, arguments.questions or len(whole.questions))
+        dataset = first_questions(whole, arguments.questions or len(whole.questions))
         others = next(other for key, other in read.items() if key != name)
-        counted = likelihood.tally(training.workbench.bench(others, default_vocabularies()))
-        collection = Collection(dataset, training.workbench.store(dataset.images), likelihood.fit(counted))
+        counted = tally(training.workbench.bench(others, default_vocabularies()))
+        collection = Collection(dataset, training.workbench.store(dataset.images), fit_table(counted))
         with tempfile.TemporaryDirectory() as work:
             methods, missing = all_methods(collection, training, Path(work))
             measured = run(collection, methods)

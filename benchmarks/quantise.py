@@ -25,10 +25,11 @@ import faiss
 import numpy as np
 
 from machine import write_result
-from polyvoc.assigner import Assigner
-from polyvoc.features import extract_many
-from polyvoc.records import FeatureOptions, Features
-from polyvoc.vocabulary import Vocabulary, default_vocabularies
+from polyvoc.features.extract import extract_many
+from polyvoc.options import FeatureOptions
+from polyvoc.types import Features
+from polyvoc.vocabulary.assign import Assigner
+from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
 
 QUERY, MANY = 3_000, 100_000  # descriptors of one query, and of a large batch
 Search = Callable[[np.ndarray], np.ndarray]  # float32 [n, dimension] -> words [n, vocabularies that it serves]

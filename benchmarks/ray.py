@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from machine import write_result
-from polyvoc import Index, IndexWriter, SearchOptions, collection
-from polyvoc.cluster import machines
-from polyvoc.cluster.building import RayWorkers
-from polyvoc.cluster.fleet import PIECE, Fleet
-from polyvoc.records import ClusterOptions
+from polyvoc.cluster.build import RayWorkers
+from polyvoc.cluster.connect import connect, disconnect
+from polyvoc.cluster.shards import PIECE, ReplicaSet
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import ClusterOptions, SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.storage.folders import list_photographs
 
 STORE = 200 << 20  # bytes of a node's object store
 SHARDS = (1, 2, 4)
@@ -48,17 +50,17 @@ def cluster(nodes: int) -> Iterator[str]:
         made.add_node(**settings)
     made.wait_for_nodes()
     try:
-        machines.connect(made.address)
+        connect(made.address)
         yield made.address
     finally:
-        machines.disconnect()
+        disconnect()
         made.shutdown()
 
 
 class Watch:
     """Writes down what a fleet sends and receives, and how long each fan-out takes."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplicaSet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
         self._gather, self._get = fleet.gather, fleet.get
@@ -131,9 +133,9 @@ def compare(local: Index, far: Index, options: SearchOptions, asking: list[int])
 
 def empty_call(far: Index, count: int = 200) -> float:
     """Give the milliseconds of a fan-out that asks for next to nothing."""
-    from polyvoc import operations
+    from polyvoc.scoring.segments import find_image
 
-    times = [timed(lambda: far.engine.shards.each(operations.place_of, -1))[0] for _ in range(count)]
+    times = [timed(lambda: far.engine.shards.each(find_image, -1))[0] for _ in range(count)]
     return round(1e3 * st.median(times), 2)
 
 
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--searches", type=int, default=60)
     given = parser.parse_args()
-    files = [Path(path) for path, _ in collection.photographs([given.photographs])][: given.images]
+    files = [Path(path) for path, _ in list_photographs([given.photographs])][: given.images]
     for path in files:  # from here on the disk is no matter
         path.read_bytes()
     rates = {}

@@ -23,8 +23,9 @@ import numpy as np
 
 import shardcosts
 from machine import RESULTS, machine, write_result
-from polyvoc import Index, SearchOptions
-from polyvoc.searching import Asked
+from polyvoc.options import SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.search.query import Query
 from scalemodel import Assumptions, Case, bytes_of, cluster_of, kernel_seconds, machines_of, phase_of, postings, work_of
 from simulation import capacity, summary
 
@@ -183,7 +184,7 @@ def alone(path: Path, searches: int = 50) -> dict[str, Any]:
     return found
 
 
-def seconds_of(index: Index, query: Asked, options: SearchOptions, threads: int) -> float:
+def seconds_of(index: Index, query: Query, options: SearchOptions, threads: int) -> float:
     started = time.perf_counter()
     index.find(query, options, threads)
     return time.perf_counter() - started

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from polyvoc.cluster.fleet import INLINE
-from polyvoc.merges import MAX_FEATURES
-from polyvoc.segment import MAX_IMAGES
+from polyvoc.cluster.shards import INLINE
+from polyvoc.index.commit import MAX_FEATURES
+from polyvoc.index.segment import MAX_IMAGES
 from simulation import Cluster, Layout, Link, Phase, Spread, Work
 
 K = 3

@@ -21,7 +21,8 @@ from PIL import Image
 
 import polyvoc
 from machine import write_result
-from polyvoc import detectors, features, images
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import _beside_the_main_thread, _sift, detect
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
@@ -46,9 +47,9 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Seconds of each stage with the index open and the kernels compiled."""
     options = index.default_options
     marks = [time.perf_counter()]
-    grey = images.read_grey(query, index.home.feature_options.long_side)
+    grey = read_grey(query, index.home.feature_options.long_side)
     marks.append(time.perf_counter())
-    found = features.detect(grey, index.home.feature_options)
+    found = detect(grey, index.home.feature_options)
     marks.append(time.perf_counter())
     words, signatures = index.home.quantiser.quantise(found.descriptors, options.assignments)
     marks.append(time.perf_counter())
@@ -61,11 +62,11 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Seconds of OpenCV's SIFT in the main thread, and beside it as the library does."""
-    grey, most = images.read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
+    grey, most = read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
     marks = [time.perf_counter()]
-    detectors._sift(grey.pixels, most)
+    _sift(grey.pixels, most)
     marks.append(time.perf_counter())
-    detectors._beside_the_main_thread(detectors._sift, grey.pixels, most)
+    _beside_the_main_thread(_sift, grey.pixels, most)
     marks.append(time.perf_counter())
     return {"main thread": marks[1] - marks[0], "beside it": marks[2] - marks[1]}
 

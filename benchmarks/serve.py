@@ -32,11 +32,15 @@ import clients
 from clients import Connection, Reply, Request, get, post
 from endtoend import Photographs, medians
 from machine import write_result
-from polyvoc import Index, IndexWriter, answers, checking, collection, storage
-from polyvoc.answers import Answer, Question
-from polyvoc.catalogue import FileState, ImageRow, SegmentRow
-from polyvoc.lab.cache import default_cache
-from polyvoc.segment import Batch, Segment
+from polyvoc.experiments.cache import default_cache
+from polyvoc.index.catalogue import ImageRow, SegmentRow
+from polyvoc.index.check import check_index
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.hits import SearchResult
+from polyvoc.search.index import Index, Question, ask, open_index
+from polyvoc.storage.files import META, checksum
+from polyvoc.storage.folders import FileState, file_state
 from polyvoc.web.settings import Settings
 from search import at_1024
 
@@ -68,7 +72,7 @@ def made_up_index(folder: Path, files: list[Path], count: int, cache: Path) -> N
         for first in range(writer.catalogue.next_image(), count + 1, SEGMENT):
             commit(writer, photographs.images(first, min(SEGMENT, count + 1 - first)), files)
             tell(f"images {first} and following")
-    damage = list(checking.check(partial))
+    damage = list(check_index(partial))
     assert not damage, damage
     partial.rename(folder)
 
@@ -83,10 +87,10 @@ def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
     for position, (image, length) in enumerate(zip(batch.ids.tolist(), np.diff(batch.feature_starts).tolist(), strict=True)):
         path, state = f"/made/up/{image:06d}.jpg", FileState(None, None)
         if image <= len(files):
-            path, state = str(files[image - 1]), collection.state_of(files[image - 1])
+            path, state = str(files[image - 1]), file_state(files[image - 1])
         rows.append(ImageRow(image, path, state, None, 1024, 768, length, number, position))
     with catalogue.transaction():
-        catalogue.add_segment(number, SegmentRow(segment.n_images, segment.n_features, storage.checksum(folder / storage.META)))
+        catalogue.add_segment(number, SegmentRow(segment.n_images, segment.n_features, checksum(folder / META)))
         catalogue.add_images(rows)
         catalogue.count_commit()
 
@@ -115,7 +119,7 @@ def serving(index: Path, work: Path) -> Iterator[tuple[int, int]]:
 # --- one client beside the library
 
 
-def overhead(pairs: int, library: Callable[[int], Answer], server: Callable[[int], Reply]) -> dict[str, Any]:
+def overhead(pairs: int, library: Callable[[int], SearchResult], server: Callable[[int], Reply]) -> dict[str, Any]:
     """Milliseconds of the same search in the library and over HTTP, taking turns, and of what lies between."""
     timed: dict[str, list[float]] = {"library": [], "server": []}
     stages: dict[str, list[dict[str, float]]] = {"library": [], "server": []}
@@ -125,7 +129,7 @@ def overhead(pairs: int, library: Callable[[int], Answer], server: Callable[[int
             begin = time.perf_counter()
             told = library(number) if name == "library" else server(number)
             timed[name].append(1000 * (time.perf_counter() - begin))
-            stages[name].append(told.seconds if isinstance(told, Answer) else json.loads(told.body)["seconds"])
+            stages[name].append(told.seconds if isinstance(told, SearchResult) else json.loads(told.body)["seconds"])
     work = [1000 * sum(seconds.values()) for seconds in stages["server"]]
     return {
         "pairs": pairs,
@@ -152,11 +156,11 @@ def beside_the_library(index: Index, port: int, queries: list[Path], ids: list[i
     def of(values: list[Any], number: int) -> Any:
         return values[number // 2 % len(values)]  # each asked in both orders
 
-    def in_library(questions: list[Any]) -> Callable[[int], Answer]:
-        return lambda number: answers.ask(index, Question(of(questions, number)), options)
+    def in_library(questions: list[Any]) -> Callable[[int], SearchResult]:
+        return lambda number: ask(index, Question(of(questions, number)), options)
 
     by_id = [post(f"/search?query={image}") for image in ids]
-    kinds: dict[str, tuple[int, Callable[[int], Answer], Callable[[int], Reply]]] = {
+    kinds: dict[str, tuple[int, Callable[[int], SearchResult], Callable[[int], Reply]]] = {
         "by id": (2 * pairs, in_library(ids), lambda number: asked(of(by_id, number))),
         "upload": (pairs, in_library(queries), lambda number: asked(of(uploads, number))),
     }
@@ -298,7 +302,7 @@ def main() -> None:
     queries = [at_1024(file, arguments.work) for file in files[:: max(1, len(files) // arguments.queries)]]
     ids = random.Random(0).sample(range(1, arguments.images + 1), min(arguments.images, 1_000))
     started = os.getloadavg()
-    index, _ = answers.open_index(path)
+    index, _ = open_index(path)
     by_id = [post(f"/search?query={image}") for image in ids]
     uploads = [post("/search", query.read_bytes()) for query in queries]
     warm_up = [post("/queries", queries[n % len(queries)].read_bytes(), 201) for n in range(KEPT)]

@@ -20,14 +20,16 @@ import numpy.typing as npt
 
 import drivercosts
 from drivercosts import seconds_of
-from polyvoc import Index, operations, presets, scoring, searching, weighting
-from polyvoc.cluster.holder import Task
-from polyvoc.cluster.packing import pack, unpack
-from polyvoc.engine import Engine
-from polyvoc.records import SearchOptions
-from polyvoc.scoring import Query
-from polyvoc.searching import Asked
-from polyvoc.segment import Batch, Segment
+from polyvoc.cluster.holder import Task, pack, unpack
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.statistics import idf_squared
+from polyvoc.options import DEFAULT, FAST, SearchOptions
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.query import QueryWords
+from polyvoc.scoring.segments import add_arrays, best_in, count_in, joining
+from polyvoc.search.index import Index
+from polyvoc.search.query import Query
+from polyvoc.search.verify import match_table, verify, verify_in
 
 DEPTH = 120  # candidates that come back: those to verify, and the ranking
 PARTS_JOINED = 32  # at a time, by a holder or by the driver
@@ -35,7 +37,7 @@ PARTS = (1.0, 0.2, 0.02)  # of a segment: how its time depends on the length of 
 VARIANTS = {"20000 words, 128 bits": (1, 2), "20000 words, 64 bits": (1, 1), "200000 words, 128 bits": (10, 2),
             "200000 words, 64 bits": (10, 1), "1000000 words, 128 bits": (50, 2), "1000000 words, 64 bits": (50, 1)}  # fmt: skip
 RULES: dict[str, SearchOptions] = {
-    "likelihood": presets.FAST,
+    "likelihood": FAST,
     "posterior": SearchOptions(merge="posterior", hamming=52, sigma=26.0, verify=100),
 }
 KERNELS = (
@@ -84,11 +86,11 @@ def first_images(batch: Batch, share: float) -> Batch:
     )
 
 
-def asking(engine: Engine, count: int) -> list[Asked]:
+def asking(engine: Engine, count: int) -> list[Query]:
     """Let images of the collection ask, spread over all of it."""
     places = [(number, at) for number, part in enumerate(engine.shards.census) for at in range(part.n_images)]
     chosen = places[len(places) // (2 * count) :: max(1, len(places) // count)][:count]
-    return [Asked.stored(engine, place, (1024, 768)) for place in chosen]
+    return [Query.stored(engine, place, (1024, 768)) for place in chosen]
 
 
 # --- one segment
@@ -130,7 +132,7 @@ def kernel_clock() -> Iterator[list[float]]:
             setattr(module, name, kernel)
 
 
-def postings_of(segment: Segment, query: Query) -> int:
+def postings_of(segment: Segment, query: QueryWords) -> int:
     numbers, starts = query.numbers[:, :, 0], segment.arrays["starts"]
     return int((starts[numbers + 1].astype(np.int64) - starts[numbers]).sum())
 
@@ -146,7 +148,7 @@ def threshold_of(options: SearchOptions) -> int:
     return int(np.flatnonzero((np.array(singles) > 0).any(axis=0)).max())
 
 
-def phases(engine: Engine, asked: Asked, rule: str) -> dict[str, Any]:
+def phases(engine: Engine, asked: Query, rule: str) -> dict[str, Any]:
     """Give what each phase asks of a segment, and its threshold; a query anew, so that the runs of its lists are not known yet."""
     options = engine.settled(rule_options(rule, engine.bits))
     query = engine.query(asked.words, asked.signatures, options)
@@ -156,15 +158,15 @@ def phases(engine: Engine, asked: Asked, rule: str) -> dict[str, Any]:
         f"{rule}: vote": (
             fresh,
             threshold_of(options),
-            lambda held: operations.best(held, fresh, weights, options, scale, DEPTH, ()),
+            lambda held: best_in(held, fresh, weights, options, scale, DEPTH, ()),
         )
     }
     if rule == "posterior":
-        work[f"{rule}: count"] = (query, -1, lambda held: operations.count(held, replace(query), options))
+        work[f"{rule}: count"] = (query, -1, lambda held: count_in(held, replace(query), options))
     return work
 
 
-def time_segments(engine: Engine, queries: Sequence[Asked], rule: str, repeats: int) -> dict[str, list[Row]]:
+def time_segments(engine: Engine, queries: Sequence[Query], rule: str, repeats: int) -> dict[str, list[Row]]:
     """Give, for each phase, what every query took of every segment, on one thread."""
     rows: dict[str, list[Row]] = {}
     near: dict[tuple[str, int, int], int] = {}
@@ -216,7 +218,7 @@ def fitted(rows: Sequence[Row]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def near_of(segment: Segment, query: Query, threshold: int) -> int:
+def near_of(segment: Segment, query: QueryWords, threshold: int) -> int:
     """Count the scanned postings whose signatures are within a threshold: those that are looked at one by one."""
     near = 0
     assert query.signatures is not None
@@ -241,14 +243,14 @@ def variant(batch: Batch, sizes: Sequence[int], parts: int, planes: int, queries
     whole = segments[0]
     entry["bytes_per_feature"] = {name: array.nbytes / whole.n_features for name, array in whole.arrays.items()}
     entry["features"] = whole.n_features
-    entry["idf_seconds"] = st.median(busy_of(lambda: weighting.idf_squared(engine.statistics, "average")) for _ in range(9))
+    entry["idf_seconds"] = st.median(busy_of(lambda: idf_squared(engine.statistics, "average")) for _ in range(9))
     return entry
 
 
 # --- a whole collection
 
 
-def spread(engine: Engine, queries: Sequence[Asked], repeats: int) -> dict[str, Any]:
+def spread(engine: Engine, queries: Sequence[Query], repeats: int) -> dict[str, Any]:
     """Measure many queries against the segments of a collection: how the postings vary, and the times around the fit."""
     rows = time_segments(engine, queries, "likelihood", repeats)["likelihood: vote"]
     return {"list_factors": list_factors(engine, rows), "fit": fitted(rows)}
@@ -278,9 +280,9 @@ def of_index(path: Path, queries: int) -> dict[str, Any]:
     }
 
 
-def whole_searches(engine: Engine, queries: Sequence[Asked], repeats: int) -> dict[str, Any]:
+def whole_searches(engine: Engine, queries: Sequence[Query], repeats: int) -> dict[str, Any]:
     """Measure what is done once per query, what verification costs, and what a second thread gives."""
-    options = engine.settled(presets.DEFAULT)
+    options = engine.settled(DEFAULT)
     once, candidates, gains, merges = [], [], [], []
     for asked in list(queries) * repeats:
         query = engine.query(asked.words, asked.signatures, options)
@@ -289,17 +291,17 @@ def whole_searches(engine: Engine, queries: Sequence[Asked], repeats: int) -> di
         two, _ = seconds_of(lambda query=query: engine.best(query, options, 2, DEPTH))
         gains.append(one / two)
         places = [found.place for found in best[:100]]
-        searching.verify(engine, asked.sketch, places, options, 1)
-        seconds = busy_of(lambda asked=asked, places=places: searching.verify(engine, asked.sketch, places, options, 1))
+        verify(engine, asked.sketch, places, options, 1)
+        seconds = busy_of(lambda asked=asked, places=places: verify(engine, asked.sketch, places, options, 1))
         candidates.append(seconds / max(len(places), 1))
         shared = query, engine.weights(query, options, 1), options, engine.scale(query, options), DEPTH, ()
-        parts = [operations.best(engine.shards.held[0], *shared)] * PARTS_JOINED
-        merges.append(busy_of(lambda parts=parts: operations.joining(DEPTH)(parts)) / PARTS_JOINED)
+        parts = [best_in(engine.shards.held[0], *shared)] * PARTS_JOINED
+        merges.append(busy_of(lambda parts=parts: joining(DEPTH)(parts)) / PARTS_JOINED)
     return {"once": st.median(once), "candidate": st.median(candidates), "two_threads": st.median(gains), "merge": st.median(merges),
             "candidates": np.quantile(candidates, np.linspace(0, 1, 21)).round(6).tolist()}  # fmt: skip
 
 
-def travelling(engine: Engine, queries: Sequence[Asked]) -> dict[str, Any]:
+def travelling(engine: Engine, queries: Sequence[Query]) -> dict[str, Any]:
     """Measure the bytes of each fan-out, as a line over the number of query features, and the time to pack and unpack them."""
     rows: dict[str, list[tuple[float, ...]]] = {}
     for asked in queries:
@@ -307,19 +309,19 @@ def travelling(engine: Engine, queries: Sequence[Asked]) -> dict[str, Any]:
             options = engine.settled(replace(rule_options(rule, engine.bits), verify=100))
             query = engine.query(asked.words, asked.signatures, options)
             weights, scale = engine.weights(query, options, 1), engine.scale(query, options)
-            best = operations.best(engine.shards.held[0], query, weights, options, scale, DEPTH, ())
+            best = best_in(engine.shards.held[0], query, weights, options, scale, DEPTH, ())
             tasks = {
                 f"{rule}: vote": (
-                    Task(operations.best, operations.joining(DEPTH), (query, weights, options, scale, DEPTH, ())),
+                    Task(best_in, joining(DEPTH), (query, weights, options, scale, DEPTH, ())),
                     best,
                 )
             }
             if rule == "posterior":
-                counted = operations.count(engine.shards.held[0], query, options)
-                tasks[f"{rule}: count"] = Task(operations.count, operations.added, (query, options)), counted
-            table = searching.match_table(engine, options)
-            verified = operations.verify(engine.shards.held[0], [0], asked.sketch, table)
-            tasks["verify"] = Task(operations.verify, None, (asked.sketch, table)), [verified]
+                counted = count_in(engine.shards.held[0], query, options)
+                tasks[f"{rule}: count"] = Task(count_in, add_arrays, (query, options)), counted
+            table = match_table(engine, options)
+            verified = verify_in(engine.shards.held[0], [0], asked.sketch, table)
+            tasks["verify"] = Task(verify_in, None, (asked.sketch, table)), [verified]
             for name, (task, reply) in tasks.items():
                 packing, content = seconds_of(lambda task=task: pack(task))
                 unpacking, _ = seconds_of(lambda content=content: unpack(content))

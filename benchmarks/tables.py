@@ -13,8 +13,8 @@ from typing import Any
 
 import scaletables
 import tooltables
-from polyvoc.lab import reportpage
-from polyvoc.lab.report import Cell, Report, Section
+from polyvoc.experiments.report.html import markdown as reportpage_markdown
+from polyvoc.experiments.report.report import Cell, Report, Section
 from sources import DIGITS, SETS, markdown, result, where
 
 ROOT = Path(__file__).parent.parent
@@ -299,7 +299,7 @@ def difference(cell: Cell) -> str:
 def findings(name: str, number: str) -> str:
     """One table of the report, by its section and place, or all of them."""
     found = section(name).tables
-    return "\n".join(map(reportpage.markdown, found if number == "" else [found[int(number)]])).rstrip()
+    return "\n".join(map(reportpage_markdown, found if number == "" else [found[int(number)]])).rstrip()
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -12,9 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from polyvoc.records import FeatureOptions, TrainOptions
-from polyvoc.training import sample_descriptors, train
-from polyvoc.vocabulary import DEFAULT_COUNT
+from polyvoc.options import FeatureOptions, TrainOptions
+from polyvoc.vocabulary.train import sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT
 
 
 def main() -> None:

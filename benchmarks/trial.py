@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import searching
-from polyvoc.evidence import by_order
-from polyvoc.lab import evaluation, likelihood
-from polyvoc.lab.cache import digest
-from polyvoc.lab.datasets import Dataset, first_questions
-from polyvoc.lab.evaluation import Values
-from polyvoc.lab.likelihood import Tally
-from polyvoc.lab.measures import MEASURES, Interval, rank
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import Evidence, SearchOptions
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.cache import digest_of
+from polyvoc.experiments.datasets.readers import Dataset, first_questions
+from polyvoc.experiments.evaluate import Values, mean_of
+from polyvoc.experiments.evaluate import gain as evaluation_gain
+from polyvoc.experiments.fit.likelihood import Tally, fit_table
+from polyvoc.experiments.fit.likelihood import tally as likelihood_tally
+from polyvoc.experiments.measures import MEASURES, Interval, rank
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.rules import groups_by_size
+from polyvoc.search.pipeline import score_all
+from polyvoc.types import LikelihoodTable
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Scores = npt.NDArray[np.float32]
 
@@ -62,9 +64,9 @@ class Ground:
         self.workbench, self.dataset = workbench, dataset
         self._full = workbench.bench(dataset, vocabularies)
         self._teacher = workbench.bench(first_questions(other, fitted), vocabularies)
-        self._benches: dict[tuple[tuple[int, ...], int], Bench] = {}
+        self._benches: dict[tuple[tuple[int, ...], int], QuantisedDataset] = {}
 
-    def bench(self, members: tuple[int, ...], bits: int) -> Bench:
+    def bench(self, members: tuple[int, ...], bits: int) -> QuantisedDataset:
         """Give the dataset with some of the vocabularies and the first bits of their signatures."""
         key = members, bits
         if key not in self._benches:
@@ -77,16 +79,18 @@ class Ground:
             return way.options
         return replace(way.options, evidence=self.evidence(way.members, way.bits, way.binned))
 
-    def evidence(self, members: tuple[int, ...], bits: int, binned: bool = False) -> Evidence:
+    def evidence(self, members: tuple[int, ...], bits: int, binned: bool = False) -> LikelihoodTable:
         """Fit a table on the other dataset; sets of equally large vocabularies are counted together."""
         teacher = cut(self._teacher, members, bits)
-        told = self.workbench.remember(digest("tally", EDGES, teacher.name), lambda: _told(likelihood.tally(teacher, EDGES)))
+        told = self.workbench.remember(digest_of("tally", EDGES, teacher.name), lambda: _told(likelihood_tally(teacher, EDGES)))
         counts = np.array(told["counts"], np.int64)
         if not binned:
             counts = counts.sum(axis=2, keepdims=True)
         tally = Tally(counts, np.array(told["pairs"]), EDGES if binned else ())
-        groups = by_order(len(members)) if len(set(teacher.sizes)) == 1 else [max(m - 1, 0) for m in range(1 << len(members))]
-        return likelihood.fit(tally, groups, teacher.dataset.name)
+        groups = (
+            groups_by_size(len(members)) if len(set(teacher.sizes)) == 1 else [max(m - 1, 0) for m in range(1 << len(members))]
+        )
+        return fit_table(tally, groups, teacher.dataset.name)
 
     def tried(self, ways: Sequence[Way]) -> dict[str, Tried]:
         """Rank in all ways, question by question."""
@@ -111,9 +115,9 @@ class Ground:
 
     def entry(self, one: Tried, base: Tried | None) -> dict[str, Any]:
         """Tell a value, its difference to a base and the time, each as people read it."""
-        gain = None if base is None else evaluation.gain(self.dataset, one.values, base.values)
+        gain = None if base is None else evaluation_gain(self.dataset, one.values, base.values)
         return {
-            "value": self.told(evaluation.mean(self.dataset, one.values)),
+            "value": self.told(mean_of(self.dataset, one.values)),
             "gain": None if gain is None else self.told(gain),
             "ms": round(1000 * float(np.median(one.seconds)), 2) if one.seconds else None,
             "ratio": round(float(np.median(np.divide(one.seconds, base.seconds))), 3) if base and one.seconds else None,
@@ -124,21 +128,21 @@ class Ground:
         return {name: round(self.scale * value, 4) for name, value in asdict(interval).items()}
 
 
-def cut(bench: Bench, members: tuple[int, ...], bits: int) -> Bench:
+def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> QuantisedDataset:
     """Give a bench of 128 bits with some of its vocabularies and 128, 64 or no bits."""
     chosen = bench.chosen(members)
     assert chosen.signatures is not None
     signatures = {128: chosen.signatures, 64: chosen.signatures[:, :, 0], 0: None}[bits]
     vocabularies = tuple(vocabulary.shortened(bits) for vocabulary in chosen.vocabularies)
-    return replace(chosen, signatures=signatures, vocabularies=vocabularies, name=digest(chosen.name, bits))
+    return replace(chosen, signatures=signatures, vocabularies=vocabularies, name=digest_of(chosen.name, bits))
 
 
-def timed(bench: Bench, question: int, way: Way, options: SearchOptions) -> tuple[Scores, float]:
+def timed(bench: QuantisedDataset, question: int, way: Way, options: SearchOptions) -> tuple[Scores, float]:
     """Give the scores of all images and the seconds of processor time that they took, from words on: others may use the machine."""
     asked = bench.asked(question, options.assignments)
     with constants(way.constants):
         started = time.process_time()
-        parts, _ = searching.score(bench.engine, asked, options)
+        parts, _ = score_all(bench.engine, asked, options)
         return np.concatenate(parts), time.process_time() - started
 
 

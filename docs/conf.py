@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from sphinx.application import Sphinx
 
 import polyvoc
-from polyvoc import cli, errors, records
-from polyvoc.web import routes
+from polyvoc.cli.main import app
+from polyvoc.web.routes import admin_router, images_router, search_router
 
 project, author = "polyvoc", "the polyvoc authors"
 version = release = polyvoc.__version__
@@ -48,7 +48,7 @@ def complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 def commands() -> Iterator[str]:
     """Give the reference of all commands, line by line, as their help has it."""
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app)
     for name, command in sorted(group.commands.items()):
         context = command.context_class(command, info_name=f"polyvoc {name}")
         usage = " ".join([f"polyvoc {name}", *command.collect_usage_pieces(context)])
@@ -60,7 +60,7 @@ def commands() -> Iterator[str]:
 def requests() -> Iterator[str]:
     """Give the reference of all requests, line by line, as the application describes itself."""
     app = FastAPI()
-    for router in (routes.searching, routes.collection, routes.operation):
+    for router in (search_router, images_router, admin_router):
         app.include_router(router)
     for path, methods in sorted(app.openapi()["paths"].items()):
         for method, told in methods.items():
@@ -71,7 +71,7 @@ def requests() -> Iterator[str]:
 
 def tree() -> Iterator[str]:
     """Give the tree of errors as their module draws it."""
-    drawn = inspect.getdoc(errors) or ""
+    drawn = inspect.getdoc(polyvoc.errors) or ""
     yield f"```text\n{drawn[drawn.index('PolyvocError') :]}\n```"
 
 
@@ -86,7 +86,7 @@ def record(name: str) -> Iterator[str]:
 
 def _field(found: re.Match[str]) -> tuple[str, str, str, str]:
     before, name, kind, default, behind = found.groups(default="")
-    choices = get_args(getattr(records, kind, None))
+    choices = get_args(getattr(polyvoc.options, kind, None))
     named = " | ".join(f'"{choice}"' for choice in choices) if choices and isinstance(choices[0], str) else kind
     told = " ".join([*re.findall(r"# (.+)", before), behind])
     return name, f"`{named}`", f"`{default}`" if default else "", told

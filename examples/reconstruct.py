@@ -13,7 +13,11 @@ import argparse
 import os
 from pathlib import Path
 
-from polyvoc import Index, IndexWriter, PairOptions, colmap, exchange, pairlist
+from polyvoc.features.colmap import match_pairs, quiet, write_pairs
+from polyvoc.features.feature_files import open_features
+from polyvoc.index.writer import IndexWriter, add_feature_file
+from polyvoc.options import PairOptions
+from polyvoc.search.index import Index
 
 import pycolmap  # isort: skip - after Pillow, which polyvoc loads: where pycolmap is first, Pillow fails to write PNG
 
@@ -23,16 +27,16 @@ def reconstruct(photographs: Path, work: Path, top: int = 20, one_camera: bool =
     work.mkdir(parents=True, exist_ok=True)
     database, index = work / "database.db", work / "photos.polyvoc"
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
-    with colmap.quiet(pycolmap):
+    with quiet(pycolmap):
         pycolmap.extract_features(database, photographs, camera_mode=mode)
     with IndexWriter.open(index) as writer:
-        exchange.update(writer, exchange.open_features(database), str(photographs))
+        add_feature_file(writer, open_features(database), str(photographs))
     pairs = find_pairs(index, photographs, top)
-    pairlist.write(work / "pairs.txt", pairs)
-    seen = colmap.match(database, pairs)
+    write_pairs(work / "pairs.txt", pairs)
+    seen = match_pairs(database, pairs)
     print(f"{len(pairs)} pairs, {seen} of them show the same thing")
     (work / "sparse").mkdir(exist_ok=True)
-    with colmap.quiet(pycolmap):
+    with quiet(pycolmap):
         models = pycolmap.incremental_mapping(database, photographs, work / "sparse")
     return sorted(models.values(), key=lambda model: -model.num_reg_images())
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.lab.datasets import Dataset, Question
-from polyvoc.lab.featurestore import FeatureStore
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.vectorfiles import Described, SiftGeo, write_siftgeo
-from polyvoc.lab.workbench import Bench
+from polyvoc.experiments.datasets.descriptor_files import Described, SiftGeo, write_siftgeo
+from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.readers import Dataset, Question
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.workbench import QuantisedDataset
 from samples import vocabularies
 from worlds import World
 
@@ -26,7 +26,7 @@ class BareStore(FeatureStore):
         return np.zeros((int(self.starts[file + 1] - self.starts[file]), 4), np.float32)
 
 
-def world_bench(world: World) -> Bench:
+def world_bench(world: World) -> QuantisedDataset:
     """Give the bench of a world: its images are the database, its query asks from outside."""
     n_images = len(world.images)
     counts = [len(words) for words in (*world.images, world.words)]
@@ -37,12 +37,12 @@ def world_bench(world: World) -> Bench:
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
     sizes: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
     signatures = np.concatenate([*world.image_signatures, world.query_signatures])
-    return Bench(dataset, store, np.concatenate([*world.images, world.words]), signatures, sizes, "world")
+    return QuantisedDataset(dataset, store, np.concatenate([*world.images, world.words]), signatures, sizes, "world")
 
 
 def bench_of(
     images: list[Any], signatures: list[Any] | None, questions: list[Question], truths: dict[str, tuple[Truth, ...]]
-) -> Bench:
+) -> QuantisedDataset:
     """Give a bench of bare words; images beyond those that questions name in the database come last."""
     outside = sum(question.image is None for question in questions)
     files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
@@ -50,7 +50,9 @@ def bench_of(
     dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
     store = BareStore(files, "", (), starts, ())
     bits = None if signatures is None else np.concatenate(signatures)
-    return Bench(dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test")
+    return QuantisedDataset(
+        dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test"
+    )
 
 
 def described(n: int, seed: int = 0, dimension: int = 128) -> Described:

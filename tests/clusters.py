@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from polyvoc import storage
-from polyvoc.catalogue import Catalogue, FileState, ImageRow, SegmentRow
-from polyvoc.cluster.fleet import Fleet
-from polyvoc.cluster.serving import RayShards
-from polyvoc.engine import Engine
-from polyvoc.home import Home
-from polyvoc.neighbourhood import Neighbourhood
-from polyvoc.segment import Segment
+from polyvoc.cluster.shards import RayShards, ReplicaSet
+from polyvoc.index.catalogue import Catalogue, ImageRow, SegmentRow
+from polyvoc.index.folder import IndexFolder
+from polyvoc.index.segment import Segment
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.links import LinkGraph
+from polyvoc.storage.files import META
+from polyvoc.storage.files import checksum as storage_checksum
+from polyvoc.storage.folders import FileState
 
 STORE = 100 << 20  # bytes of a node's object store
 
@@ -69,17 +70,17 @@ def cluster(nodes: int, head: int = 1) -> Iterator[Nodes]:
         made.close()
 
 
-def stored(folder: Path, segments: Sequence[Segment]) -> Home:
+def stored(folder: Path, segments: Sequence[Segment]) -> IndexFolder:
     """Write segments as the index of a folder, as a writer would."""
     facts = {"sizes": list(segments[0].sizes), "vocabularies": [], "dimension": 8, "features": {}}
     folder.mkdir(parents=True)
     catalogue = Catalogue.create(folder, facts)
-    home = Home(folder)
+    home = IndexFolder(folder)
     with catalogue.transaction():
         for number, segment in enumerate(segments, start=1):
             whole = replace(segment, alive=segment.alive[:0])
             whole.save(home.segment_folder(number))
-            checksum = storage.checksum(home.segment_folder(number) / storage.META)
+            checksum = storage_checksum(home.segment_folder(number) / META)
             catalogue.add_segment(number, SegmentRow(segment.n_images, segment.n_features, checksum))
             ids = [int(image) for image in segment.ids]
             state = FileState(None, None)
@@ -91,7 +92,7 @@ def stored(folder: Path, segments: Sequence[Segment]) -> Home:
     return home
 
 
-def held_by(fleet: Fleet, home: Home, neighbours: Neighbourhood | None = None) -> Engine:
+def held_by(fleet: ReplicaSet, home: IndexFolder, neighbours: LinkGraph | None = None) -> Engine:
     """Let a fleet hold an index, its segments spread anew."""
     fleet.kept = {}
     layout = home.read_layout()

@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from polyvoc.cli import app
+from polyvoc.cli.main import app
 
 
 def run(*arguments: object) -> Result:

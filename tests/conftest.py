@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from polyvoc.features import extract
-from polyvoc.signatures import project, random_rotation
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.features.extract import extract
+from polyvoc.index.writer import IndexWriter
+from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
 
 SCENES = ("bridge", "market", "tower", "wall")
 VIEWS = ("a", "b", "c")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.records import SearchOptions
+from polyvoc.options import SearchOptions
 
 Floats64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]

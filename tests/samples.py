@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from polyvoc import database, storage
-from polyvoc.index import Index
-from polyvoc.records import Features, SearchOptions
-from polyvoc.signatures import random_rotation
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.types import Features
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 DIMENSION = 12
 BITS = 8
@@ -24,8 +23,8 @@ BITS = 8
 def unflushed() -> Iterator[None]:
     """Import this to be quick: flushing matters in a power cut only, and takes most of the time of a small commit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage, "_flush", lambda descriptor: None)
-        patch.setattr(database, "FLUSH", "OFF")
+        patch.setattr("polyvoc.storage.files._flush", lambda descriptor: None)
+        patch.setattr("polyvoc.storage.sqlite.FLUSH", "OFF")
         yield
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.engine import Engine
-from polyvoc.geometry import Frames
-from polyvoc.searching import Asked
-from polyvoc.segment import Batch, Segment
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.query import Query
+from polyvoc.types import Keypoints
 
 SIZES = (400, 500, 450)
 SIDE = 500.0
@@ -35,9 +35,9 @@ class Picture:
         return len(self.words)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> Query:
         """Ask for it."""
-        return Asked(self.words, self.signatures, Frames(self.xy, self.scale, self.angle))
+        return Query(self.words, self.signatures, Keypoints(self.xy, self.scale, self.angle))
 
     def chosen(self, rows: Any) -> Picture:
         """Give some of its features."""

@@ -19,9 +19,8 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from polyvoc.web import server
-from polyvoc.web.changes import Changes
-from polyvoc.web.service import Service
+from polyvoc.web.server import address, bind, prepare
+from polyvoc.web.service import IndexEdits, Service
 from polyvoc.web.settings import Settings
 
 PATIENCE = 60  # seconds until something that hangs fails
@@ -42,7 +41,7 @@ class Served:
         return self.app.state.service
 
     @property
-    def changes(self) -> Changes:
+    def changes(self) -> IndexEdits:
         return self.app.state.changes
 
     def get(self, path: str, **extra: Any) -> httpx.Response:
@@ -63,13 +62,13 @@ def serving(index: Path, **told: Any) -> Iterator[Served]:
     """Serve an index in a thread."""
     ready = threading.Event()
     settings = Settings(index, port=0, **{"workers": 2, **told})
-    with server.bind("127.0.0.1", 0) as listening:
-        running = server.prepare(settings, ready.set)
+    with bind("127.0.0.1", 0) as listening:
+        running = prepare(settings, ready.set)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
             assert ready.wait(PATIENCE)
-            with httpx.Client(base_url=server.address(listening), timeout=PATIENCE) as client:
+            with httpx.Client(base_url=address(listening), timeout=PATIENCE) as client:
                 yield Served(client, listening.getsockname(), running.config.app)
         finally:
             running.should_exit = True

@@ -15,23 +15,22 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from polyvoc import presets
-from polyvoc.lab import evaluation
-from polyvoc.lab.datasets import READERS, Dataset
-from polyvoc.lab.synthetic import WorldOptions, read_world, training_images
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.presets import Preset
-from polyvoc.records import SearchOptions, TrainOptions
-from polyvoc.vocabulary import default_vocabularies
+from polyvoc.experiments.datasets.readers import READERS, Dataset
+from polyvoc.experiments.datasets.synthetic import WorldOptions, read_world, training_images
+from polyvoc.experiments.evaluate import judge
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import Preset, SearchOptions, TrainOptions
+from polyvoc.options import preset as presets_preset
+from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 VARIABLE = "POLYVOC_PHOTOGRAPHS"
 GROUPS = 40  # of each set of photographs
 B1 = SearchOptions(merge="b1")  # what the paper starts from: the lists of all vocabularies, added
 
 
-def accuracy(bench: Bench, options: SearchOptions) -> float:
+def accuracy(bench: QuantisedDataset, options: SearchOptions) -> float:
     """Give the mean of the measure that a dataset is known for."""
-    values = evaluation.judge(bench.dataset, lambda question: bench.scores(question, options))[bench.dataset.measure]
+    values = judge(bench.dataset, lambda question: bench.scores(question, options))[bench.dataset.measure]
     return float(np.mean([value for value in values if value is not None]))
 
 
@@ -46,7 +45,7 @@ def first_groups(dataset: Dataset, count: int) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> QuantisedDataset:
     """A hard world, quantised by three vocabularies of its own."""
     folder = tmp_path_factory.mktemp("synthetic")
     hard = WorldOptions(groups=40, views=3, distractors=100, features=150, shown=0.3, noise=1.1)
@@ -57,10 +56,10 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return workbench.bench(dataset, [workbench.vocabulary(training, replace(options, seed=seed)) for seed in range(3)])
 
 
-def test_presets_keep_their_order_on_a_synthetic_world(synthetic: Bench) -> None:
+def test_presets_keep_their_order_on_a_synthetic_world(synthetic: QuantisedDataset) -> None:
     """Measured: b1 0.230, fast 0.530, default 0.839, best 0.892."""
     b1 = accuracy(synthetic, B1)
-    fast, default, best = (accuracy(synthetic, presets.preset(name)) for name in get_args(Preset))
+    fast, default, best = (accuracy(synthetic, presets_preset(name)) for name in get_args(Preset))
     assert best >= default >= fast >= b1
     assert fast > 0.48
     assert default > 0.79
@@ -92,6 +91,6 @@ def test_presets_keep_their_accuracy_on_photographs(
         pytest.skip(f"{VARIABLE}={photographs} has no folder {name}")
     dataset = first_groups(READERS[reader](photographs / name), GROUPS)
     bench = Workbench(tmp_path).bench(dataset, default_vocabularies())
-    reached = {preset: accuracy(bench, presets.preset(preset)) for preset in floors}
+    reached = {preset: accuracy(bench, presets_preset(preset)) for preset in floors}
     assert all(reached[preset] > floor for preset, floor in floors.items()), reached
     assert min(reached.values()) > accuracy(bench, B1)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from polyvoc import answers
-from polyvoc.answers import Answer, Failure, Question
 from polyvoc.errors import OptionError
-from polyvoc.index import Index
+from polyvoc.search.hits import SearchFailure, SearchResult
+from polyvoc.search.index import Index, Question, ask
 
 STAGES = ["decode", "sift", "quantise", "score"]
 
@@ -36,23 +35,23 @@ def test_an_answer_is_what_a_search_finds(index: Index, photographs: Path, prese
         (image, str(path), STAGES[3:]),
     ):
         for region in (None, (30.0, 20.0, 280.0, 200.0)):
-            answer = answers.ask(index, Question(asks, region), options)
+            answer = ask(index, Question(asks, region), options)
             assert answer.hits == index.search(asks, options=options, region=region)
             assert (answer.query, answer.region, list(answer.seconds)) == (name, region, stages)
-            assert answers.ask(index, Question(asks, region, "mine"), options).query == "mine"
+            assert ask(index, Question(asks, region, "mine"), options).query == "mine"
 
 
 def test_further_words_of_an_image_take_all_stages(index: Index) -> None:
-    assert list(answers.ask(index, Question(1), replace(index.default_options, assignments=2)).seconds) == STAGES
+    assert list(ask(index, Question(1), replace(index.default_options, assignments=2)).seconds) == STAGES
 
 
 @pytest.mark.parametrize("preset", ["fast", "default", "best"])
 def test_an_early_answer_changes_nothing(index: Index, photographs: Path, preset: str) -> None:
     options = index.preset(preset)  # type: ignore[arg-type]
     for asks in (photographs / "tower-b.jpg", 5):
-        told: list[Answer] = []
-        answer = answers.ask(index, Question(asks, (10, 10, 300, 250)), options, early=told.append)
-        assert answer.hits == answers.ask(index, Question(asks, (10, 10, 300, 250)), options).hits
+        told: list[SearchResult] = []
+        answer = ask(index, Question(asks, (10, 10, 300, 250)), options, early=told.append)
+        assert answer.hits == ask(index, Question(asks, (10, 10, 300, 250)), options).hits
         if preset == "fast":  # nothing follows
             assert told == []
             continue
@@ -66,15 +65,15 @@ def test_an_early_answer_changes_nothing(index: Index, photographs: Path, preset
 
 
 def test_answers_as_json(index: Index) -> None:
-    answer = answers.ask(index, Question(2, (10, 10, 300, 250)), index.default_options)
+    answer = ask(index, Question(2, (10, 10, 300, 250)), index.default_options)
     values = json.loads(json.dumps(answer.as_dict()))
     assert list(values) == ["query", "region", "options", "hits", "complete", "missing", "seconds"]
     assert values["region"] == [10, 10, 300, 250]
     assert values["hits"] == json.loads(json.dumps([asdict(hit) for hit in answer.hits]))
-    assert answers.ask(index, Question(2), index.default_options).as_dict()["region"] is None
-    assert Failure("a.jpg", "it is gone").as_dict() == {"query": "a.jpg", "error": "it is gone"}
+    assert ask(index, Question(2), index.default_options).as_dict()["region"] is None
+    assert SearchFailure("a.jpg", "it is gone").as_dict() == {"query": "a.jpg", "error": "it is gone"}
 
 
 def test_an_unknown_image_is_refused(index: Index) -> None:
     with pytest.raises(OptionError, match="image 99 is not in the index"):
-        answers.ask(index, Question(99), index.default_options)
+        ask(index, Question(99), index.default_options)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc.assigner import Assigner, Basis
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.vocabulary.assign import Assigner, PrincipalAxes
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def clustered(count: int, seed: int, dimension: int = 128) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_descriptors_may_have_any_length(dimension: int) -> None:
 @pytest.mark.parametrize("dimension", [1, 7, 8, 40])
 def test_a_basis_keeps_distances(dimension: int) -> None:
     rows = np.random.default_rng(0).normal(5, 2, (50, dimension)).astype(np.float32)
-    basis = Basis.of(rows)
+    basis = PrincipalAxes.of(rows)
     points = basis.turn(rows)
     assert np.allclose(
         np.linalg.norm(rows[1:] - rows[:-1], axis=1), np.linalg.norm(np.diff(points.rows, axis=0), axis=1), atol=1e-4

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from polyvoc import database
-from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState, ImageRow, SegmentRow
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, VersionError, WriteError
-from polyvoc.merges import SegmentSize
-from polyvoc.records import Problem
+from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, ImageRow, SegmentRow, SegmentSize
+from polyvoc.storage.folders import FileState
+from polyvoc.types import Problem
 from processes import as_nobody, in_child, is_root
 from samples import unflushed
 
@@ -66,7 +65,7 @@ def test_images_come_back(catalogue: Catalogue) -> None:
 
 def test_images_are_read_in_pages(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = list(catalogue.images())
-    monkeypatch.setattr(database, "PAGE", 2)
+    monkeypatch.setattr("polyvoc.storage.sqlite.PAGE", 2)
     assert list(catalogue.images()) == whole
 
 
@@ -182,7 +181,7 @@ def test_threads_may_share_a_reader(catalogue: Catalogue, tmp_path: Path) -> Non
 
 
 def test_a_catalogue_kept_locked_is_one_line(catalogue: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("polyvoc.storage.sqlite.BUSY_SECONDS", 0.01)
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(LockedError, match="another process"):

@@ -7,10 +7,17 @@ import json
 import numpy as np
 import pytest
 
-from polyvoc.copies import certainty
-from polyvoc.copies.certainty import BLIND, SEEING, Certainty, columns, fit, shipped
-from polyvoc.copies.resemblance import EVIDENCE, PAIR
+from polyvoc.duplicates.compare import EVIDENCE, PAIR
+from polyvoc.duplicates.probability import (
+    FORMAT,
+    WITH_PIXELS,
+    WITHOUT_PIXELS,
+    DuplicateProbability,
+    columns,
+    shipped_duplicate_probability,
+)
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.experiments.fit.duplicates import fit_coefficients
 
 
 def evidence(n: int, seed: int = 0) -> np.ndarray:
@@ -40,16 +47,16 @@ def drawn(given: np.ndarray, weights: dict[str, float], intercept: float, seed: 
 def test_a_fit_finds_the_law_that_made_the_data() -> None:
     weights = {"ln inliers": 0.8, "share": 2.0, "ln residual": -1.0, "ln drift": -0.5, "ln stretch": -1.0}
     given = evidence(20_000)
-    found = fit(given, drawn(given, weights, -7.0), BLIND)
+    found = fit_coefficients(given, drawn(given, weights, -7.0), WITHOUT_PIXELS)
     assert found.intercept == pytest.approx(-7.0, abs=0.6)
     for name, value in weights.items():
         assert found.weights[name] == pytest.approx(value, abs=0.35), name
 
 
 def test_nine_of_ten_are_nine_of_ten_on_other_pairs() -> None:
-    weights = dict(zip(SEEING, (0.5, 2.0, -0.5, -0.3, -0.5, -0.3, -0.5, -0.5, -0.3, -0.5), strict=True))
+    weights = dict(zip(WITH_PIXELS, (0.5, 2.0, -0.5, -0.3, -0.5, -0.3, -0.5, -0.5, -0.3, -0.5), strict=True))
     given = evidence(8000)
-    fitted = Certainty.fitted(given, drawn(given, weights, -5.0))
+    fitted = DuplicateProbability.fitted(given, drawn(given, weights, -5.0))
     other = evidence(8000, seed=5)
     pairs = np.zeros(len(other), PAIR)
     pairs["evidence"] = other
@@ -63,7 +70,7 @@ def test_nine_of_ten_are_nine_of_ten_on_other_pairs() -> None:
 def test_separable_pairs_do_not_run_away() -> None:
     given = evidence(200)
     given[:, EVIDENCE.index("median")] = np.where(np.arange(200) < 100, 0.98, 0.1)
-    found = fit(given, np.arange(200) < 100, SEEING)
+    found = fit_coefficients(given, np.arange(200) < 100, WITH_PIXELS)
     assert all(np.isfinite(list(found.weights.values())))
     assert np.abs(list(found.weights.values())).max() < 100
 
@@ -71,11 +78,11 @@ def test_separable_pairs_do_not_run_away() -> None:
 @pytest.mark.parametrize("copies", [np.zeros(5), np.ones(5)])
 def test_one_kind_alone_teaches_nothing(copies: np.ndarray) -> None:
     with pytest.raises(OptionError, match="both kinds"):
-        fit(evidence(5), copies, BLIND)
+        fit_coefficients(evidence(5), copies, WITHOUT_PIXELS)
 
 
 def test_what_is_shipped_is_plausible() -> None:
-    known = shipped()
+    known = shipped_duplicate_probability()
     assert known.source
     # inliers, nats, share, residual, drift, stretch, cover, quarter, median, upper, coarse
     copy = (600, 4000, 0.6, 0.1, 0.015, 1.0, 1, 0.98, 0.99, 0.995, 0.99)
@@ -92,11 +99,11 @@ def test_what_is_shipped_is_plausible() -> None:
 
 
 def test_a_table_survives_json() -> None:
-    known = shipped()
-    assert Certainty.from_dict(json.loads(json.dumps(known.as_dict())), "here") == known
+    known = shipped_duplicate_probability()
+    assert DuplicateProbability.from_dict(json.loads(json.dumps(known.as_dict())), "here") == known
 
 
-@pytest.mark.parametrize("values", [None, [], {}, {"format": "other"}, {"format": certainty.FORMAT, "seeing": 1}])
+@pytest.mark.parametrize("values", [None, [], {}, {"format": "other"}, {"format": FORMAT, "seeing": 1}])
 def test_damaged_tables_are_refused(values: object) -> None:
     with pytest.raises(DamagedError, match="here: not a table"):
-        Certainty.from_dict(values, "here")
+        DuplicateProbability.from_dict(values, "here")

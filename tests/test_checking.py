@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc import soundness, storage
-from polyvoc.catalogue import FILE, SEALED, Catalogue, FileState, _seal
-from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
-from polyvoc.index import Index
-from polyvoc.records import Problem
-from polyvoc.segment import Batch, Segment
-from polyvoc.writer import IndexWriter
+from polyvoc.index.catalogue import FILE, SEALED, Catalogue, _row_checksum
+from polyvoc.index.check import check_index
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
+from polyvoc.storage.files import META, checksum, write_array
+from polyvoc.storage.folders import FileState
+from polyvoc.types import Problem
 from samples import build, collection, features, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -81,7 +82,7 @@ def reseal(path: Path) -> None:
     with connection:
         for table, (_, columns) in SEALED.items():
             for rowid, *values in connection.execute(f"SELECT rowid, {columns} FROM {table}").fetchall():
-                connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", [_seal(*values), rowid])
+                connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", [_row_checksum(*values), rowid])
     connection.close()
 
 
@@ -96,7 +97,7 @@ def try_to_open(path: Path) -> None:
 def lines_of(path: Path) -> list[str]:
     """Check, taking what check raises for a line."""
     try:
-        return list(check(path))
+        return list(check_index(path))
     except PolyvocError as error:
         return [str(error)]
 
@@ -113,15 +114,15 @@ def flip(data: bytes, at: int) -> bytes:
 def test_a_healthy_index_gives_no_line(tmp_path: Path, k: int, signed: bool) -> None:
     path = tmp_path / "a.polyvoc"
     build(path, collection(20), vocabularies(k, signed=signed), commits=3).close()
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
     with IndexWriter.open(path) as writer:
         writer.remove(["image 1", "image 2"])
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
 
 
 def test_an_empty_index_gives_no_line(tmp_path: Path) -> None:
     build(tmp_path / "a.polyvoc", {}).close()
-    assert list(check(tmp_path / "a.polyvoc")) == []
+    assert list(check_index(tmp_path / "a.polyvoc")) == []
 
 
 def test_long_runs_and_small_chunks_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,20 +130,20 @@ def test_long_runs_and_small_chunks_are_no_damage(tmp_path: Path, monkeypatch: p
     many = features(1, 900)
     same = type(many)(many.xy, many.scale, many.angle, np.repeat(one.descriptors, 900, axis=0), 10, 10)
     build(tmp_path / "a.polyvoc", {"same": same, **collection(9)}, vocabularies(3)).close()
-    assert list(check(tmp_path / "a.polyvoc")) == []
-    monkeypatch.setattr(soundness, "CHUNK", 7)
-    assert list(check(tmp_path / "a.polyvoc")) == []
+    assert list(check_index(tmp_path / "a.polyvoc")) == []
+    monkeypatch.setattr("polyvoc.index.check.CHUNK", 7)
+    assert list(check_index(tmp_path / "a.polyvoc")) == []
 
 
 def test_progress_is_told(healthy: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    assert list(check(healthy, lambda *values: told.append(values))) == []
+    assert list(check_index(healthy, lambda *values: told.append(values))) == []
     assert [done for _, done, _ in told] == list(range(1, told[0][2] + 1))
 
 
 def test_checking_changes_nothing(index: Path) -> None:
     before = {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     assert before == {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
 
 
@@ -151,17 +152,17 @@ def test_checking_changes_nothing(index: Path) -> None:
 
 def test_what_is_no_index_raises(tmp_path: Path, index: Path) -> None:
     with pytest.raises(NotAnIndexError, match="does not exist"):
-        check(tmp_path / "nothing")
+        check_index(tmp_path / "nothing")
     with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
-        check(tmp_path)
+        check_index(tmp_path)
     edit(index, "PRAGMA user_version = 99")
     with pytest.raises(VersionError, match="upgrade"):
-        check(index)
+        check_index(index)
     edit(index, "PRAGMA user_version = 0")
-    assert len(list(check(index))) == 1
+    assert len(list(check_index(index))) == 1
     edit(index, "PRAGMA application_id = 1")
     with pytest.raises(NotAnIndexError, match="not the catalogue"):
-        check(index)
+        check_index(index)
 
 
 # --- damaged files --------------------------------------------------------------------------------------------
@@ -187,12 +188,12 @@ def test_every_damaged_file_is_named(index: Path) -> None:
             path.unlink()
             if damaged is not None:
                 path.write_bytes(damaged)
-            lines = list(check(index))
+            lines = list(check_index(index))
             assert any(str(path) in line for line in lines), (name, lines)
             assert not any("\n" in line for line in lines)
             try_to_open(index)
             path.write_bytes(original)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_a_damaged_catalogue_is_named_or_harmless(index: Path) -> None:
@@ -225,13 +226,13 @@ def test_another_segment_in_its_place_is_found(index: Path, tmp_path: Path) -> N
     build(tmp_path / "other.polyvoc", collection(5, first=50), vocabularies(3)).close()
     shutil.rmtree(index / SEGMENT)
     shutil.copytree(tmp_path / "other.polyvoc/segments/000001", index / SEGMENT)
-    assert any(SEGMENT in line for line in check(index))
+    assert any(SEGMENT in line for line in check_index(index))
 
 
 def test_another_vocabulary_in_its_place_is_found(index: Path) -> None:
     shutil.rmtree(index / "vocabularies/1")
     vocabularies(3, size=31)[1].save(index / "vocabularies/1")
-    assert any("vocabularies/1" in line for line in check(index))
+    assert any("vocabularies/1" in line for line in check_index(index))
 
 
 # --- damaged references: every checksum is right ------------------------------------------------------------
@@ -245,13 +246,13 @@ def test_a_missing_or_odd_fact_is_found(index: Path, name: str) -> None:
         for odd in (None, [], "text", -1, {"surprise": 1}):
             copy = Path(shutil.copytree(index, index.with_name("odd.polyvoc")))
             put_facts(copy, {name: odd})
-            assert any(FILE in line and name in line for line in check(copy)), odd
+            assert any(FILE in line and name in line for line in check_index(copy)), odd
             shutil.rmtree(copy)
     edit(index, "UPDATE facts SET value = replace(value, '1', '2') || ' ' WHERE name = ?", name)
-    assert any(FILE in line and name in line for line in check(index))
+    assert any(FILE in line and name in line for line in check_index(index))
     try_to_open(index)
     edit(index, "DELETE FROM facts WHERE name = ?", name)
-    assert any(FILE in line and name in line for line in check(index))
+    assert any(FILE in line and name in line for line in check_index(index))
     try_to_open(index)
 
 
@@ -292,13 +293,13 @@ ONLY_SEALED = ("another path", "another width", "another digest", "another reaso
 @pytest.mark.parametrize("what", EDITS)
 def test_a_wrong_row_is_found(index: Path, what: str) -> None:
     edit(index, EDITS[what])
-    lines = list(check(index))
+    lines = list(check_index(index))
     assert lines and not any("\n" in line for line in lines)
     assert any(FILE in line or "segments/" in line for line in lines)
     try_to_open(index)
     if what not in ONLY_SEALED:
         reseal(index)
-        assert list(check(index))
+        assert list(check_index(index))
         try_to_open(index)
 
 
@@ -308,7 +309,7 @@ def test_two_images_in_each_others_place_are_found(index: Path) -> None:
     edit(index, "UPDATE images SET position = -5 WHERE image = ?", first.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", first.position, second.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", second.position, first.image)
-    assert any("segment 1" in line and "ids.npy" in line for line in check(index))
+    assert any("segment 1" in line and "ids.npy" in line for line in check_index(index))
 
 
 Change = Callable[[dict[str, np.ndarray[Any, Any]]], None]
@@ -387,7 +388,7 @@ def test_arrays_that_contradict_each_other_are_found(tmp_path: Path) -> None:
         change(segment.arrays)
         store(path / "segments/000001", segment)
         commit_to(path, path / "segments/000001", segment)
-        lines = [line for line in check(path) if "segments" in line]
+        lines = [line for line in check_index(path) if "segments" in line]
         assert any(named in line for line in lines) == (named != "nothing"), (named, lines)
         try_to_open(path)
 
@@ -403,7 +404,7 @@ def segment_of_few_words(lengths: list[int]) -> Segment:
 def commit_to(path: Path, folder: Path, segment: Segment) -> None:
     """Make the catalogue believe in a segment."""
     put_facts(path, {"sizes": list(segment.sizes), "norms": None})
-    edit(path, "UPDATE segments SET checksum = ?", storage.checksum(folder / storage.META))
+    edit(path, "UPDATE segments SET checksum = ?", checksum(folder / META))
     reseal(path)
 
 
@@ -423,7 +424,7 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
         swap("postings", p, q)(arrays)
         store(folder, segment)
         commit_to(path, folder, segment)
-        assert any("order" in line or "sorted" in line for line in check(path))
+        assert any("order" in line or "sorted" in line for line in check_index(path))
 
 
 MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
@@ -446,7 +447,7 @@ MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
 def test_vectors_that_are_none_are_found(
     tmp_path: Path, vectors: np.ndarray[Any, Any] | None, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundness, "CHUNK", 7)
+    monkeypatch.setattr("polyvoc.index.check.CHUNK", 7)
     path, images = tmp_path / "a.polyvoc", collection(6, first=7)
     build(path, images, vocabularies(3)).close()
     segment = segment_of_few_words([len(found) for found in images.values()])
@@ -455,18 +456,18 @@ def test_vectors_that_are_none_are_found(
     store(path / "segments/000001", segment)
     commit_to(path, path / "segments/000001", segment)
     put_facts(path, {"embedding": MODEL})
-    lines = [line for line in check(path) if "embeddings.npy" in line]
+    lines = [line for line in check_index(path) if "embeddings.npy" in line]
     assert bool(lines) == damaged
     try_to_open(path)
     put_facts(path, {"embedding": None})
-    lines = [line for line in check(path) if "embeddings.npy" in line]
+    lines = [line for line in check_index(path) if "embeddings.npy" in line]
     assert bool(lines) == (vectors is not None)  # where no model made any
 
 
 @pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {**MODEL, "dimension": 0}, {**MODEL, "fingerprint": None}])
 def test_an_odd_model_is_found(index: Path, odd: Any) -> None:
     put_facts(index, {"embedding": odd})
-    lines = list(check(index))
+    lines = list(check_index(index))
     assert any(FILE in line and "embedding" in line for line in lines)
     assert not any("\n" in line for line in lines)
 
@@ -475,9 +476,9 @@ def test_wrong_norms_are_found(index: Path) -> None:
     (path,) = (index / "norms").iterdir()
     values = np.load(path)
     for wrong in (values[:-1], np.full_like(values, np.nan), values.astype(np.float64)):
-        storage.write_array(path, wrong)
-        put_facts(index, {"norms": {"commit": int(path.stem), "checksum": storage.checksum(path)}})
-        assert any(str(path) in line for line in check(index))
+        write_array(path, wrong)
+        put_facts(index, {"norms": {"commit": int(path.stem), "checksum": checksum(path)}})
+        assert any(str(path) in line for line in check_index(index))
         try_to_open(index)
 
 
@@ -486,14 +487,14 @@ def test_description_of_the_right_checksum_may_be_odd(index: Path) -> None:
     described = json.loads(meta.read_text())
     for odd in ([], {}, {**described, "arrays": {}}, {**described, "n_images": "x"}, {**described, "sizes": None}):
         meta.write_text(json.dumps(odd))
-        edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", storage.checksum(meta))
+        edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", checksum(meta))
         reseal(index)
-        assert any(SEGMENT in line for line in check(index))
+        assert any(SEGMENT in line for line in check_index(index))
         try_to_open(index)
 
 
 def test_a_segment_merged_away_meanwhile_is_no_damage(index: Path) -> None:
-    lines = check(index)
+    lines = check_index(index)
     with IndexWriter.open(index) as writer:
         for number in range(12):
             writer.add(f"more {number}", features(number))

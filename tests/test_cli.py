@@ -17,10 +17,20 @@ import typer
 
 import polyvoc
 from commands import answer, refuse, run
-from polyvoc import flags, inventory
-from polyvoc.cli import KEPT, app
-from polyvoc.records import FeatureOptions, PairOptions, SearchOptions, TrainOptions
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.cli.flags import flag_name
+from polyvoc.cli.main import KEPT, app
+from polyvoc.options import (
+    FEATURE_TEXTS,
+    PAIR_TEXTS,
+    SEARCH_TEXTS,
+    TRAIN_TEXTS,
+    FeatureOptions,
+    PairOptions,
+    SearchOptions,
+    TrainOptions,
+)
+from polyvoc.search.info import index_distributions
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -82,10 +92,10 @@ def test_the_package_runs_as_a_module() -> None:
 @pytest.mark.parametrize(
     ("command", "record", "texts"),
     [
-        ("search", SearchOptions, flags.SEARCH_TEXTS),
-        ("index", FeatureOptions, flags.FEATURE_TEXTS),
-        ("train", TrainOptions, flags.TRAIN_TEXTS),
-        ("pairs", PairOptions, flags.PAIR_TEXTS),
+        ("search", SearchOptions, SEARCH_TEXTS),
+        ("index", FeatureOptions, FEATURE_TEXTS),
+        ("train", TrainOptions, TRAIN_TEXTS),
+        ("pairs", PairOptions, PAIR_TEXTS),
     ],
 )
 def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[Any], texts: dict[str, str]) -> None:
@@ -94,13 +104,13 @@ def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[A
     defaults = {parameter.name: parameter.default for parameter in COMMANDS[command].params}
     assert sorted(texts) == sorted(names)
     for name in names:
-        assert flags.flag_name(name) in options
+        assert flag_name(name) in options
         assert defaults[name] is None  # what is not typed is left to the record
 
 
 def test_defaults_in_the_help_are_those_of_the_record() -> None:
     for parameter in COMMANDS["train"].params:
-        if parameter.name in flags.TRAIN_TEXTS:
+        if parameter.name in TRAIN_TEXTS:
             assert parameter.help.endswith(f"Default: {getattr(TrainOptions(), parameter.name)}.")
 
 
@@ -122,7 +132,7 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
         if name in ("fuse", "whole"):  # switches: not given
             continue
         values = value if isinstance(value, list) else ["none" if value is None else value]
-        typed += [flags.flag_name(name), *values]
+        typed += [flag_name(name), *values]
     answer("link", "--index", index_path)
     told = answer("search", photographs / "wall-b.jpg", "--index", index_path, *typed)
     assert told["options"] == given
@@ -238,7 +248,7 @@ def test_search_answers_as_the_library(index_path: Path, photographs: Path) -> N
     query = photographs / "market-c.jpg"
     index = polyvoc.Index.open(index_path)
     for changed in ({}, {"merge": "posterior", "assignments": 2, "verify": 0}):
-        typed = [part for name, value in changed.items() for part in (flags.flag_name(name), value)]
+        typed = [part for name, value in changed.items() for part in (flag_name(name), value)]
         told = answer("search", query, "--index", index_path, *typed)
         expected = index.search(query, options=replace(index.default_options, **changed))  # type: ignore[arg-type]
         assert told["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
@@ -387,7 +397,7 @@ def test_info_for_people(index_path: Path, photographs: Path) -> None:
 
 def test_info_of_distributions(index_path: Path) -> None:
     facts = answer("info", "--index", index_path, "--distributions")
-    expected = inventory.distributions(polyvoc.Index.open(index_path))
+    expected = index_distributions(polyvoc.Index.open(index_path))
     assert {name: facts[name] for name in expected} == expected
     assert facts["images"] == 12 and not expected.keys() & answer("info", "--index", index_path).keys()
     lines = run("info", "--index", index_path, "--distributions").stdout.splitlines()
@@ -446,11 +456,11 @@ def test_an_interrupted_run_says_what_is_kept(index_path: Path, photographs: Pat
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polyvoc.collection.compare", interrupt)
+    monkeypatch.setattr("polyvoc.index.writer.compare_folders", interrupt)
     result = run("index", photographs, "--index", index_path)
     assert result.exit_code == 130
     assert result.stderr == f"polyvoc: {KEPT}\n"
-    monkeypatch.setattr("polyvoc.inventory.take", interrupt)
+    monkeypatch.setattr("polyvoc.search.info.index_info", interrupt)
     result = run("info", "--index", index_path)
     assert (result.exit_code, result.stderr) == (130, "polyvoc: stopped\n")
 

@@ -10,18 +10,20 @@ from typing import Any, get_args
 import pytest
 
 from commands import answer, refuse, run
-from polyvoc import evidence
-from polyvoc.catalogue import Catalogue
-from polyvoc.checking import check
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index import Index
-from polyvoc.lab import calibration, likelihood, reliability, truematches
-from polyvoc.lab.datasets import READERS
-from polyvoc.lab.workbench import Workbench
-from polyvoc.presets import Preset
-from polyvoc.records import SearchOptions
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.experiments.datasets.readers import READERS
+from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally, tally_groups
+from polyvoc.experiments.fit.line import Fit, fit_line_pairs
+from polyvoc.experiments.fit.reliability import reliability
+from polyvoc.experiments.fit.true_matches import find_pairs
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.index.catalogue import Catalogue
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import Preset, SearchOptions
+from polyvoc.scoring.rules import default_table, load_table, save_table, table_as_dict, table_from_dict
+from polyvoc.search.index import Index
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 from views import SCENES, VIEWS
 
@@ -58,9 +60,9 @@ def test_an_index_calibrates_itself(index: Path) -> None:
     assert (told["index"], told["saved"]) == (str(index), False)
     assert (told["questions"], told["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
-        pairs = truematches.find_pairs(opened)
-        line, table = calibration.fit_pairs(opened, pairs), likelihood.fit_pairs(opened, pairs)
-        learnt = {**line.as_dict(), "evidence": evidence.as_dict(table)}
+        pairs = find_pairs(opened)
+        line, table = fit_line_pairs(opened, pairs), fit_table_pairs(opened, pairs)
+        learnt = {**line.as_dict(), "evidence": table_as_dict(table)}
         assert told == {"index": str(index), **learnt, "saved": False, "table": None}
         assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "evidence": None})
         assert opened.default_options.line == SearchOptions().line
@@ -70,7 +72,7 @@ def test_an_index_calibrates_itself(index: Path) -> None:
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
     told = answer("calibrate", "--index", index, "--save")
     assert told["saved"]
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     info = answer("info", "--index", index)
     assert info["default_options"]["line"] == told["tied"]
     assert f"line {tuple(told['tied'])}" in run("info", "--index", index).stdout
@@ -82,7 +84,7 @@ def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
 
 def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
     told = answer("calibrate", "--index", index, "--save")
-    table = evidence.from_dict(told["evidence"], "")
+    table = table_from_dict(told["evidence"], "")
     with Index.open(index) as opened:
         assert opened.default_options.evidence == opened.home.read_evidence() == table
         for name in get_args(Preset):
@@ -106,8 +108,8 @@ def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
     file = tmp_path / "evidence.json"
     told = answer("calibrate", "--index", index, "--table", file)
     assert told["table"] == str(file)
-    table = evidence.load(file)
-    assert evidence.as_dict(table) == told["evidence"]
+    table = load_table(file)
+    assert table_as_dict(table) == told["evidence"]
     found = answer("search", views / "1" / "0.jpg", "--index", index, "--evidence", file)
     assert found["options"]["evidence"] == table.source
     with Index.open(index) as opened:
@@ -118,7 +120,7 @@ def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
     line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", tmp_path / "none.json")
     assert "none.json: cannot be read (No such file or directory)" in line
     other = tmp_path / "other.json"
-    evidence.save(evidence.default_evidence(3, 64), other)
+    save_table(default_table(3, 64), other)
     line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", other)
     assert "a table of evidence for 3 vocabularies with 64 bits does not fit 2 with 64" in line
     assert "no/evidence.json" in refuse("calibrate", "--index", index, "--table", tmp_path / "no" / "evidence.json")
@@ -134,7 +136,7 @@ def test_one_vocabulary_has_a_table_and_no_line(
     assert "tied" not in told
     with Index.open(path) as opened:
         assert opened.home.read_line() is None
-        assert evidence.as_dict(opened.default_options.evidence) == told["evidence"]  # type: ignore[arg-type]
+        assert table_as_dict(opened.default_options.evidence) == told["evidence"]  # type: ignore[arg-type]
     shown = run("calibrate", "--index", path)
     assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "evidence"]
     told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
@@ -185,12 +187,12 @@ def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path)
 
 
 def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = calibration.fit_pairs
+    fitted = fit_line_pairs
 
-    def below_zero(*arguments: Any) -> calibration.Fit:
+    def below_zero(*arguments: Any) -> Fit:
         return replace(fitted(*arguments), tied=(1.2, -0.2))
 
-    monkeypatch.setattr(calibration, "fit_pairs", below_zero)
+    monkeypatch.setattr("polyvoc.experiments.fit.line.fit_line_pairs", below_zero)
     assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
     known = answer("info", "--index", index)["default_options"]
     assert (known["line"], known["evidence"]) == (list(SearchOptions().line), None)
@@ -238,11 +240,11 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
     file, plot = tmp_path / "evidence.json", tmp_path / "calibration.svg"
     given = ["--table", file, "--plot", plot, "--cache", cache, *words]
     told = answer("calibrate", "groups", views, "--test", "groups", views, *given)
-    table = evidence.load(file)
+    table = load_table(file)
     assert table.source == "groups (18 questions), words 300 + 300, 64 bits"
     bench = Workbench(cache).bench(READERS["groups"](views), [Vocabulary.load(Path(str(folder))) for folder in words[1::2]])
-    assert table == likelihood.fit(likelihood.tally(bench), source=table.source)
-    assert told["tests"][0]["evidence"] == reliability.reliability(table, likelihood.tally_groups(bench)).as_dict()
+    assert table == fit_table(tally(bench), source=table.source)
+    assert told["tests"][0]["evidence"] == reliability(table, tally_groups(bench)).as_dict()
     drawn = plot.read_text(encoding="utf-8")
     assert drawn.count("predicted, nats") == 2  # one way and the other
     assert drawn.count("share of true matches") == 2
@@ -272,7 +274,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     with IndexWriter.open(index) as writer:
         writer.save_line((0.5, 0.5), SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_what_waits_is_committed_with_the_line(index: Path, views: Path) -> None:
@@ -298,11 +300,11 @@ def test_an_index_without_a_line_works(index: Path) -> None:
         assert opened.home.read_line() is None
         with pytest.raises(DamagedError, match="'line' is missing"):
             opened.home.catalogue.fact("line")
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
-    table = evidence.default_evidence(2, 64)
+    table = default_table(2, 64)
     before = Index.open(index)
     with IndexWriter.open(index) as writer:
         writer.save_evidence(table)
@@ -314,20 +316,20 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
     with IndexWriter.open(index) as writer:
         writer.save_evidence(other)
     assert Index.open(index).home.read_evidence() == other
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
-        writer.save_evidence(evidence.default_evidence(3, 64))
+        writer.save_evidence(default_table(3, 64))
     assert Index.open(index).default_options.evidence == other
 
 
 @pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
 def test_a_damaged_table_is_told(index: Path, change: dict[str, Any]) -> None:
-    values = {**evidence.as_dict(evidence.default_evidence(2, 64)), **change}
+    values = {**table_as_dict(default_table(2, 64)), **change}
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
         catalogue.put_facts({"evidence": values})
     catalogue.close()
-    (line,) = check(index)
+    (line,) = check_index(index)
     assert "the fact 'evidence' cannot be" in line
     assert len(line) < 500
     with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a table of evidence"):
@@ -339,12 +341,12 @@ def test_a_damaged_line_is_told(index: Path) -> None:
     with catalogue.transaction():
         catalogue.put_facts({"line": {"a": 0.5}})
     catalogue.close()
-    assert any("the fact 'line' cannot be" in line for line in check(index))
+    assert any("the fact 'line' cannot be" in line for line in check_index(index))
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
         catalogue.put_facts({"line": {"a": 0.5, "b": 0.5, "source": {}}})
         catalogue.write("UPDATE facts SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
     catalogue.close()
-    assert any("'line'" in line for line in check(index))
+    assert any("'line'" in line for line in check_index(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):
         Index.open(index)

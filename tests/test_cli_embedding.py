@@ -9,7 +9,7 @@ import pytest
 
 from commands import answer, refuse, run
 from onnxfiles import chain
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
 __all__ = ["unflushed"]

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from commands import answer, refuse, run
-from polyvoc.lab import laboratory
-from polyvoc.lab.laboratory import Plan
-from polyvoc.lab.synthetic import WorldOptions, write_world
-from polyvoc.lab.workbench import Bench
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.datasets.synthetic import WorldOptions, write_world
+from polyvoc.experiments.paper.setup import Plan
+from polyvoc.experiments.workbench import QuantisedDataset
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -95,7 +94,7 @@ def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object],
 def test_a_second_run_ranks_nothing(datasets: Path, words: list[object], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "b2", "--merge", "b1")
     first = answer(*command)
-    monkeypatch.setattr(Bench, "scores", lambda *arguments: pytest.fail("ranked before"))
+    monkeypatch.setattr(QuantisedDataset, "scores", lambda *arguments: pytest.fail("ranked before"))
     assert answer(*command) == first
 
 
@@ -194,7 +193,7 @@ def test_signatures_are_needed_for_hamming(datasets: Path, vocabularies: tuple[V
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the quick plan quicker."""
     plan = Plan("quick", 0.005, sizes=(10_000, 20_000), most=3, repeats=1, questions=4, distractors=(0, 3), images=50)
-    monkeypatch.setattr(laboratory, "QUICK", plan)
+    monkeypatch.setattr("polyvoc.experiments.paper.setup.QUICK", plan)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -18,16 +18,16 @@ import pytest
 from clusters import Nodes, cluster, eventually, quiet
 from commands import answer, refuse
 from onnxfiles import chain
-from polyvoc.checking import check
-from polyvoc.cluster import building, machines
-from polyvoc.cluster.building import RayWorkers, Tally, cut
-from polyvoc.cluster.terms import Terms, versions
-from polyvoc.embedding import Embedder
+from polyvoc.cluster.build import ProgressActor, RayWorkers, _Batch, cut
+from polyvoc.cluster.connect import WorkerCheck, versions
 from polyvoc.errors import ClusterError, OptionError, WriteError
-from polyvoc.index import Index
-from polyvoc.records import FeatureOptions, IndexReport, SearchOptions
-from polyvoc.workshop import Photograph
-from polyvoc.writer import IndexWriter
+from polyvoc.features.embedding import Embedder
+from polyvoc.index.build import BuildItem
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.types import IndexReport
 from samples import photograph, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -53,7 +53,7 @@ def nodes() -> Iterator[Nodes]:
 @pytest.fixture
 def workers(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
     """Workers with small batches."""
-    monkeypatch.setattr(building, "SMALLEST", 2)
+    monkeypatch.setattr("polyvoc.cluster.build.SMALLEST", 2)
     return RayWorkers(nodes.address)
 
 
@@ -97,7 +97,7 @@ def update(path: Path, folder: Path, workers: RayWorkers | None = None, **more: 
 
 def assert_same(path: Path, expected: Path, queries: Sequence[Path]) -> None:
     """Two indexes hold the same, in the same order, answer alike, and are sound."""
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
     assert not (path / "incoming").exists()
     with Index.open(path) as one, Index.open(expected) as other:
         rows, expected_rows = list(one.images()), list(other.images())
@@ -109,16 +109,18 @@ def assert_same(path: Path, expected: Path, queries: Sequence[Path]) -> None:
         assert one.home.catalogue.problems() == other.home.catalogue.problems()
         for row, expected_row in zip(rows, expected_rows, strict=True):
             found, wanted = features_of(one, row.image), features_of(other, expected_row.image)
-            assert all((found[name] == wanted[name]).all() for name in ("words", "signatures", "xy", "shape"))
+            assert all((one == two).all() for one, two in zip(found, wanted, strict=True))
         for query in queries:
             assert hits(one, query) == hits(other, query) != []
             for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
                 assert scores(one, one.features(query), options) == scores(other, one.features(query), options)
 
 
-def features_of(index: Index, image: int) -> dict[str, Any]:
+def features_of(index: Index, image: int) -> list[Any]:
     segment, position = index._find(image)
-    return index.engine.segments[segment].features_of(position)
+    found = index.engine.segments[segment].image_words(position)
+    at = found.keypoints
+    return [found.words, found.signatures, at.xy, at.scale, at.angle]
 
 
 def hits(index: Index, query: Path) -> list[tuple[str, float, int | None]]:
@@ -174,7 +176,7 @@ def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(
     photograph(hidden, 63)
     report = update(tmp_path / "many", folder, workers)
     assert (report.replaced, report.removed, len(report.problems)) == (0, 0, 5)
-    assert {str(secret), str(hidden)} <= {*paths_in(tmp_path / "many")} and list(check(tmp_path / "many")) == []
+    assert {str(secret), str(hidden)} <= {*paths_in(tmp_path / "many")} and list(check_index(tmp_path / "many")) == []
     assert update(tmp_path / "many", folder).replaced == 2
 
 
@@ -258,7 +260,7 @@ def test_a_machine_is_lost_and_another_comes(workers: RayWorkers, nodes: Nodes, 
 def test_a_deadly_photograph_is_reported_once(
     workers: RayWorkers, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "TRIES", 2)
+    monkeypatch.setattr("polyvoc.cluster.build.TRIES", 2)
     deadly = photograph(folder / "1/deadly.png", 50)
     report = update(tmp_path / "many", folder, workers)
     (found,) = [problem for problem in report.problems if problem.path == str(deadly)]
@@ -274,20 +276,20 @@ def test_a_deadly_photograph_is_reported_once(
 
 def test_a_photograph_that_never_ends_is_reported(workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SMALLEST", 1), ("TRIES", 2)):
-        monkeypatch.setattr(building, name, value)
+        monkeypatch.setattr(f"polyvoc.cluster.build.{name}", value)
     for seed in range(2):
         photograph(tmp_path / f"photos/{seed}.png", seed)
     again, gate = photograph(tmp_path / "photos/again.png", 2), Gate(tmp_path / "photos")  # one is read, but has no digest
     report = update(tmp_path / "many", tmp_path / "photos", RayWorkers(workers.address, patience=3.0))
     assert (report.added, [problem.path for problem in report.problems]) == (2, [str(again), str(gate.path)])
-    assert list(check(tmp_path / "many")) == []
+    assert list(check_index(tmp_path / "many")) == []
 
 
 def test_machines_on_which_everything_dies_blame_no_photograph(
     workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ALL_DIE", "TRIES"):
-        monkeypatch.setattr(building, name, 2)
+        monkeypatch.setattr(f"polyvoc.cluster.build.{name}", 2)
     deadly = photograph(tmp_path / "photos/deadly.png", 1)
     update(tmp_path / "many", tmp_path / "photos")
     photograph(deadly, 2)
@@ -301,7 +303,7 @@ def test_machines_on_which_everything_dies_from_some_time_on_blame_no_photograph
     workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TRIES", "ALL_DIE"):
-        monkeypatch.setattr(building, name, 2)
+        monkeypatch.setattr(f"polyvoc.cluster.build.{name}", 2)
     fuse = photograph(tmp_path / "photos/fuse.png", 0)
     assert update(tmp_path / "many", tmp_path / "photos", workers).added == 1
     photograph(tmp_path / "photos/1.png", 1)
@@ -315,7 +317,9 @@ def test_a_machine_with_another_version_ends_the_run(
     workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photograph(tmp_path / "photos/a.png", 1)
-    monkeypatch.setattr(building, "Terms", lambda patience: Terms(patience, {**versions(), "OpenCV": "3.0"}))
+    monkeypatch.setattr(
+        "polyvoc.cluster.build.WorkerCheck", lambda patience: WorkerCheck(patience, {**versions(), "OpenCV": "3.0"})
+    )
     with pytest.raises(ClusterError, match=r"has OpenCV [\d.]+, not 3.0; install the same version on all$"):
         update(tmp_path / "many", tmp_path / "photos", workers)
 
@@ -325,7 +329,7 @@ def test_nothing_is_written_before_the_cluster_answers(tmp_path: Path, monkeypat
         raise ClusterError(f"no Ray cluster answers at {address}")
 
     photograph(tmp_path / "photos/a.png", 1)
-    monkeypatch.setattr(machines, "connect", refuse_address)
+    monkeypatch.setattr("polyvoc.cluster.connect.connect", refuse_address)
     line = refuse("index", tmp_path / "photos", "--index", tmp_path / "many", "--ray", "nowhere:1")
     assert "no Ray cluster answers at nowhere:1" in line and not (tmp_path / "many").exists()
 
@@ -339,14 +343,14 @@ def test_an_interrupt_keeps_what_is_finished(workers: RayWorkers, folder: Path, 
 
     with pytest.raises(KeyboardInterrupt):
         update(tmp_path / "many", folder, workers, progress=interrupt)
-    assert list(check(tmp_path / "many")) == []
+    assert list(check_index(tmp_path / "many")) == []
     with Index.open(tmp_path / "many") as index:
         kept = {row.path: row.image for row in index.images()}
     assert len(kept) >= 10 and str(gate.path) not in kept
     gate.open()
     report = update(tmp_path / "many", folder, workers)
     assert report.added + report.unchanged == 21 and report.unchanged == len(kept)
-    assert list(check(tmp_path / "many")) == []
+    assert list(check_index(tmp_path / "many")) == []
 
 
 DRIVER = """
@@ -368,12 +372,12 @@ def test_a_killed_driver_keeps_its_commits(alone: bool, workers: RayWorkers, fol
         eventually(lambda: len(paths_in(path)) >= 10)
         driver.kill()
     kept = paths_in(path)
-    assert list(check(path)) == [] and str(gate.path) not in kept
+    assert list(check_index(path)) == [] and str(gate.path) not in kept
     gate.open()
     report = update(path, folder, None if alone else workers)
     assert (report.added, report.replaced, report.removed) == (21 - len(kept), 0, 0)
     assert report.unchanged == len(kept)
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
     assert sorted(paths_in(path)) == sorted([str(gate.path), *map(str, folder.rglob("[01]?.png"))])
     with Index.open(path) as index:
         for query in queries_of(folder):
@@ -390,8 +394,8 @@ def paths_in(path: Path) -> list[str]:
 # --- pieces -------------------------------------------------------------------------------------------------------------------
 
 
-def photographs_of(count: int) -> list[Photograph]:
-    return [Photograph(number, str(number), None) for number in range(count)]  # type: ignore[arg-type]
+def photographs_of(count: int) -> list[BuildItem]:
+    return [BuildItem(number, str(number), None) for number in range(count)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("count", "cores", "size"), [(0, 2, 0), (5, 2, 5), (17, 2, 16), (800, 2, 100), (10**5, 2, 512)])
@@ -405,7 +409,7 @@ def test_batches_keep_the_order(count: int, cores: int, size: int) -> None:
 def test_a_lost_batch_ends_as_single_photographs(count: int) -> None:
     """Whoever dies again and again: every photograph is suspected alone, and never under a number that was used before."""
     numbers = itertools.count()
-    waiting = [building._Batch(next(numbers), tuple(photographs_of(count)))]
+    waiting = [_Batch(next(numbers), tuple(photographs_of(count)))]
     alone: list[int] = []
     while waiting:
         batch = waiting.pop()
@@ -418,7 +422,7 @@ def test_a_lost_batch_ends_as_single_photographs(count: int) -> None:
 
 
 def test_a_batch_that_begins_again_counts_anew() -> None:
-    tally = Tally()
+    tally = ProgressActor()
     for batch, done in ((1, 5), (2, 3), (1, 1)):
         tally.note(batch, done)
     tally.note_well(2)

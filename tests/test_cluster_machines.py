@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from polyvoc.cluster import machines
-from polyvoc.cluster.packing import pack, unpack
-from polyvoc.cluster.placement import seats, spread
+from polyvoc.cluster.connect import connect
+from polyvoc.cluster.holder import pack, unpack
+from polyvoc.cluster.shards import assign_replicas, assign_segments
 from polyvoc.errors import ClusterError, OptionError, PolyvocError
-from polyvoc.records import ClusterOptions, SearchOptions
+from polyvoc.options import ClusterOptions, SearchOptions
 
 # -- addresses
 
@@ -37,7 +37,7 @@ from polyvoc.records import ClusterOptions, SearchOptions
 def test_an_address_where_nobody_listens_is_one_line(address: str, kind: type[PolyvocError], told: str) -> None:
     pytest.importorskip("ray")
     with pytest.raises(kind, match=told) as caught:
-        machines.connect(address)
+        connect(address)
     assert "\n" not in str(caught.value)
 
 
@@ -51,7 +51,7 @@ def test_without_ray_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(OptionError, match=r"Ray is not installed; install it: pip install 'polyvoc\[cluster\]'"):
-        machines.connect("auto")
+        connect("auto")
 
 
 @pytest.mark.parametrize("wrong", [{"address": ""}, {"shards": -1}, {"replicas": 0}, {"patience": 0.0}])
@@ -65,7 +65,7 @@ def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
 
 @given(st.dictionaries(st.integers(1, 99), st.integers(0, 1000), max_size=30), st.integers(1, 8))
 def test_every_segment_is_held_once_and_loads_are_even(sizes: dict[int, int], count: int) -> None:
-    shards = spread(sizes, count)
+    shards = assign_segments(sizes, count)
     assert len(shards) == count and sorted(chain.from_iterable(shards)) == sorted(sizes)
     assert all(shard == sorted(shard) for shard in shards)
     loads = [sum(sizes[segment] for segment in shard) for shard in shards]
@@ -73,17 +73,17 @@ def test_every_segment_is_held_once_and_loads_are_even(sizes: dict[int, int], co
 
 
 def test_segments_stay_where_they_are() -> None:
-    assert spread({1: 5, 2: 5, 3: 9, 7: 1}, 2, kept={1: 1, 2: 1, 9: 0, 8: 5}) == [[3, 7], [1, 2]]
+    assert assign_segments({1: 5, 2: 5, 3: 9, 7: 1}, 2, kept={1: 1, 2: 1, 9: 0, 8: 5}) == [[3, 7], [1, 2]]
 
 
 def test_replicas_of_a_shard_sit_on_different_machines() -> None:
-    placed = seats([100, 50, 50], {"a": 1.0, "b": 1.0, "c": 1.0}, 2)
+    placed = assign_replicas([100, 50, 50], {"a": 1.0, "b": 1.0, "c": 1.0}, 2)
     assert all(len(set(machines)) == 2 for machines in placed)
-    assert seats([1], {"a": 1.0}, 2) == [["a", "a"]]  # there is no other
+    assert assign_replicas([1], {"a": 1.0}, 2) == [["a", "a"]]  # there is no other
 
 
 def test_machines_bear_as_much_as_they_have_cores() -> None:
-    placed = seats([10] * 8, {"large": 3.0, "small": 1.0}, 1)
+    placed = assign_replicas([10] * 8, {"large": 3.0, "small": 1.0}, 1)
     assert [seat[0] for seat in placed].count("large") == 6
 
 

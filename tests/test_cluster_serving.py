@@ -17,17 +17,22 @@ import pytest
 
 import polyvoc
 from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
-from polyvoc import errors, explaining, inventory, neighbourhood, operations, presets, searching
-from polyvoc.cluster.fleet import Fleet
 from polyvoc.cluster.holder import spans
-from polyvoc.collection import photographs as photographs_below
-from polyvoc.engine import Engine
-from polyvoc.errors import ClusterError, DamagedError, OptionError
-from polyvoc.home import Home
-from polyvoc.neighbourhood import Neighbourhood
-from polyvoc.records import ClusterOptions, Hit, Hits, SearchOptions
-from polyvoc.searching import Found
-from polyvoc.segment import Segment
+from polyvoc.cluster.shards import ReplicaSet
+from polyvoc.errors import ClusterError, DamagedError, OptionError, UnusableIndexError
+from polyvoc.index.folder import IndexFolder
+from polyvoc.index.segment import Segment
+from polyvoc.options import ClusterOptions, SearchOptions
+from polyvoc.options import preset as presets_preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import image_words_at
+from polyvoc.search.explain import explain
+from polyvoc.search.hits import Hit, Hits
+from polyvoc.search.info import index_distributions
+from polyvoc.search.links import LinkGraph, find_links
+from polyvoc.search.pipeline import search
+from polyvoc.search.verify import Found
+from polyvoc.storage.folders import list_photographs
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 from test_accuracy import VARIABLE
@@ -47,9 +52,9 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def fleets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Fleet]]:
+def fleets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, ReplicaSet]]:
     """Fleets of 1, 2, 3 and 7 shards; something stays open, so that they stay, too."""
-    made = {count: Fleet(ClusterOptions(nodes.address, shards=count, patience=60)) for count in SHARDS}
+    made = {count: ReplicaSet(ClusterOptions(nodes.address, shards=count, patience=60)) for count in SHARDS}
     home = stored(tmp_path_factory.mktemp("kept") / "index", Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments)
     kept = [held_by(fleet, home) for fleet in made.values()]
     yield made
@@ -86,7 +91,7 @@ def with_ties(world: World, segment_images: int) -> Engine:
 
 
 @pytest.mark.parametrize("count", SHARDS)
-def test_shards_equal_the_whole_on_random_worlds(count: int, fleets: dict[int, Fleet], tmp_path: Path) -> None:
+def test_shards_equal_the_whole_on_random_worlds(count: int, fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     for seed, world in worlds(20):
         local = with_ties(world, 1 + seed % 4)
         far = held_by(fleets[count], stored(tmp_path / str(seed), local.segments))
@@ -131,24 +136,24 @@ def with_vectors(segments: list[Segment]) -> list[Segment]:
 
 @pytest.mark.parametrize("count", SHARDS)
 @pytest.mark.parametrize("bits", [0, 64, 128])
-def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict[int, Fleet], tmp_path: Path) -> None:
+def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     query, images = gallery(bits, bits)
     segments = with_vectors(engine_of(images, 3).segments)
-    graph = neighbourhood.find(engine_of(images), presets.preset("fast", bits))
-    local = Engine(segments, segments[0].sizes, neighbours=Neighbourhood(graph))
-    far = held_by(fleets[count], stored(tmp_path / "index", segments), Neighbourhood(graph))
+    graph = find_links(engine_of(images), presets_preset("fast", bits))
+    local = Engine(segments, segments[0].sizes, neighbours=LinkGraph(graph))
+    far = held_by(fleets[count], stored(tmp_path / "index", segments), LinkGraph(graph))
     for preset, top in ((p, top) for p in ("fast", "default", "best") for top in (1, 6, 50)):
         for change in ({}, {"verify": 2 if preset != "fast" else 0}, {"smooth": 0.5}):
-            options = replace(presets.preset(preset, bits), top=top, **change)
-            assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
+            options = replace(presets_preset(preset, bits), top=top, **change)
+            assert told(search(far, query.asked, options)) == told(search(local, query.asked, options))
     asked = replace(query.asked, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
-    options = replace(presets.preset("default", bits), fuse=True)
-    assert told(searching.search(far, asked, options)) == told(searching.search(local, asked, options))
-    options = replace(presets.preset("best", bits), expansion="hamming")
-    assert told(searching.search(far, query.asked, options)) == told(searching.search(local, query.asked, options))
+    options = replace(presets_preset("default", bits), fuse=True)
+    assert told(search(far, asked, options)) == told(search(local, asked, options))
+    options = replace(presets_preset("best", bits), expansion="hamming")
+    assert told(search(far, query.asked, options)) == told(search(local, query.asked, options))
     for place in ((0, 0), (2, 1)):
         hit = Hit(local.image_at(place), "", 0.0)
-        one, other = (explaining.explain(engine, query.asked, options, place, hit) for engine in (far, local))
+        one, other = (explain(engine, query.asked, options, place, hit) for engine in (far, local))
         assert repr(vars(one)) == repr(vars(other))
     assert [far.find(image) for image in range(21)] == [local.find(image) for image in range(21)]
 
@@ -175,7 +180,7 @@ def test_it_has_the_face_of_the_local_index(nodes: Nodes, index: Path) -> None:
             hits = far.search(features(seed), top=7)
             assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
         assert plain(far.search(5)) == plain(local.search(5))
-        assert inventory.distributions(far) == inventory.distributions(local)
+        assert index_distributions(far) == index_distributions(local)
         options = SearchOptions()
         words = local.quantise(features(3), options)
         assert np.array_equal(far.score_words(*words, options), local.score_words(*words, options))
@@ -326,7 +331,7 @@ def test_a_restarted_holder_does_without_the_norms_of_an_old_commit(nodes: Nodes
     assert plain(far.search(features(4))) == before
 
 
-def test_a_hit_that_is_lost_before_it_speaks_is_left_out(fleets: dict[int, Fleet], tmp_path: Path) -> None:
+def test_a_hit_that_is_lost_before_it_speaks_is_left_out(fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     """A verified hit should ask along, and its holder does not answer any more: the others do."""
     query, images = gallery(0, 64)
     segments = engine_of(images, 3).segments
@@ -336,10 +341,10 @@ def test_a_hit_that_is_lost_before_it_speaks_is_left_out(fleets: dict[int, Fleet
 
     def lose(operation: Any, own: Any, *shared: Any, threads: int | None = None) -> list[Any]:
         found = ask(operation, own, *shared, threads=threads)
-        return [None, *found[1:]] if operation is operations.sketch_at else found
+        return [None, *found[1:]] if operation is image_words_at else found
 
     shards.at = lose  # type: ignore[method-assign]
-    found = searching.search(far, query.asked, replace(presets.preset("best", 64), top=9))
+    found = search(far, query.asked, replace(presets_preset("best", 64), top=9))
     assert found and found[0].trusted
 
 
@@ -361,7 +366,7 @@ def test_replicas_take_turns_and_forget_what_is_released(nodes: Nodes, index: Pa
     asked = far.asked(features(1), far.default_options)
     far.close()
     eventually(lambda: not fleet.shards)
-    with pytest.raises(errors.IndexError, match="the index was closed; open it again"):
+    with pytest.raises(UnusableIndexError, match="the index was closed; open it again"):
         far.find(asked, SearchOptions())
 
 
@@ -387,7 +392,7 @@ def test_whoever_wants_the_whole_waits_for_it_or_fails(nodes: Nodes, index: Path
 def test_segments_that_are_gone_are_one_line(nodes: Nodes, tmp_path: Path) -> None:
     path = tmp_path / "index"
     build(path, collection(9), vocabularies()).close()
-    array = next(Home(path).path.rglob("postings.npy"))
+    array = next(IndexFolder(path).path.rglob("postings.npy"))
     array.unlink()
     with pytest.raises(DamagedError, match=r"postings.npy is missing; run 'polyvoc check'"):
         polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
@@ -427,7 +432,7 @@ def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path) -> None:
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no photographs")
 def test_shards_equal_the_whole_on_photographs(nodes: Nodes, tmp_path: Path) -> None:
     """Every preset and rule, by photographs of the collection and by files, over 1, 2, 3 and 7 shards of 7 segments."""
-    files = [Path(path) for path, _ in photographs_below([Path(os.environ[VARIABLE]) / name for name in SETS])]
+    files = [Path(path) for path, _ in list_photographs([Path(os.environ[VARIABLE]) / name for name in SETS])]
     with polyvoc.IndexWriter.open(tmp_path / "index") as writer:
         for part in range(7):
             writer.update(files[part::7], keep_missing=True)

@@ -15,13 +15,14 @@ from PIL import Image
 
 import clusters
 import commands
-from polyvoc.assigner import Cells
-from polyvoc.cluster.terms import Terms, versions
-from polyvoc.cluster.training import RayWorkers
+from polyvoc.cluster.connect import WorkerCheck, versions
+from polyvoc.cluster.train import RayTrainWorkers
 from polyvoc.errors import ClusterError
-from polyvoc.records import FeatureOptions, Floats, TrainOptions
-from polyvoc.training import Crowd, Sample, sample_descriptors, train
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.options import FeatureOptions, TrainOptions
+from polyvoc.types import Floats32
+from polyvoc.vocabulary.assign import Cells
+from polyvoc.vocabulary.train import PointSet, Sample, sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 pytestmark = clusters.quiet
 FEATURES = FeatureOptions(max_features=60)
@@ -36,8 +37,8 @@ def ray() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster(ray: Any) -> RayWorkers:
-    return RayWorkers("auto")
+def cluster(ray: Any) -> RayTrainWorkers:
+    return RayTrainWorkers("auto")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def descriptors() -> Floats:
+def descriptors() -> Floats32:
     random = np.random.default_rng(0)
     centres = random.normal(0, 10, (40, 16))
     return (centres[random.integers(0, 40, 6000)] + random.normal(0, 1, (6000, 16))).astype(np.float32)
@@ -68,7 +69,7 @@ def assert_equal(one: Vocabulary, other: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 100, 700, 100_000])  # pruned often, seldom, at the end, not at all
-def test_the_sample_is_that_of_one_machine(cluster: RayWorkers, photographs: list[Path], limit: int) -> None:
+def test_the_sample_is_that_of_one_machine(cluster: RayTrainWorkers, photographs: list[Path], limit: int) -> None:
     steps: list[tuple[int, int]] = []
     here = sample_descriptors(photographs, FEATURES, limit, seed=3)
     there = sample_descriptors(photographs, FEATURES, limit, 3, lambda *step: steps.append(step), cluster)
@@ -86,7 +87,7 @@ def test_a_photograph_that_kills_is_found_and_reported(ray: Any, photographs: li
             return ""
 
     paths = [photographs[0], Deadly("/deadly.png"), *photographs[1:4]]
-    there = sample_descriptors(paths, FEATURES, 100, workers=RayWorkers("auto", 2))
+    there = sample_descriptors(paths, FEATURES, 100, workers=RayTrainWorkers("auto", 2))
     assert [problem.path for problem in there.problems] == ["/deadly.png"]
     assert there.problems[0].reason == "/deadly.png: every process that reads it dies; remove it"
     paths[1] = Path("/no/such.png")  # a broken photograph in its place
@@ -104,7 +105,7 @@ def test_a_photograph_that_never_ends_or_dies_is_tried_a_few_times(ray: Any, pho
             time.sleep(1000)
             return ""
 
-    workers = RayWorkers("auto", 2, patience=2.0)
+    workers = RayTrainWorkers("auto", 2, patience=2.0)
     there = sample_descriptors([photographs[0], Endless("/endless.png")], FEATURES, 100, workers=workers)
     assert [problem.path for problem in there.problems] == ["/endless.png"]
     assert len(tried.read_text()) == 2 + 3  # with another one, alone
@@ -112,8 +113,8 @@ def test_a_photograph_that_never_ends_or_dies_is_tried_a_few_times(ray: Any, pho
 
 
 def test_a_machine_with_another_version_ends_it(ray: Any, photographs: list[Path]) -> None:
-    workers = RayWorkers("auto", 2)
-    workers._terms = Terms(versions={**versions(), "polyvoc": "0.0.0"})
+    workers = RayTrainWorkers("auto", 2)
+    workers._terms = WorkerCheck(versions={**versions(), "polyvoc": "0.0.0"})
     with pytest.raises(ClusterError, match=r"has polyvoc .*, not 0.0.0; install the same version on all$"):
         sample_descriptors(photographs, FEATURES, 100, workers=workers)
 
@@ -123,26 +124,26 @@ def test_a_machine_with_another_version_ends_it(ray: Any, photographs: list[Path
     [(TrainOptions(size=50, bits=16, rounds=5, seed=2), 3), (CELLS, 1), (CELLS, 3)],
     ids=["one cell, 3 workers", "cells, 1 worker", "cells, 3 workers"],
 )
-def test_the_words_are_those_of_one_machine(ray: Any, descriptors: Floats, options: TrainOptions, count: int) -> None:
+def test_the_words_are_those_of_one_machine(ray: Any, descriptors: Floats32, options: TrainOptions, count: int) -> None:
     sample = Sample(descriptors, {"photographs": 7})
     here: list[Any] = []
     there: list[Any] = []
     alone = train(sample, options, lambda *step: here.append(step), "blobs")
-    spread = train(sample, options, lambda *step: there.append(step), "blobs", RayWorkers("auto", count))
+    spread = train(sample, options, lambda *step: there.append(step), "blobs", RayTrainWorkers("auto", count))
     assert_equal(alone, spread)
     assert here == there
 
 
-class Watched(RayWorkers):
+class Watched(RayTrainWorkers):
     """Shows its actors."""
 
-    def gather(self, points: Floats, cells: Cells) -> Crowd:
+    def gather(self, points: Floats32, cells: Cells) -> PointSet:
         crowd = super().gather(points, cells)
         self.actors = crowd.actors  # type: ignore[attr-defined]
         return crowd
 
 
-def test_a_worker_that_dies_changes_nothing(ray: Any, descriptors: Floats) -> None:
+def test_a_worker_that_dies_changes_nothing(ray: Any, descriptors: Floats32) -> None:
     workers = Watched("auto", 2)
     killed: list[int] = []
 
@@ -154,7 +155,7 @@ def test_a_worker_that_dies_changes_nothing(ray: Any, descriptors: Floats) -> No
     assert killed[:2] == [1, 2]
 
 
-def test_a_worker_that_is_gone_is_told_in_one_line(ray: Any, descriptors: Floats) -> None:
+def test_a_worker_that_is_gone_is_told_in_one_line(ray: Any, descriptors: Floats32) -> None:
     workers = Watched("auto", 2)
     with pytest.raises(ClusterError, match=r"^the cluster gave up \(ActorDiedError: .*memory left$"):
         train(descriptors, CELLS, lambda *_: ray.kill(workers.actors[0]), workers=workers)

@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 import browsers
 from clusters import Nodes, cluster, eventually, quiet, ray
 from conftest import SCENES
-from polyvoc.records import ClusterOptions
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import ClusterOptions
 from servers import BEARER, TOKEN, Served, refused, serving, upload
 
 pytestmark = quiet

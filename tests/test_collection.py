@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from polyvoc.catalogue import FileState, ImageRow
-from polyvoc.collection import check, compare, is_below, photographs, state_of
 from polyvoc.errors import OptionError
-from polyvoc.records import Problem
+from polyvoc.index.catalogue import ImageRow
+from polyvoc.index.writer import compare_folders
+from polyvoc.storage.folders import FileState, check_folders, file_state, is_below, list_photographs
+from polyvoc.types import Problem
 
 
 def touch(*paths: Path) -> None:
@@ -21,12 +22,12 @@ def touch(*paths: Path) -> None:
 
 
 def names(folders: list[Path], root: Path) -> list[str]:
-    return [os.path.relpath(path, root) for path, _ in photographs(folders)]
+    return [os.path.relpath(path, root) for path, _ in list_photographs(folders)]
 
 
 def rows(root: Path) -> list[ImageRow]:
     """Give a catalogue that knows everything below a folder."""
-    found = enumerate(photographs([root]))
+    found = enumerate(list_photographs([root]))
     return [ImageRow(number, path, state, "", 1, 1, 1, 1, number) for number, (path, state) in found]
 
 
@@ -37,8 +38,8 @@ def test_photographs_are_found_in_order(tmp_path: Path) -> None:
     touch(*(tmp_path / name for name in ("b.JPG", "a.png", "z/c.webp", "z/y/d.tiff", "m/e.gif")))
     touch(*(tmp_path / name for name in ("notes.txt", "jpg", "a.jpg.part", ".hidden/f.jpg", "x.polyvoc/g.jpg", "z/.git/h.jpg")))
     assert names([tmp_path], tmp_path) == ["a.png", "b.JPG", "m/e.gif", "z/c.webp", "z/y/d.tiff"]
-    path, state = next(photographs([tmp_path]))
-    assert state == FileState(1, os.stat(path).st_mtime_ns) == state_of(path)
+    path, state = next(list_photographs([tmp_path]))
+    assert state == FileState(1, os.stat(path).st_mtime_ns) == file_state(path)
 
 
 def test_single_files_and_links(tmp_path: Path) -> None:
@@ -56,12 +57,12 @@ def test_single_files_and_links(tmp_path: Path) -> None:
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path / "a/b.jpg")
     monkeypatch.chdir(tmp_path / "a")
-    assert [path for path, _ in photographs([Path("."), Path("../a")])] == [str(tmp_path / "a/b.jpg")] * 2
+    assert [path for path, _ in list_photographs([Path("."), Path("../a")])] == [str(tmp_path / "a/b.jpg")] * 2
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     touch(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
-    assert [os.fsencode(path) for path, _ in photographs([tmp_path])] == [os.fsencode(tmp_path) + b"/caf\xe9.jpg"]
+    assert [os.fsencode(path) for path, _ in list_photographs([tmp_path])] == [os.fsencode(tmp_path) + b"/caf\xe9.jpg"]
 
 
 def test_deep_folders(tmp_path: Path) -> None:
@@ -74,14 +75,14 @@ def test_deep_folders(tmp_path: Path) -> None:
         folder = inner
     os.close(folder)
     (deep / "a.jpg").write_bytes(b"x")
-    assert [path for path, _ in photographs([tmp_path])] == [str(deep / "a.jpg")]
+    assert [path for path, _ in list_photographs([tmp_path])] == [str(deep / "a.jpg")]
     subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
 
 
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="does not exist; give a folder"):
-        list(photographs([tmp_path / "nowhere"]))
-    for refuse in (check, lambda folders: list(photographs(folders))):
+        list(list_photographs([tmp_path / "nowhere"]))
+    for refuse in (check_folders, lambda folders: list(list_photographs(folders))):
         with pytest.raises(OptionError, match=r"^no/where does not exist"):  # as it was typed
             refuse(["no/where"])
 
@@ -98,12 +99,12 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(OptionError, match="secret: cannot be read"):
-        list(photographs([tmp_path]))
+        list(list_photographs([tmp_path]))
     broken = str(tmp_path / "secret/broken.jpg")
-    changes = compare([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})
+    changes = compare_folders([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})
     assert [problem.path for problem in changes.unreadable] == [str(tmp_path / "secret")]
     assert (changes.unchanged, changes.missing, changes.mended, changes.emptied) == (3, [], [], [])
-    assert compare([tmp_path / "secret"], known, {}).emptied == []
+    assert compare_folders([tmp_path / "secret"], known, {}).emptied == []
 
 
 # --- changes ----------------------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
 
 def test_nothing_changed(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg", tmp_path / "b/c.jpg")
-    changes = compare([tmp_path, tmp_path / "b", tmp_path], rows(tmp_path), {})
+    changes = compare_folders([tmp_path, tmp_path / "b", tmp_path], rows(tmp_path), {})
     assert changes.unchanged == 2
     assert not (changes.new or changes.changed or changes.missing or changes.mended or changes.emptied)
 
@@ -122,14 +123,14 @@ def test_every_change_is_seen(tmp_path: Path) -> None:
     problems = {}
     for name in ("broken", "mended", "lost"):
         path = str(tmp_path / f"{name}.jpg")
-        problems[path] = (state_of(path), Problem(path, "broken"))
+        problems[path] = (file_state(path), Problem(path, "broken"))
     touch(tmp_path / "new.jpg")
     os.utime(tmp_path / "touched.jpg", ns=(1, 1))
     (tmp_path / "longer.jpg").write_bytes(b"xx")
     (tmp_path / "mended.jpg").write_bytes(b"xx")
     (tmp_path / "gone.jpg").unlink()
     (tmp_path / "lost.jpg").unlink()
-    changes = compare([tmp_path], known, problems)
+    changes = compare_folders([tmp_path], known, problems)
     assert changes.unchanged == 1
     assert [Path(path).stem for path, _ in changes.new] == ["mended", "new"]
     assert [Path(row.path).stem for row, _ in changes.changed] == ["longer", "touched"]
@@ -143,7 +144,7 @@ def test_what_lies_elsewhere_does_not_matter(tmp_path: Path) -> None:
     touch(tmp_path / "a/1.jpg", tmp_path / "ab/2.jpg")
     known = rows(tmp_path)
     (tmp_path / "ab/2.jpg").unlink()
-    changes = compare([tmp_path / "a"], known, {str(tmp_path / "ab/3.jpg"): (FileState(1, 1), Problem("", ""))})
+    changes = compare_folders([tmp_path / "a"], known, {str(tmp_path / "ab/3.jpg"): (FileState(1, 1), Problem("", ""))})
     assert (changes.unchanged, changes.missing, changes.mended) == (1, [], [])
 
 
@@ -152,9 +153,9 @@ def test_an_emptied_folder_is_noticed_beside_others(tmp_path: Path) -> None:
     known = rows(tmp_path)
     for path in (tmp_path / "b").iterdir():
         path.unlink()
-    assert compare([tmp_path / "a", tmp_path / "b"], known, {}).emptied == [str(tmp_path / "b")]
-    assert compare([tmp_path], known, {}).emptied == []
-    assert compare([tmp_path / "b"], [], {}).emptied == []
+    assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).emptied == [str(tmp_path / "b")]
+    assert compare_folders([tmp_path], known, {}).emptied == []
+    assert compare_folders([tmp_path / "b"], [], {}).emptied == []
 
 
 def test_is_below() -> None:

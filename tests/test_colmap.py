@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from polyvoc import colmap, features, pairlist
-from polyvoc.colmap import ColmapFeatures
 from polyvoc.errors import ExchangeError, LockedError, OptionError
-from polyvoc.records import FeatureOptions, Features
+from polyvoc.features.colmap import ColmapFeatures, match_pairs, quiet, read_pairs, write_pairs
+from polyvoc.features.extract import extract as features_extract
+from polyvoc.options import FeatureOptions
+from polyvoc.types import Features
 
 import pycolmap  # isort: skip - after Pillow: see examples/reconstruct.py
 
@@ -46,7 +47,7 @@ def extract(photographs: Path, database: Path, normalisation: str = "L1_ROOT") -
     reader = pycolmap.ImageReaderOptions()
     reader.camera_model, reader.camera_params = "SIMPLE_PINHOLE", "640,240,180"
     mode = pycolmap.CameraMode.SINGLE
-    with colmap.quiet(pycolmap):
+    with quiet(pycolmap):
         pycolmap.extract_features(database, photographs, NAMES, mode, reader_options=reader, extraction_options=options)
     return database
 
@@ -85,7 +86,7 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, pycolmap.Database, int]]:
 
 def test_features_are_where_opencv_finds_them(database: Path, photographs: Path) -> None:
     for name, theirs in sound(database).items():
-        ours = features.extract(photographs / name, FeatureOptions(max_features=3000))
+        ours = features_extract(photographs / name, FeatureOptions(max_features=3000))
         assert (theirs.width, theirs.height, theirs.name) == (ours.width, ours.height, "sift")
         apart = np.linalg.norm(theirs.xy[:, None] - ours.xy, axis=2)
         turned = (theirs.angle[:, None] - ours.angle + 180) % 360 - 180
@@ -146,7 +147,7 @@ def test_nothing_is_written(database: Path) -> None:
 
 
 def test_a_database_that_is_kept_locked_is_said_to_be(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.database.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("polyvoc.storage.sqlite.BUSY_SECONDS", 0.05)
     path = _copy(database, tmp_path / "locked.db")
     _change(path, "PRAGMA journal_mode = DELETE")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -244,7 +245,7 @@ def test_damage_anywhere_is_one_line(database: Path, tmp_path: Path, cut: float,
 
 def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) -> None:
     path = _copy(database, tmp_path / "matched.db")
-    assert colmap.match(path, [(LEFT, RIGHT), (LEFT, "chelsea.jpg")]) == 1
+    assert match_pairs(path, [(LEFT, RIGHT), (LEFT, "chelsea.jpg")]) == 1
     opened = pycolmap.Database.open(path)
     ids = {image.name: image.image_id for image in opened.read_all_images()}
     geometry = opened.read_two_view_geometry(ids[LEFT], ids[RIGHT])
@@ -254,7 +255,7 @@ def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) ->
     opened.close()
     # Two views of a real scene: the second camera stands to the right of the first, and looks the same way.
     assert len(geometry.inlier_matches) > 200
-    with colmap.quiet(pycolmap):
+    with quiet(pycolmap):
         assert pycolmap.estimate_two_view_geometry_pose(camera, places[0], camera, places[1], geometry)
     moved = geometry.cam2_from_cam1
     assert abs(moved.translation[0]) > 0.97
@@ -264,13 +265,13 @@ def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) ->
 
 def test_pairs_of_unknown_images_are_refused(database: Path) -> None:
     with pytest.raises(ExchangeError, match=r"has no image nobody\.jpg"):
-        colmap.match(database, [(LEFT, "nobody.jpg")])
+        match_pairs(database, [(LEFT, "nobody.jpg")])
 
 
 def test_a_missing_pycolmap_is_said(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     with pytest.raises(OptionError, match=r"pip install 'polyvoc\[colmap\]'"):
-        colmap.match(database, [(LEFT, RIGHT)])
+        match_pairs(database, [(LEFT, RIGHT)])
     assert len(sound(database)) == len(NAMES)  # reading does without
 
 
@@ -280,17 +281,17 @@ NAME = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_siz
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=st.lists(st.tuples(NAME, NAME)))
 def test_lists_of_pairs_go_round(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
-    assert pairlist.write(tmp_path / "pairs.txt", pairs) == len(pairs)
-    assert pairlist.read(tmp_path / "pairs.txt") == pairs
+    assert write_pairs(tmp_path / "pairs.txt", pairs) == len(pairs)
+    assert read_pairs(tmp_path / "pairs.txt") == pairs
 
 
 def test_lists_of_pairs_refuse_what_cannot_be_read_again(tmp_path: Path) -> None:
     for name in ("two words", "", "#1.jpg", "a\nb"):
         with pytest.raises(OptionError, match="cannot stand in a list of pairs"):
-            pairlist.write(tmp_path / "pairs.txt", [("a", name)])
+            write_pairs(tmp_path / "pairs.txt", [("a", name)])
     assert not (tmp_path / "pairs.txt").exists()
     (tmp_path / "three.txt").write_text("# pairs\n\na b\na b c\n")
     with pytest.raises(ExchangeError, match="line 4 holds 3 names"):
-        pairlist.read(tmp_path / "three.txt")
+        read_pairs(tmp_path / "three.txt")
     with pytest.raises(ExchangeError, match="cannot be read"):
-        pairlist.read(tmp_path / "absent.txt")
+        read_pairs(tmp_path / "absent.txt")

@@ -11,18 +11,20 @@ import pytest
 
 from commands import answer, run
 from conftest import draw_scene
-from polyvoc import confidence, presets, searching
-from polyvoc.answers import Question as Asking
-from polyvoc.answers import as_page, ask, open_index
-from polyvoc.confidence import Confidence, Standings
-from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index import Index
-from polyvoc.records import Hits, Kind, SearchOptions
+from polyvoc.options import SearchOptions, preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.hits import Hits
+from polyvoc.search.index import Index, Question, ask, open_index
+from polyvoc.search.pipeline import search
+from polyvoc.search.probability import HitProbability, NoiseRanks, probability_text, shipped_hit_probability
+from polyvoc.search.query import Query
+from polyvoc.types import FeatureKind
+from polyvoc.web.html import search_page
 from scenes import SIZES, engine_of, picture
 from test_searching import RIGHT, world
 
-SHIPPED = confidence.shipped()
+SHIPPED = shipped_hit_probability()
 
 
 # -- the model
@@ -43,7 +45,7 @@ def test_an_arrangement_that_nothing_agrees_with_speaks_against_a_hit() -> None:
 
 
 def test_the_formula() -> None:
-    model = Confidence((-1.0, 0.5), (-2.0, 0.25, 3.0))
+    model = HitProbability((-1.0, 0.5), (-2.0, 0.25, 3.0))
     odds = math.log(0.8 / 0.2)
     assert model.probability(2 * (odds + 1)) == pytest.approx(0.8)
     assert model.probability(4.0, 20 * (math.exp((odds + 1) / 3) - 1)) == pytest.approx(0.8)
@@ -52,18 +54,18 @@ def test_the_formula() -> None:
 def test_coefficients_that_point_the_wrong_way_are_refused() -> None:
     for votes, verified in (((0.0, -1.0), (0.0, 1.0, 1.0)), ((0.0, 1.0), (0.0, 1.0, -0.1)), ((0.0, math.nan), (0.0, 1.0, 1.0))):
         with pytest.raises(OptionError, match="coefficients"):
-            Confidence(votes, verified)
+            HitProbability(votes, verified)
 
 
 def test_a_table_is_read_as_it_was_written_and_others_are_refused() -> None:
-    assert Confidence.from_dict(SHIPPED.as_dict(), "") == SHIPPED and SHIPPED.source
+    assert HitProbability.from_dict(SHIPPED.as_dict(), "") == SHIPPED and SHIPPED.source
     for broken in (None, {}, {**SHIPPED.as_dict(), "format": "x"}, {**SHIPPED.as_dict(), "votes": [1]}):
         with pytest.raises(DamagedError, match=r"there\.json: not a table of confidence"):
-            Confidence.from_dict(broken, "there.json")
+            HitProbability.from_dict(broken, "there.json")
 
 
 def test_percents_in_words() -> None:
-    said = [confidence.in_words(p) for p in (0, 0.004, 0.005, 0.5, 0.966, 0.994, 0.9951, 1)]
+    said = [probability_text(p) for p in (0, 0.004, 0.005, 0.5, 0.966, 0.994, 0.9951, 1)]
     assert said == ["< 1 %", "< 1 %", "1 %", "50 %", "97 %", "99 %", "> 99 %", "> 99 %"]
 
 
@@ -73,8 +75,8 @@ def test_percents_in_words() -> None:
 def test_standing_does_not_depend_on_the_scale_or_power_of_scores() -> None:
     rng = np.random.default_rng(3)
     scores = np.sort(rng.pareto(4, 300) + 0.1)[::-1]
-    one = Standings.of(scores.tolist(), 300)
-    other = Standings.of((7 * scores**2.5).tolist(), 300)
+    one = NoiseRanks.of(scores.tolist(), 300)
+    other = NoiseRanks.of((7 * scores**2.5).tolist(), 300)
     for rank, score in enumerate(scores, start=1):
         assert other.standing(7 * score**2.5, rank) == pytest.approx(one.standing(score, rank))
 
@@ -85,7 +87,7 @@ def test_standing_is_the_number_of_unrelated_images_that_would_score_as_much() -
         found = []
         for _ in range(300):
             scores = np.sort(rng.pareto(4, n) + 1)[::-1]
-            found.append(Standings.of(scores[:100].tolist(), n).standing(3.0 * n**0.25, 1))
+            found.append(NoiseRanks.of(scores[:100].tolist(), n).standing(3.0 * n**0.25, 1))
         assert np.median(found) == pytest.approx(math.log(81), abs=0.5)  # P(score > s) = s^-4: 1 / 81 of an image
 
 
@@ -93,13 +95,13 @@ def test_more_votes_never_stand_lower_though_many_score_the_same() -> None:
     rng = np.random.default_rng(5)
     for _ in range(50):
         scores = np.sort(rng.integers(1, 8, 120) + rng.pareto(3, 120).round(1))[::-1].tolist()
-        standings = Standings.of(scores, 480)
+        standings = NoiseRanks.of(scores, 480)
         found = [standings.standing(score, rank) for rank, score in enumerate(scores, start=1)]
         assert found == sorted(found, reverse=True)
 
 
 def test_a_hit_that_words_do_not_name_stands_behind_all_that_they_do() -> None:
-    standings = Standings.of([5.0, 4.0, 3.0], 3)
+    standings = NoiseRanks.of([5.0, 4.0, 3.0], 3)
     assert standings.standing(None, 0) == -math.log(4) < standings.standing(3.0, 3) < standings.standing(5.0, 1)
 
 
@@ -113,8 +115,8 @@ def test_segments_make_no_difference(seed: int, bits: int) -> None:
     told = []
     for size in (100, 7):
         for name in ("fast", "default", "best"):
-            options = replace(presets.preset(name, bits), top=12)
-            found = searching.search(engine_of(images, size), query.asked, options, confidence=SHIPPED)
+            options = replace(preset(name, bits), top=12)
+            found = search(engine_of(images, size), query.asked, options, confidence=SHIPPED)
             told.append([(one.image, one.probability) for one in found])
     assert told[:3] == told[3:]
     assert told[1][0][0] == RIGHT and told[1][0][1] is not None and told[1][0][1] > 0.9
@@ -123,12 +125,12 @@ def test_segments_make_no_difference(seed: int, bits: int) -> None:
 def test_sure_leaves_out_exactly_what_is_less_probable() -> None:
     query, images = world(1)
     engine = engine_of(images, 9)
-    for options in (replace(presets.preset(name, 64), top=30) for name in ("fast", "default", "best")):
-        every = searching.search(engine, query.asked, options, confidence=SHIPPED)
+    for options in (replace(preset(name, 64), top=30) for name in ("fast", "default", "best")):
+        every = search(engine, query.asked, options, confidence=SHIPPED)
         chances = sorted({one.probability or 0.0 for one in every})
         assert len(every) > 5 and all(0 <= chance <= 1 for chance in chances)
         for sure in (chances[0], chances[len(chances) // 2], chances[-1], min(1.0, chances[-1] + 1e-9)):
-            found = searching.search(engine, query.asked, replace(options, sure=sure), confidence=SHIPPED)
+            found = search(engine, query.asked, replace(options, sure=sure), confidence=SHIPPED)
             assert [one.image for one in found] == [one.image for one in every if (one.probability or 0.0) >= sure]
 
 
@@ -136,9 +138,9 @@ def test_ranking_and_scores_are_the_same_with_and_without_probabilities() -> Non
     query, images = world(2)
     engine = engine_of(images, 9)
     for name in ("fast", "default", "best"):
-        options = presets.preset(name, 64)
-        plain = searching.search(engine, query.asked, options)
-        known = searching.search(engine, query.asked, options, confidence=SHIPPED)
+        options = preset(name, 64)
+        plain = search(engine, query.asked, options)
+        known = search(engine, query.asked, options, confidence=SHIPPED)
         assert [(one.image, one.score) for one in plain] == [(one.image, one.score) for one in known]
         assert {one.probability for one in plain} == {None} and None not in {one.probability for one in known}
 
@@ -146,8 +148,8 @@ def test_ranking_and_scores_are_the_same_with_and_without_probabilities() -> Non
 def test_early_hits_have_the_probability_that_words_give_them() -> None:
     query, images = world(0)
     engine, early = engine_of(images), []
-    searching.search(engine, query.asked, presets.preset("default", 64), None, early.extend, SHIPPED)
-    fast = searching.search(engine, query.asked, presets.preset("fast", 64), confidence=SHIPPED)
+    search(engine, query.asked, preset("default", 64), None, early.extend, SHIPPED)
+    fast = search(engine, query.asked, preset("fast", 64), confidence=SHIPPED)
     assert [(one.image, one.probability) for one in early] == [(one.image, one.probability) for one in fast] != []
 
 
@@ -156,8 +158,8 @@ def test_any_number_of_vocabularies_has_probabilities(k: int) -> None:
     rng = np.random.default_rng(k)
     images = [picture(rng) for _ in range(20)]
     engine = Engine.from_words([one.words[:, :k] for one in images], SIZES[:k], [one.signatures[:, :k] for one in images])
-    asked = searching.Asked(images[4].words[:, :k], images[4].signatures[:, :k])
-    first = searching.search(engine, asked, presets.preset("fast", 64), confidence=SHIPPED)[0]
+    asked = Query(images[4].words[:, :k], images[4].signatures[:, :k])
+    first = search(engine, asked, preset("fast", 64), confidence=SHIPPED)[0]
     assert first.image == 4 and first.probability is not None and 0 < first.probability <= 1
 
 
@@ -172,7 +174,7 @@ def test_where_nobody_knows_there_is_none_and_sure_is_refused(index_path: Path) 
         bare.search_words(np.array([[1, 2]]), None, SearchOptions(sure=0.5))
     with Index.open(index_path) as index:
         assert index.confidence is SHIPPED
-        vars(index.home)["kind"] = Kind("superpoint", 256)
+        vars(index.home)["kind"] = FeatureKind("superpoint", 256)
         assert index.confidence is None and {hit.probability for hit in index.search(1)} == {None}
 
 
@@ -182,10 +184,10 @@ def test_a_photograph_finds_itself_and_a_page_says_when_nothing_is_left(index_pa
     with opened as index:
         found = index.search(str(path), options=replace(index.default_options, sure=0.9))
         assert found and all(hit.probability is not None and hit.probability >= 0.9 for hit in found)
-        nothing = ask(index, Asking(str(path)), replace(index.default_options, sure=1.0))
+        nothing = ask(index, Question(str(path)), replace(index.default_options, sure=1.0))
         empty = replace(nothing, hits=Hits())
         said = "Nothing found that shows the same thing with a probability of 100 % or more."
-        assert said in as_page([empty]) and empty.as_dict()["hits"] == []
+        assert said in search_page([empty]) and empty.as_dict()["hits"] == []
 
 
 def test_the_command_line_tells_probabilities_and_finds_nothing(index_path: Path, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import cv2
 import numpy as np
 import pytest
 
-from polyvoc import database, storage, writer
-from polyvoc.catalogue import FILE, UNFINISHED
-from polyvoc.checking import check
 from polyvoc.errors import NotAnIndexError
-from polyvoc.index import Index
-from polyvoc.records import FeatureOptions, SearchOptions
-from polyvoc.writer import IndexWriter
+from polyvoc.index.catalogue import FILE, UNFINISHED
+from polyvoc.index.check import check_index
+from polyvoc.index import writer
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.storage import files, sqlite
 from processes import Nursery, Run, watched
 from samples import features, photograph, scores, unflushed, vocabularies
 
@@ -78,7 +79,7 @@ def warm() -> None:
     """Prepare the process whose children are killed: everything is loaded, commits are frequent, and flushing is left out."""
     cv2.setNumThreads(1)
     writer.COMMIT_IMAGES = 1
-    storage._flush, database.FLUSH = lambda descriptor: None, "OFF"  # what matters in a power cut only
+    files._flush, sqlite.FLUSH = lambda descriptor: None, "OFF"  # what matters in a power cut only
     index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
     index.score_words(np.zeros((1, 2), np.int32))
     index.engine.segments[0].without([1]).live_batch()
@@ -113,7 +114,7 @@ def assert_unfinished(path: Path) -> None:
 def assert_committed(path: Path, allowed: list[State]) -> int:
     """The index is whole and in one of the states, with the right words and scores; gives which."""
     with Index.open(path) as index:
-        assert list(check(path)) == []
+        assert list(check_index(path)) == []
         held = {row.path: row.n_features for row in index.images()}
         matching = [number for number, state in enumerate(allowed) if state.keys() == held.keys()]
         assert matching, held
@@ -141,7 +142,7 @@ def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np
     row = index.home.catalogue.image_at(name)
     assert row is not None
     segment, position = index._find(row.image)
-    return index.engine.segments[segment].features_of(position)["words"]
+    return index.engine.segments[segment].image_words(position).words
 
 
 def assert_no_garbage(path: Path) -> None:
@@ -176,7 +177,7 @@ def assert_survived(path: Path, length: int) -> int:
 def test_every_state_of_the_disk_is_a_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy the index before and after every operation on the disk: a process killed there leaves just this behind."""
     length = 7
-    monkeypatch.setattr(writer, "COMMIT_IMAGES", 1)
+    monkeypatch.setattr("polyvoc.index.writer.COMMIT_IMAGES", 1)
     steps = plan(length)
     prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
     reached = []
@@ -255,7 +256,7 @@ def test_killed_again_and_again(nursery: Nursery, place: Path) -> None:
         run = nursery.run("work", str(path), str(length), step=fatal)
         fatal = int(fatal * 1.5)
         if (path / FILE).exists():
-            assert list(check(path)) == []
+            assert list(check_index(path)) == []
             assert len(Index.open(path)) <= length
     assert run.status == 0 and fatal > 500
     assert_committed(path, [prefixes[-1]])
@@ -274,7 +275,7 @@ def test_killed_while_following_a_folder(nursery: Nursery, place: Path) -> None:
         nursery.run("follow", str(path), str(folder), seconds=whole.seconds * number / 8)
         if (path / FILE).exists():
             with Index.open(path) as index:
-                assert list(check(path)) == []
+                assert list(check_index(path)) == []
                 held = [row.path for row in index.images()]
                 assert held == sorted(paths)[: len(held)]
         else:
@@ -283,5 +284,5 @@ def test_killed_while_following_a_folder(nursery: Nursery, place: Path) -> None:
         with Index.open(path) as index:
             for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
                 assert scores(index, query, options) == scores(expected, query, options)
-        assert list(check(path)) == []
+        assert list(check_index(path)) == []
         assert_no_garbage(path)

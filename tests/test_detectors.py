@@ -13,18 +13,19 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from polyvoc import demo, detectors
+from polyvoc.cli.demo import find_photographs
 from polyvoc.errors import OptionError
-from polyvoc.features import detect, extract, extract_many, unpack
-from polyvoc.images import GreyImage, read_grey
-from polyvoc.records import Detector, FeatureOptions, Features, Kind
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import FAINTEST, _pycolmap, detect, extract, extract_many, unpack_bits
+from polyvoc.options import Detector, FeatureOptions
+from polyvoc.types import FeatureKind, Features, GreyImage
 
-KINDS: dict[Detector, Kind] = {"sift": Kind(), "affine": Kind(), "orb": Kind("orb", 256, True)}
+KINDS: dict[Detector, FeatureKind] = {"sift": FeatureKind(), "affine": FeatureKind(), "orb": FeatureKind("orb", 256, True)}
 
 
 @pytest.fixture(scope="module")
 def photograph() -> GreyImage:
-    pixels = read_grey(demo.find_photographs()["coffee"][0], 480).pixels
+    pixels = read_grey(find_photographs()["coffee"][0], 480).pixels
     return GreyImage(pixels, pixels.shape[1], pixels.shape[0])
 
 
@@ -100,14 +101,12 @@ def test_affine_regions_agree_with_sift(photograph: GreyImage) -> None:
 
 
 def test_orb_is_that_of_opencv(photograph: GreyImage) -> None:
-    keypoints, packed = cv2.ORB.create(nfeatures=300, fastThreshold=detectors.FAINTEST).detectAndCompute(
-        photograph.pixels, None
-    )
+    keypoints, packed = cv2.ORB.create(nfeatures=300, fastThreshold=FAINTEST).detectAndCompute(photograph.pixels, None)
     found = found_by("orb", photograph, 300)
     strengths = np.array([point.response for point in keypoints])
     order = np.lexsort(([p.pt[0] for p in keypoints], [p.pt[1] for p in keypoints], -strengths))
     rows = packed[order]
-    assert np.array_equal(unpack(rows), found.descriptors)
+    assert np.array_equal(unpack_bits(rows), found.descriptors)
     assert np.abs(found.xy - [keypoints[n].pt for n in order]).max() < 5
     hamming = [cv2.norm(rows[0], row, cv2.NORM_HAMMING) for row in rows]
     assert np.array_equal(hamming, (found.descriptors != found.descriptors[0]).sum(axis=1))
@@ -115,14 +114,14 @@ def test_orb_is_that_of_opencv(photograph: GreyImage) -> None:
 
 @pytest.mark.parametrize("detector", ["affine", "orb"])
 def test_reduced_photographs_are_told_at_full_size(detector: Detector) -> None:
-    path = demo.find_photographs()["astronaut"][0]
+    path = find_photographs()["astronaut"][0]
     full, half = (extract(path, FeatureOptions(side, 500, detector)) for side in (512, 256))
     assert (half.width, half.height) == (full.width, full.height) == (512, 512)
     assert half.xy.max() > 400
 
 
 def test_a_detector_works_on_many_threads() -> None:
-    paths = [both[0] for both in demo.find_photographs().values()][:4]
+    paths = [both[0] for both in find_photographs().values()][:4]
     for detector in ("affine", "orb"):
         options = FeatureOptions(200, 100, detector)
         one, several = (list(extract_many(paths, options, threads=threads)) for threads in (1, 3))
@@ -155,7 +154,7 @@ def test_what_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, phot
         return original(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    detectors._pycolmap.cache_clear()
+    _pycolmap.cache_clear()
     with pytest.raises(OptionError, match=r'^affine regions need pycolmap: pip install "polyvoc\[colmap\]"$'):
         found_by("affine", photograph)
     monkeypatch.delattr(cv2, "AKAZE_create", raising=False)
@@ -166,4 +165,4 @@ def test_what_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, phot
 
 @pytest.mark.skipif(not hasattr(cv2, "AKAZE_create"), reason="this OpenCV has no AKAZE")
 def test_akaze_is_486_bits(photograph: GreyImage) -> None:
-    assert found_by("akaze", photograph).kind == Kind("akaze", 486, True)
+    assert found_by("akaze", photograph).kind == FeatureKind("akaze", 486, True)

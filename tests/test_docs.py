@@ -99,13 +99,14 @@ def test_the_page_on_embeddings(world: World) -> None:
 
 
 def test_the_page_on_photogrammetry(world: World) -> None:
-    from polyvoc import extract, hloc
+    from polyvoc import extract
+    from polyvoc.features.hloc import write_features
 
     shutil.copytree(world.folder / "Pictures", world.folder / "photos")
     named = {path.name: extract(path) for path in sorted((world.folder / "photos").iterdir())}
     doubled = {name: np.hstack([found.descriptors] * 2) / np.sqrt(2) for name, found in named.items()}  # stands for a network's
     made = [(name, replace(found, descriptors=doubled[name], name="superpoint")) for name, found in named.items()]
-    hloc.write("feats-superpoint-n4096-r1024.h5", made)
+    write_features("feats-superpoint-n4096-r1024.h5", made)
     world.names = {"20000": "300"}
     world.follow(DOCS / "photogrammetry.md")
     pairs = {tuple(line.split()) for line in Path("pairs.txt").read_text().splitlines()}

@@ -16,17 +16,27 @@ import pytest
 from PIL import Image
 
 from commands import answer, refuse, run
-from polyvoc import copyreports, demo, duplicates, relocation
-from polyvoc.checking import check
-from polyvoc.copies import groups, inquiry
-from polyvoc.copies.groups import Group, Link, Photograph
-from polyvoc.copies.overlap import IDENTITY
-from polyvoc.duplicates import take
+from polyvoc.cli.demo import find_photographs
+from polyvoc.cli.duplicates import FORMULA, duplicates_command, duplicates_csv, duplicates_page
+from polyvoc.duplicates.compare import images_to_compare
+from polyvoc.duplicates.groups import (
+    MIN_PROBABILITY,
+    Copy,
+    Duplicates,
+    Group,
+    GroupedImage,
+    Link,
+    find_duplicates,
+    group_copies,
+)
+from polyvoc.duplicates.move import JOURNAL, movable
+from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import WriteError
-from polyvoc.housekeeping import duplicates_command
-from polyvoc.index import Index
-from polyvoc.records import FeatureOptions
-from polyvoc.writer import IndexWriter
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions
+from polyvoc.search.index import Index
+from polyvoc.web.html import escaped
 from samples import unflushed
 from test_relocation import state
 
@@ -48,7 +58,7 @@ def originals(folder: Path) -> dict[str, Path]:
     """Write the photographs, no side above 400 pixels; and the right half of a stereo pair: another shot of the same thing."""
     pytest.importorskip("skimage", reason="the photographs are those of scikit-image")
     made = {}
-    for name, sources in demo.find_photographs().items():
+    for name, sources in find_photographs().items():
         for source, label in zip(sources, (name, f"{name}-again"), strict=True):
             if name in CHOSEN and name in (label, "motorcycle"):
                 image = Image.open(source).convert("RGB")
@@ -93,7 +103,7 @@ def members(group: Group) -> set[str]:
 
 def pairs_of(index: Path, sure: float = 0.9) -> dict[frozenset[str], float]:
     with Index.open(index) as opened:
-        return {frozenset((link.first, link.second)): link.probability for link in take(opened, sure).links}
+        return {frozenset((link.first, link.second)): link.probability for link in find_duplicates(opened, sure).links}
 
 
 # --- what is found ------------------------------------------------------------------------------------------------------------
@@ -101,7 +111,7 @@ def pairs_of(index: Path, sure: float = 0.9) -> dict[frozenset[str], float]:
 
 def test_every_alteration_is_grouped_with_its_original(world: tuple[Path, Path]) -> None:
     with Index.open(world[1]) as index:
-        found = take(index)
+        found = find_duplicates(index)
     assert found.waiting == 0
     assert found.photographs == len(CHOSEN) * (len(MADE) + 1) + 1
     expected = {name: {name, *(f"{name}-{file_name(one)}" for one in MADE)} for name in CHOSEN}
@@ -114,7 +124,7 @@ def test_every_alteration_is_grouped_with_its_original(world: tuple[Path, Path])
 
 def test_the_original_is_best_and_alterations_are_named(world: tuple[Path, Path]) -> None:
     with Index.open(world[1]) as index:
-        found = take(index)
+        found = find_duplicates(index)
     for group in found.groups:
         assert Path(group.best.path).stem in CHOSEN
         words = {Path(copy.photograph.path).stem.partition("-")[2]: copy.in_words(group.best) for copy in group.copies}
@@ -138,7 +148,7 @@ def test_the_same_frame_does_not_make_copies(world: tuple[Path, Path], tmp_path:
         shutil.copy2(world[0] / f"{name}.png", photos / f"{name}-bare.png")
     update(tmp_path / "index", photos)
     with Index.open(tmp_path / "index") as index:
-        found = take(index)
+        found = find_duplicates(index)
     assert {frozenset(members(group)) for group in found.groups} <= {
         frozenset({name, f"{name}-bare"}) for name in ("astronaut", "coffee", "cat")
     }
@@ -154,7 +164,7 @@ def test_in_steps_or_at_once_is_the_same(world: tuple[Path, Path], tmp_path: Pat
 
     def parts(path: Path) -> set[frozenset[str]]:
         with Index.open(path) as opened:
-            return {frozenset(members(group)) for group in take(opened).groups}
+            return {frozenset(members(group)) for group in find_duplicates(opened).groups}
 
     assert parts(tmp_path / "index") == parts(index)
 
@@ -166,12 +176,12 @@ def test_a_search_that_stops_goes_on_where_it_was(world: tuple[Path, Path], tmp_
             writer.catalogue.put_facts({"copies": None})
         with pytest.raises(KeyboardInterrupt):
             writer.find_copies(mirror=False, progress=_interrupt_at(7))
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
     with Index.open(tmp_path / "index") as opened:
         record = opened.home.read_copies()
         assert record is not None
         assert record.mirrored == 0
-        waiting = len(inquiry.to_ask(opened, record.asked, None))
+        waiting = len(images_to_compare(opened, record.asked, None))
         assert 0 < waiting <= len(opened) - 6
     with IndexWriter.open(tmp_path / "index") as writer:
         writer.find_copies()
@@ -198,7 +208,7 @@ def test_higher_sure_is_a_subset(world: tuple[Path, Path]) -> None:
 
 def test_without_mirrors(world: tuple[Path, Path]) -> None:
     with Index.open(world[1]) as index:
-        for group in take(index, mirror=False).groups:
+        for group in find_duplicates(index, mirror=False).groups:
             assert all(np.linalg.det(copy.transform[:, :2]) > 0 for copy in group.copies)
 
 
@@ -209,7 +219,7 @@ def test_photographs_that_are_gone_are_forgotten(world: tuple[Path, Path], tmp_p
         writer.remove([gone])
     assert all(gone not in pair for pair in pairs_of(tmp_path / "index"))
     assert {pair for pair in pairs_of(world[1]) if gone not in pair} == pairs_of(tmp_path / "index").keys()
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_damage_is_found(world: tuple[Path, Path], tmp_path: Path) -> None:
@@ -218,9 +228,9 @@ def test_damage_is_found(world: tuple[Path, Path], tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 255
     file.write_bytes(content)
-    assert any("copies" in line for line in check(tmp_path / "index"))
+    assert any("copies" in line for line in check_index(tmp_path / "index"))
     file.unlink()
-    assert any("missing" in line for line in check(tmp_path / "index"))
+    assert any("missing" in line for line in check_index(tmp_path / "index"))
     assert "missing" in refuse("duplicates", "--index", tmp_path / "index")
 
 
@@ -248,11 +258,11 @@ def test_identical_files_are_found_even_without_texture(tmp_path: Path) -> None:
 HOSTILE = ('=cmd|" /C calc"!A0.jpg', "<script>alert(1)</script>.jpg", "@sum(1).jpg", "a\nb.jpg", os.fsdecode(b"\xff.jpg"))
 
 
-def made_up() -> duplicates.Duplicates:
+def made_up() -> Duplicates:
     """Copies with hostile names, whose files are not there."""
-    known = {name: Photograph(name, number, 100, 100, 1000, 10**18 + number) for number, name in enumerate(HOSTILE)}
+    known = {name: GroupedImage(name, number, 100, 100, 1000, 10**18 + number) for number, name in enumerate(HOSTILE)}
     links = [Link(HOSTILE[0], other, 0.95, IDENTITY) for other in HOSTILE[1:]]
-    return duplicates.Duplicates(0.9, 9, tuple(links), tuple(groups.gather(known, links, 0.9)), 0)
+    return Duplicates(0.9, 9, tuple(links), tuple(group_copies(known, links, 0.9)), 0)
 
 
 class Tags(HTMLParser):
@@ -267,11 +277,11 @@ class Tags(HTMLParser):
 def test_hostile_names_are_harmless() -> None:
     found = made_up()
     page = Tags()
-    page.feed(copyreports.as_page(found))
+    page.feed(duplicates_page(found))
     assert "script" not in page.tags
-    rows = list(csv.DictReader(io.StringIO(copyreports.as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(duplicates_csv(found))))
     assert len(rows) == len(HOSTILE)
-    assert not any(cell.startswith(copyreports.FORMULA) for row in rows for cell in row.values())
+    assert not any(cell.startswith(FORMULA) for row in rows for cell in row.values())
     assert {row["path"].lstrip("'").replace("\\udcff", "\udcff") for row in rows} == set(HOSTILE)
     assert [row["role"] for row in rows] == ["best", "copy", "copy", "copy", "copy"]
 
@@ -289,7 +299,7 @@ def test_reports_say_the_same(world: tuple[Path, Path], tmp_path: Path) -> None:
     for group in told["groups"]:
         for copy in group["copies"]:
             assert 0.9 <= copy["probability"] <= 1
-            assert copyreports.page.escaped(copy["alteration"]) in text
+            assert escaped(copy["alteration"]) in text
     shown = run("duplicates", "--index", world[1])
     assert shown.exit_code == 0
     assert shown.stdout.count("  keep ") == len(told["groups"])
@@ -331,16 +341,16 @@ def test_what_changed_or_is_in_a_store_stays(own: tuple[Path, Path], tmp_path: P
     update(index, photos)
     (photos / "altered" / "cat-mirror.jpg").write_bytes(b"something else")
     with Index.open(index) as opened:
-        paths, staying = duplicates.movable(take(opened))
+        paths, staying = movable(find_duplicates(opened))
     assert [Path(path).name for path in paths] == ["coffee-quality-30.jpg"]
     assert [Path(problem.path).name for problem in staying] == ["cat-mirror.jpg"]
-    best = Photograph(str(photos / "cat.png"), 1, 100, 100, *_state(photos / "cat.png"))
-    stored = Photograph("s3://bucket/cat.png", 2, 100, 100, 5)
+    best = GroupedImage(str(photos / "cat.png"), 1, 100, 100, *_state(photos / "cat.png"))
+    stored = GroupedImage("s3://bucket/cat.png", 2, 100, 100, 5)
     link = photos / "altered" / "again.png"
     link.symlink_to(photos / "cat.png")
-    same = Photograph(str(link), 3, 100, 100, *_state(link))
-    group = Group(best, "", tuple(groups.Copy(one, 1.0, None, IDENTITY, True) for one in (stored, same)))
-    paths, staying = duplicates.movable(duplicates.Duplicates(0.9, 3, (), (group,), 0))
+    same = GroupedImage(str(link), 3, 100, 100, *_state(link))
+    group = Group(best, "", tuple(Copy(one, 1.0, None, IDENTITY, True) for one in (stored, same)))
+    paths, staying = movable(Duplicates(0.9, 3, (), (group,), 0))
     assert paths == []
     assert ["in a store" in staying[0].reason, "the very file" in staying[1].reason] == [True, True]
 
@@ -356,7 +366,7 @@ def test_a_folder_among_the_photographs_is_refused(own: tuple[Path, Path]) -> No
     assert state(photos) == before
     told = answer("duplicates", photos, "--index", index, "--move", photos / ".copies")
     assert len(told["moved"]) == 2
-    assert (photos / ".copies" / relocation.JOURNAL).exists()
+    assert (photos / ".copies" / JOURNAL).exists()
     assert answer("duplicates", photos, "--index", index)["groups"] == []
 
 
@@ -407,7 +417,7 @@ def test_what_was_moved_is_told_though_the_index_cannot_forget_it(
 
 
 def test_the_command_is_as_sure_as_the_library() -> None:
-    assert inspect.signature(duplicates_command).parameters["sure"].default == duplicates.SURE
+    assert inspect.signature(duplicates_command).parameters["sure"].default == MIN_PROBABILITY
 
 
 @pytest.mark.parametrize(

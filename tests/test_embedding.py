@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 from onnxfiles import FLOAT16, INT64, UINT8, chain, model, node, value_info
-from polyvoc.embedding import DEFAULT_SIDE, MAX_SIDE, Embedder, Preparation
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.images import read_rgb
+from polyvoc.features.decode import read_rgb
+from polyvoc.features.embedding import DEFAULT_SIDE, MAX_SIDE, Embedder, Preprocessing
 from samples import photograph
 
-PLAIN = Preparation(side=64, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))  # pixels / 255
+PLAIN = Preprocessing(side=64, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))  # pixels / 255
 
 
 def mean_colour(pixels: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def network(tmp_path: Path) -> Path:
     return stored(tmp_path, chain("GlobalAveragePool", "Flatten", output=(1, 3)))
 
 
-def refusal(path: Path, preparation: Preparation | None = None) -> str:
+def refusal(path: Path, preparation: Preprocessing | None = None) -> str:
     """The message with which a model is refused: one line that names its file."""
     with pytest.raises(OptionError) as refused:
         Embedder.load(path, preparation)
@@ -123,7 +123,7 @@ def test_a_side_that_makes_no_sense_is_refused(side: int) -> None:
 
 def test_a_network_gets_what_its_preparation_says(network: Path, tmp_path: Path) -> None:
     path = colours(tmp_path / "a.png")
-    prepared = Preparation(side=64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.2))
+    prepared = Preprocessing(side=64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.2))
     values = (np.array([200, 100, 50]) / 255 - prepared.mean) / prepared.std
     assert np.allclose(Embedder.load(network, prepared).embed(path), unit(values), atol=1e-5)
     default = (np.array([200, 100, 50]) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
@@ -137,7 +137,7 @@ def test_a_network_gets_what_its_preparation_says(network: Path, tmp_path: Path)
 )  # fmt: skip
 def test_maps_of_either_layout_are_averaged(shape: tuple, output: tuple, network: Path, tmp_path: Path) -> None:
     path = photograph(tmp_path / "a.png", 1)
-    prepared = Preparation(mean=PLAIN.mean, std=PLAIN.std)
+    prepared = Preprocessing(mean=PLAIN.mean, std=PLAIN.std)
     found = Embedder.load(stored(tmp_path, chain("Identity", shape=shape, output=output), "map.onnx"), prepared).embed(path)
     assert np.allclose(found, unit(mean_colour(read_rgb(path, 1024))), atol=0.01)
 
@@ -164,9 +164,9 @@ def test_another_output_can_be_asked_for(network: Path, tmp_path: Path) -> None:
     outputs = [value_info(name, (1, 3, "h", "w")) for name in ("map", "negative")]
     path = stored(tmp_path, model(steps, [value_info("image", (1, 3, "h", "w"))], outputs), "two.onnx")
     picture = colours(tmp_path / "a.png")
-    first, second = (Embedder.load(path, Preparation(64, PLAIN.mean, PLAIN.std, name)) for name in (None, "negative"))
+    first, second = (Embedder.load(path, Preprocessing(64, PLAIN.mean, PLAIN.std, name)) for name in (None, "negative"))
     assert np.allclose(first.embed(picture), -second.embed(picture))
-    assert "no output 'third'; choose one of ['map', 'negative']" in refusal(path, Preparation(output="third"))
+    assert "no output 'third'; choose one of ['map', 'negative']" in refusal(path, Preprocessing(output="third"))
 
 
 def test_many_are_as_one_by_one(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_the_file_beside_a_model_says_how_to_prepare(network: Path, tmp_path: Pa
     told = Embedder.load(network)
     assert told.long_side == 64
     assert np.allclose(told.embed(colours(tmp_path / "a.png")), unit(np.array([200, 100, 50])), atol=1e-5)
-    assert Embedder.load(network, Preparation()).fingerprint == plain.fingerprint  # what is asked for goes first
+    assert Embedder.load(network, Preprocessing()).fingerprint == plain.fingerprint  # what is asked for goes first
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_fingerprints_change_with_the_model_and_its_preparation(network: Path, t
     asked = [
         Embedder.load(network),
         Embedder.load(other),
-        Embedder.load(network, Preparation(side=100)),
+        Embedder.load(network, Preprocessing(side=100)),
         Embedder.load(network, PLAIN),
         Embedder.of(mean_colour, "one"),
         Embedder.of(mean_colour, "two"),
@@ -243,7 +243,7 @@ def test_fingerprints_change_with_the_model_and_its_preparation(network: Path, t
     assert len(set(prints)) == len(prints)
     assert all(len(bytes.fromhex(fingerprint)) == 8 for fingerprint in prints)
     assert Embedder.load(same, threads=1).fingerprint == prints[0]  # where it lies, and how it runs, does not matter
-    assert Embedder.load(network, Preparation(side=DEFAULT_SIDE)).fingerprint == prints[0]
+    assert Embedder.load(network, Preprocessing(side=DEFAULT_SIDE)).fingerprint == prints[0]
 
 
 # --- what is wrong with models ------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_a_model_whose_answer_is_no_row(network: Path, tmp_path: Path) -> None:
 def test_a_side_that_contradicts_the_model(network: Path, tmp_path: Path) -> None:
     path = stored(tmp_path, chain("Identity", shape=(1, 3, 40, 48), output=(1, 3, 40, 48)), "fixed.onnx")
     assert "it takes images of 48 x 40 pixels, not side=64" in refusal(path, PLAIN)
-    assert Embedder.load(path, Preparation(side=48)).dimension == 3
+    assert Embedder.load(path, Preprocessing(side=48)).dimension == 3
 
 
 def test_without_onnxruntime_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

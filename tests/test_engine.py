@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
-from polyvoc.records import SearchOptions
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.engine import Engine
 
 OPTIONS = SearchOptions(merge="b1", idf="none", norm="none")
 

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 
 import samples
 from commands import answer, refuse, run
-from polyvoc import exchange, hloc
 from polyvoc.errors import ExchangeError
-from polyvoc.index import Index
-from polyvoc.records import Features, Kind, TrainOptions
-from polyvoc.training import train
+from polyvoc.features.feature_files import features_digest, largest_features, open_features
+from polyvoc.features.hloc import write_features
+from polyvoc.index.writer import absolute_name
+from polyvoc.options import TrainOptions
+from polyvoc.search.index import Index
+from polyvoc.types import FeatureKind, Features
+from polyvoc.vocabulary.train import sample_features, train
 from samples import unflushed  # noqa: F401 - quick
 from test_colmap import NAMES, extract
 from test_colmap import photographs as photographs  # noqa: PLC0414
@@ -28,7 +31,7 @@ from test_hloc import FILE, fill
 
 def write(path: Path, images: dict[str, Features]) -> Path:
     path.unlink(missing_ok=True)
-    hloc.write(path, images.items())
+    write_features(path, images.items())
     return path
 
 
@@ -97,11 +100,11 @@ def test_the_largest_features_are_taken(tmp_path: Path, words: list[object], ima
     told = answer("index", "--features", path, "--index", index, "--max-features", "10", *words)
     assert told["features"] == 10 * len(images)
     found = images["a/0.jpg"]
-    kept = exchange.largest(found, 10)
+    kept = largest_features(found, 10)
     assert kept.scale.min() >= np.sort(found.scale)[-10] and len(kept) == 10 and kept.kind == found.kind
-    assert exchange.largest(found, len(found)) is found
+    assert largest_features(found, len(found)) is found
     level = replace(found, scale=np.ones(len(found)))
-    assert np.array_equal(exchange.largest(level, 7).xy, found.xy[:7])
+    assert np.array_equal(largest_features(level, 7).xy, found.xy[:7])
 
 
 def test_images_of_other_files_stay(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
@@ -118,10 +121,10 @@ def test_images_of_other_files_stay(tmp_path: Path, words: list[object], images:
 def test_the_digest_changes_with_anything(part: str, seed: int) -> None:
     found = samples.features(seed)
     values = {name: getattr(found, name) for name in ("xy", "scale", "angle", "descriptors", "width", "height", "name")}
-    assert exchange.digest(Features(**values)) == exchange.digest(found)
+    assert features_digest(Features(**values)) == features_digest(found)
     old = values[part]
     values[part] = old + "2" if part == "name" else old + 1 if isinstance(old, int) else np.nextafter(old, np.float32(9))
-    assert exchange.digest(Features(**values)) != exchange.digest(found)
+    assert features_digest(Features(**values)) != features_digest(found)
 
 
 def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
@@ -148,13 +151,13 @@ def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], 
 def test_names_that_lead_out_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
     for folder in (None, str(tmp_path), "s3://bucket"):
         with pytest.raises(ExchangeError, match="not the name of an image"):
-            exchange.place(name, folder)
+            absolute_name(name, folder)
 
 
 def test_names_become_paths_below_the_folder(tmp_path: Path) -> None:
-    assert exchange.place("a/b.jpg", None) == "a/b.jpg"
-    assert exchange.place("a/./b.jpg", str(tmp_path)) == str(tmp_path / "a" / "b.jpg")
-    assert exchange.place("a/b.jpg", "s3://bucket/photos/") == "s3://bucket/photos/a/b.jpg"
+    assert absolute_name("a/b.jpg", None) == "a/b.jpg"
+    assert absolute_name("a/./b.jpg", str(tmp_path)) == str(tmp_path / "a" / "b.jpg")
+    assert absolute_name("a/b.jpg", "s3://bucket/photos/") == "s3://bucket/photos/a/b.jpg"
 
 
 def test_hostile_names_are_problems(tmp_path: Path, words: list[object], photographs: Path) -> None:
@@ -183,8 +186,8 @@ def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> Non
     assert trained["problems"] == []
     told = answer("index", "--features", path, "--index", index, "--vocabulary", tmp_path / "words")
     assert told["added"] == 8
-    with Index.open(index) as opened, closing(exchange.open_features(path)) as file:
-        assert opened.home.kind == Kind("superpoint", 256)
+    with Index.open(index) as opened, closing(open_features(path)) as file:
+        assert opened.home.kind == FeatureKind("superpoint", 256)
         for name, found in file.read():
             assert isinstance(found, Features)
             assert opened.search(found, top=1)[0].path == name
@@ -202,18 +205,18 @@ def test_bits_are_indexed(tmp_path: Path) -> None:
     told = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
     assert told["added"] == 5
     with Index.open(tmp_path / "x.polyvoc") as opened:
-        assert opened.home.kind == Kind("orb", 256, binary=True)
+        assert opened.home.kind == FeatureKind("orb", 256, binary=True)
 
 
 def test_a_sample_holds_what_the_file_does(tmp_path: Path, images: dict[str, Features]) -> None:
-    with closing(exchange.open_features(write(tmp_path / "feats-disk.h5", images))) as file:
-        sample = exchange.sample(file, TrainOptions(size=10, bits=8))
-        some = exchange.sample(file, TrainOptions(size=10, bits=8, max_descriptors=30))
+    with closing(open_features(write(tmp_path / "feats-disk.h5", images))) as file:
+        sample = sample_features(file, TrainOptions(size=10, bits=8))
+        some = sample_features(file, TrainOptions(size=10, bits=8, max_descriptors=30))
     everything = np.concatenate([images[name].descriptors for name in sorted(images)])
     assert np.array_equal(sample.descriptors, everything)
     assert len(some.descriptors) == 30
     vocabulary = train(sample, TrainOptions(size=10, bits=8))
-    assert (vocabulary.kind, vocabulary.provenance["photographs"]) == (Kind("disk", samples.DIMENSION), 6)
+    assert (vocabulary.kind, vocabulary.provenance["photographs"]) == (FeatureKind("disk", samples.DIMENSION), 6)
 
 
 def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str, Features]) -> None:
@@ -222,8 +225,8 @@ def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str
         file["a/1.jpg/descriptors"][0, 0] = np.nan
         file["a/4.jpg/descriptors"][0, 0] = np.inf
     fill(path, "b.jpg")  # of 256 numbers
-    with closing(exchange.open_features(path)) as opened:
-        sample = exchange.sample(opened, TrainOptions(size=10, bits=8))
+    with closing(open_features(path)) as opened:
+        sample = sample_features(opened, TrainOptions(size=10, bits=8))
     assert np.array_equal(sample.descriptors, np.concatenate([images[f"a/{n}.jpg"].descriptors for n in (0, 2, 3, 5)]))
     assert [problem.path for problem in sample.problems] == ["a/1.jpg", "a/4.jpg", "b.jpg"]
     assert all(str(path) in problem.reason and "\n" not in problem.reason for problem in sample.problems)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc import geometry, presets, searching
-from polyvoc.expansion import expand
-from polyvoc.records import Expansion, SearchOptions
+from polyvoc.options import Expansion, SearchOptions, preset
+from polyvoc.search.pipeline import COPY_SHARE, score_all, search
+from polyvoc.search.query import expand
+from polyvoc.search.verify import default_match_table, inlier_pairs
 from scenes import SIDE, Picture, engine_of, joined, picture, scrambled, seen_again
 
 KINDS: tuple[Expansion, ...] = ("average", "hamming")
@@ -19,12 +20,12 @@ BRIDGE, TARGET = 1, 2  # of a collection: shares something with the query; share
 
 
 def options_for(bits: int, expansion: Expansion, **changes: Any) -> SearchOptions:
-    return replace(presets.preset("best", bits), expansion=expansion, top=50, **changes)
+    return replace(preset("best", bits), expansion=expansion, top=50, **changes)
 
 
 def answers(pictures: list[Picture], query: Picture, options: SearchOptions) -> list[int]:
     engine = engine_of(pictures, 2)
-    return [engine.image_at(hit.place) for hit in searching.search(engine, query.asked, options)]
+    return [engine.image_at(hit.place) for hit in search(engine, query.asked, options)]
 
 
 def apart(rng: np.random.Generator, count: int, bits: int, shift: int) -> Picture:
@@ -75,9 +76,9 @@ def test_a_copy_of_the_query_adds_nothing(kind: Expansion) -> None:
     pictures[BRIDGE] = joined(seen_again(rng, query, stray=0.0), rest)
     pictures[TARGET] = joined(seen_again(rng, rest, stray=0.0))
     engine = engine_of(pictures)
-    alone, seen = searching.score(engine, query.asked, options_for(64, "none"))
-    assert seen[0, BRIDGE].inliers > searching.COPY * len(query)
-    again, _ = searching.score(engine, query.asked, options_for(64, kind))
+    alone, seen = score_all(engine, query.asked, options_for(64, "none"))
+    assert seen[0, BRIDGE].inliers > COPY_SHARE * len(query)
+    again, _ = score_all(engine, query.asked, options_for(64, kind))
     assert np.array_equal(again[0], alone[0]) and again[0][TARGET] == 0
 
 
@@ -126,10 +127,10 @@ def signed(query: Picture, bits: int, changed: list[int]) -> Picture:
 
 def expanded(query: Picture, hits: list[Picture], kind: Expansion, bits: int) -> tuple[Any, Any]:
     segment = engine_of(hits).segments[0]
-    table = geometry.default_table(3, bits)
+    table = default_match_table(3, bits)
     sketch = query.asked.sketch
-    pairs = [geometry.inlier_pairs(sketch, segment, position, table) for position in range(len(hits))]
-    spoken = [(geometry.Sketch.of(segment, position), IDENTITY, pairs[position]) for position in range(len(hits))]
+    pairs = [inlier_pairs(sketch, segment, position, table) for position in range(len(hits))]
+    spoken = [(segment.image_words(position), IDENTITY, pairs[position]) for position in range(len(hits))]
     return expand(sketch, spoken, kind)
 
 

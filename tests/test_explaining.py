@@ -9,15 +9,18 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from polyvoc import explaining, geometry, presets, searching
-from polyvoc.engine import Engine
-from polyvoc.index import Index
-from polyvoc.records import Explanation, Hit, Norm, SearchOptions
+from polyvoc.options import Norm, SearchOptions, preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.explain import Explanation, explain
+from polyvoc.search.hits import Hit
+from polyvoc.search.index import Index
+from polyvoc.search.pipeline import score_all, search
+from polyvoc.search.verify import TOLERANCE, outline
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 
 def explained(engine: Engine, query: Picture, options: SearchOptions, place: tuple[int, int]) -> Explanation:
-    return explaining.explain(engine, query.asked, options, place, Hit(engine.image_at(place), "", 0.0))
+    return explain(engine, query.asked, options, place, Hit(engine.image_at(place), "", 0.0))
 
 
 @pytest.fixture(params=[0, 64, 128], ids="{} bits".format)
@@ -39,8 +42,8 @@ def world(request: pytest.FixtureRequest) -> tuple[int, Picture, Engine]:
 def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     for name in ("default", "best"):
-        options = presets.preset(name, bits)
-        for found in searching.search(engine, query.asked, options):
+        options = preset(name, bits)
+        for found in search(engine, query.asked, options):
             explanation = explained(engine, query, options, found.place)
             assert np.count_nonzero(explanation.inlier) == found.inliers
             assert explanation.inlier.dtype == bool and explanation.inlier.shape == explanation.weight.shape
@@ -52,22 +55,22 @@ def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, En
 
 def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
-    explanation = explained(engine, query, presets.preset("default", bits), (0, 0))
+    explanation = explained(engine, query, preset("default", bits), (0, 0))
     q, f = explanation.query[explanation.inlier], explanation.feature[explanation.inlier]
     assert explanation.transform is not None
     assert explanation.transform.shape == (2, 3) and explanation.transform.dtype == np.float64
     assert len(q) == len(set(q.tolist())) == len(set(f.tolist())) > 20
     assert np.array_equal(f, q + 15)  # the clutter comes first
-    places = geometry.Sketch.of(engine.segments[0], 0).frames
+    places = engine.segments[0].image_words(0).keypoints
     moved = explanation.query_xy @ explanation.transform[:, :2].T + explanation.transform[:, 2]
     off = np.linalg.norm(moved - explanation.feature_xy, axis=1)
-    assert (off[explanation.inlier] <= 1.01 * geometry.TOLERANCE * places.extent).all()
+    assert (off[explanation.inlier] <= 1.01 * TOLERANCE * np.ptp(places.xy, axis=0).max()).all()
 
 
 def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
     """The same image is arranged the same way whatever rule weighs its matches, and whether or not searches verify."""
     bits, query, engine = world
-    expected = explained(engine, query, presets.preset("default", bits), (0, 0))
+    expected = explained(engine, query, preset("default", bits), (0, 0))
     pairs = set(zip(expected.query[expected.inlier].tolist(), expected.feature[expected.inlier].tolist(), strict=True))
     for merge in ("posterior", "b1", "b0"):
         other = explained(engine, query, SearchOptions(merge=merge), (0, 0))
@@ -81,7 +84,7 @@ def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[i
     bits, query, engine = world
     for merge in ("likelihood", "posterior", "bayes", "b0") if bits else ("posterior", "bayes", "b0"):
         options = SearchOptions(merge=merge, norm=norm)  # type: ignore[arg-type]
-        scores, _ = searching.score(engine, query.asked, options)
+        scores, _ = score_all(engine, query.asked, options)
         for place in ((0, 0), (0, 1), (1, 0)):
             explanation = explained(engine, query, options, place)
             assert explanation.weight.sum() == pytest.approx(scores[place[0]][place[1]], rel=1e-4)
@@ -96,10 +99,10 @@ def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) ->
         (several, SearchOptions(assignments=2)),
         (query.asked, SearchOptions(merge="b0")),
     ):
-        explanation = explaining.explain(engine, asked, options, (0, 0), Hit(0, "", 0.0))
+        explanation = explain(engine, asked, options, (0, 0), Hit(0, "", 0.0))
         assert explanation.words.dtype == np.int32 and explanation.words.shape == explanation.distance.shape
         k = explanation.words.shape[1]
-        theirs = engine.segments[0].features_of(0)["words"].astype(np.int64)[explanation.feature][:, :k]
+        theirs = engine.segments[0].image_words(0).words.astype(np.int64)[explanation.feature][:, :k]
         shared = explanation.mask[:, None] >> np.arange(k) & 1 == 1
         assert np.array_equal(explanation.words, np.where(shared, theirs, -1))
         ours = np.asarray(asked.words).reshape(len(query), 3, -1)[explanation.query][:, :k]
@@ -108,7 +111,7 @@ def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) ->
 
 def test_nothing_to_arrange(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
-    options = presets.preset("default", bits)
+    options = preset("default", bits)
     for asked, place in ((query, (2, 0)), (query.chosen(slice(0, 0)), (0, 0))):
         explanation = explained(engine, asked, options, place)
         assert explanation.inlier.shape == (0,) and explanation.inlier.dtype == bool
@@ -126,7 +129,7 @@ def test_photographs_are_explained_as_they_were_found(views: Path, views_index: 
                 assert np.count_nonzero(explanation.inlier) == hit.inliers
                 assert (explanation.transform is None) == (hit.outline is None)
                 if explanation.transform is not None:
-                    assert geometry.outline((0, 0, size.width, size.height), explanation.transform) == hit.outline
+                    assert outline((0, 0, size.width, size.height), explanation.transform) == hit.outline
                     confirmed += hit.inliers > 20
                 by_number = index.explain(photograph, hit.image, options)
                 assert np.array_equal(by_number.inlier, explanation.inlier)
@@ -136,9 +139,9 @@ def test_photographs_are_explained_as_they_were_found(views: Path, views_index: 
 def test_ratios_are_told_whatever_the_rule(world: tuple[int, Picture, Engine]) -> None:
     """How far lists overlap: of those that hold the match, or of all where only one does; counted by hand here."""
     bits, query, engine = world
-    sketches = [geometry.Sketch.of(part, at) for part in engine.segments for at in range(part.n_images)]
+    sketches = [part.image_words(at) for part in engine.segments for at in range(part.n_images)]
     words = np.concatenate([sketch.words for sketch in sketches])
-    rules: list[SearchOptions] = [SearchOptions(merge="b1"), SearchOptions(merge="posterior"), presets.preset("default", bits)]
+    rules: list[SearchOptions] = [SearchOptions(merge="b1"), SearchOptions(merge="posterior"), preset("default", bits)]
     for options in rules:
         explanation = explained(engine, query, options, (0, 0))
         held = words[None] == query.asked.words[explanation.query][:, None]  # [m, features, K]

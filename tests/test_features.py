@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
-from polyvoc import detectors
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.features import check_features, detect, extract, extract_many, root_sift
-from polyvoc.images import GreyImage
-from polyvoc.records import FeatureOptions, Features, Kind
+from polyvoc.features.extract import _DETECTORS, Found, check_features, detect, extract, extract_many, root_sift
+from polyvoc.options import FeatureOptions
+from polyvoc.types import FeatureKind, Features, GreyImage
 
 
 def scene(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
@@ -74,7 +73,7 @@ def test_shapes_types_and_norms() -> None:
     assert {getattr(found, name).dtype for name in ("xy", "scale", "angle", "descriptors")} == {np.dtype(np.float32)}
     assert np.allclose(np.linalg.norm(found.descriptors, axis=1), 1, atol=1e-6)
     assert ((found.angle >= 0) & (found.angle <= 360)).all()
-    check_features(found, Kind())
+    check_features(found, FeatureKind())
 
 
 def test_fewer_are_the_first_of_more() -> None:
@@ -181,10 +180,10 @@ def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) ->
     troubles = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
     for trouble, kind, words in [*troubles, (full, UnreachableError, "not enough memory")]:
 
-        def fail(*_: object, trouble: Exception = trouble) -> detectors.Found:
+        def fail(*_: object, trouble: Exception = trouble) -> Found:
             raise trouble
 
-        monkeypatch.setitem(detectors._DETECTORS, "sift", fail)
+        monkeypatch.setitem(_DETECTORS, "sift", fail)
         with pytest.raises(ImageError, match=words) as caught:
             extract(encode(scene()))
         assert type(caught.value) is kind  # only what is wrong with the photograph itself is remembered
@@ -312,9 +311,9 @@ def made(**changes: Any) -> Features:
     ],
 )
 def test_foreign_features_are_checked(changes: dict[str, Any], message: str) -> None:
-    check_features(made(), Kind(dimension=8))
+    check_features(made(), FeatureKind(dimension=8))
     with pytest.raises(OptionError, match=message):
-        check_features(made(**changes), Kind(dimension=8))
+        check_features(made(**changes), FeatureKind(dimension=8))
 
 
 # -- SIFT itself

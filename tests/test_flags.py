@@ -9,10 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polyvoc import evidence, flags
-from polyvoc.cli import app
+from polyvoc.cli.flags import flag_name, from_record, parse_value
+from polyvoc.cli.main import app
 from polyvoc.errors import OptionError
-from polyvoc.records import SearchOptions
+from polyvoc.options import SEARCH_TEXTS, SearchOptions
+from polyvoc.scoring.rules import default_table, save_table
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -22,7 +23,7 @@ def test_fields_without_flags_are_the_commands_own() -> None:
     small = typer.Typer()
 
     @small.command()
-    @flags.from_record(SearchOptions, flags.SEARCH_TEXTS, defaults=False, without=("merge", "top"))
+    @from_record(SearchOptions, SEARCH_TEXTS, defaults=False, without=("merge", "top"))
     def command(chosen: dict[str, Any], merge: str = "mine") -> None:
         given.append({**chosen, "own": merge})
 
@@ -35,25 +36,25 @@ def test_fields_without_flags_are_the_commands_own() -> None:
 def test_evaluate_has_a_flag_for_every_field_that_changes_a_ranking() -> None:
     options = {option for parameter in COMMANDS["evaluate"].params for option in parameter.opts}
     foreign = {"top", "smooth", "fuse", "sure", "whole"}  # datasets have neither neighbours nor vectors, and want all scores
-    assert {flags.flag_name(name) for name in flags.SEARCH_TEXTS if name not in foreign} <= options
-    assert not {flags.flag_name(name) for name in foreign} & options
+    assert {flag_name(name) for name in SEARCH_TEXTS if name not in foreign} <= options
+    assert not {flag_name(name) for name in foreign} & options
 
 
 def test_what_is_typed_becomes_what_the_field_wants() -> None:
-    assert flags.typed(SearchOptions, "hamming", "24") == 24
-    assert flags.typed(SearchOptions, "hamming", "none") is None
-    assert flags.typed(SearchOptions, "merge", "b1") == "b1"
+    assert parse_value(SearchOptions, "hamming", "24") == 24
+    assert parse_value(SearchOptions, "hamming", "none") is None
+    assert parse_value(SearchOptions, "merge", "b1") == "b1"
     with pytest.raises(OptionError, match="hamming='far' should be a number or none"):
-        flags.typed(SearchOptions, "hamming", "far")
+        parse_value(SearchOptions, "hamming", "far")
 
 
 def test_a_table_is_typed_as_a_file(tmp_path: Path) -> None:
-    table = evidence.default_evidence(2, 64)
-    evidence.save(table, tmp_path / "table.json")
-    assert flags.typed(SearchOptions, "evidence", str(tmp_path / "table.json")) == table
-    assert flags.typed(SearchOptions, "evidence", "none") is None
+    table = default_table(2, 64)
+    save_table(table, tmp_path / "table.json")
+    assert parse_value(SearchOptions, "evidence", str(tmp_path / "table.json")) == table
+    assert parse_value(SearchOptions, "evidence", "none") is None
     with pytest.raises(OptionError, match=r"other.json: cannot be read"):
-        flags.typed(SearchOptions, "evidence", str(tmp_path / "other.json"))
+        parse_value(SearchOptions, "evidence", str(tmp_path / "other.json"))
     for command in ("search", "evaluate"):
         (option,) = (parameter for parameter in COMMANDS[command].params if parameter.name == "evidence")
         assert (option.opts, option.metavar) == (["--evidence"], "FILE|none")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from polyvoc.errors import OptionError
-from polyvoc.fusion import evidence, fuse, nearness
+from polyvoc.search.fuse import cosine_evidence, cosine_similarity, fuse
 
 Array = np.ndarray
 levels = st.integers(0, 50).map(float)  # few values: many ties and zeros
@@ -38,58 +38,58 @@ def order(scores: Array) -> list[int]:
 
 def test_on_a_straight_curve_every_image_stands_at_its_own_rank() -> None:
     ranks = np.arange(1, 401)
-    assert np.allclose(evidence(power_law(400)), np.log(400 / ranks))
+    assert np.allclose(cosine_evidence(power_law(400)), np.log(400 / ranks))
 
 
 def test_an_outstanding_score_stands_where_the_line_says() -> None:
     scores = power_law(400)  # rank r has r ** -0.5: a score of 100 is that of rank 0.0001
     scores[0] = 100.0
-    assert evidence(scores)[0] == pytest.approx(math.log(400 / 1e-4))
-    assert np.array_equal(evidence(scores)[1:], evidence(power_law(400))[1:])
+    assert cosine_evidence(scores)[0] == pytest.approx(math.log(400 / 1e-4))
+    assert np.array_equal(cosine_evidence(scores)[1:], cosine_evidence(power_law(400))[1:])
 
 
 def test_worked_by_hand() -> None:
     # n = 8: depth 2, half 1; the line goes through rank 1 (8) and rank 2 (4), rank = 2 * 4 / s; below: counted
-    found = evidence([8.0, 4.0, 3.0, 2.0, 2.0, 1.0, 0.0, 0.0])
+    found = cosine_evidence([8.0, 4.0, 3.0, 2.0, 2.0, 1.0, 0.0, 0.0])
     assert np.allclose(found, np.log([8 / 1, 8 / 2, 8 / 3, 8 / 5, 8 / 5, 8 / 6, 8 / 8, 8 / 8]))
 
 
 @given(rows)
 def test_the_order_of_one_witness_stays(scores: Array) -> None:
-    found = evidence(scores)
+    found = cosine_evidence(scores)
     assert np.isfinite(found).all()
     assert (np.sign(np.subtract.outer(found, found)) == np.sign(np.subtract.outer(scores, scores))).all()
 
 
 @given(rows, st.floats(0.001, 1000), st.floats(0.2, 5))
 def test_unit_and_power_of_scores_do_not_matter(scores: Array, unit: float, power: float) -> None:
-    assert np.allclose(evidence(unit * scores**power), evidence(scores))
+    assert np.allclose(cosine_evidence(unit * scores**power), cosine_evidence(scores))
 
 
 @pytest.mark.parametrize("scores", [np.zeros(50), np.full(50, 3.0), np.array([7.0]), np.empty(0)])
 def test_all_alike_say_nothing(scores: Array) -> None:
-    assert evidence(scores).tolist() == [0.0] * len(scores)
+    assert cosine_evidence(scores).tolist() == [0.0] * len(scores)
 
 
 def test_the_highest_score_does_not_set_the_scale() -> None:
     """The query itself may be among the images: its score must not change what the others tell."""
     scores = noise()
     with_query = np.append(scores, 1e6)
-    moved = evidence(with_query)[:-1] - evidence(scores)
+    moved = cosine_evidence(with_query)[:-1] - cosine_evidence(scores)
     assert np.abs(moved[scores > np.sort(scores)[-100]]).max() < 0.2
 
 
 def test_few_matches_are_no_reason_for_certainty() -> None:
     scores = np.zeros(1000)
     scores[:3] = 5.0, 4.0, 0.001
-    assert evidence(scores).max() < 10
-    assert evidence([0.0] * 999 + [5.0]).max() == pytest.approx(math.log(1000))
+    assert cosine_evidence(scores).max() < 10
+    assert cosine_evidence([0.0] * 999 + [5.0]).max() == pytest.approx(math.log(1000))
 
 
 def test_extreme_scores_stay_finite() -> None:
     scores = np.concatenate([[1e300, 1e-300, 5e-324], noise(), noise() * 1e-12 + 1])
-    assert np.isfinite(evidence(scores)).all()
-    assert np.isfinite(evidence(1 + noise() * 1e-17)).all()
+    assert np.isfinite(cosine_evidence(scores)).all()
+    assert np.isfinite(cosine_evidence(1 + noise() * 1e-17)).all()
 
 
 # --- several ------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_the_order_of_images_and_of_witnesses_does_not_matter(scores: tuple[Arra
 @given(rows, st.floats(0, 10))
 def test_a_silent_witness_leaves_the_other_alone(scores: Array, silence: float) -> None:
     assert order(fuse(scores, np.full(len(scores), silence))) == order(scores)
-    assert np.array_equal(fuse(scores, np.full(len(scores), silence)), evidence(scores))
+    assert np.array_equal(fuse(scores, np.full(len(scores), silence)), cosine_evidence(scores))
 
 
 @given(pairs)
@@ -168,5 +168,5 @@ def test_refusals_are_one_line() -> None:
 
 
 def test_nearness_is_one_over_the_distance() -> None:
-    assert np.allclose(nearness([0.75, 0.5, 0.0, -1.0]), [4.0, 2.0, 1.0, 0.5])
-    assert nearness([1.0, 1.0000001, 0.99999]).tolist() == [1000.0] * 3  # rounding does not rank copies
+    assert np.allclose(cosine_similarity([0.75, 0.5, 0.0, -1.0]), [4.0, 2.0, 1.0, 0.5])
+    assert cosine_similarity([1.0, 1.0000001, 0.99999]).tolist() == [1000.0] * 3  # rounding does not rank copies

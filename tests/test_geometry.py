@@ -13,12 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc import geometry
 from polyvoc.errors import OptionError
-from polyvoc.geometry import CROWD, TOLERANCE, Frames, Sketch, default_table, inlier_pairs, outline, sharing, verify_images
-from polyvoc.kernels import geometry as kernels
-from polyvoc.kernels import matching
-from polyvoc.segment import Batch, Segment, with_planes
+from polyvoc.experiments.fit.true_matches import count_sharing
+from polyvoc.index.segment import Batch, Segment, with_planes
+from polyvoc.kernels.verification import (
+    MAX_SUPPORT,
+    find_matches,
+    find_shared,
+    half,
+    image_extent,
+    list_words,
+    one_to_one,
+    order_matches,
+)
+from polyvoc.search.verify import MAX_PER_WORD, TOLERANCE, _ranks, default_match_table, inlier_pairs, outline, verify_images
+from polyvoc.types import ImageWords, Keypoints
 
 SIDE = 1000.0
 SIZE = 1000  # words of each vocabulary
@@ -30,8 +39,8 @@ Array = npt.NDArray[Any]
 class Case:
     """Two images. The word of a feature is its number, by which it matches; the first `inliers` agree with the transform."""
 
-    query: Sketch
-    image: Sketch
+    query: ImageWords
+    image: ImageWords
     transform: Array  # [2, 3]
     inliers: int
 
@@ -51,20 +60,22 @@ class Found:
         return self.count == self.weight == len(self.pairs) == 0 and bool(np.isnan(self.transform).all())
 
 
-def segment_of(*images: Sketch) -> Segment:
+def segment_of(*images: ImageWords) -> Segment:
     n_vocabularies = images[0].words.shape[1]
     signed = [image.signatures for image in images] if images[0].signatures.shape[1] else None
     batch = Batch.of_words([image.words for image in images], n_vocabularies, signed)
-    xy, scale, angle = (np.concatenate([getattr(image.frames, name) for image in images]) for name in ("xy", "scale", "angle"))
+    xy, scale, angle = (
+        np.concatenate([getattr(image.keypoints, name) for image in images]) for name in ("xy", "scale", "angle")
+    )
     shape = np.column_stack([scale, angle % 360]).astype(np.float16)
     return Segment.build(replace(batch, xy=xy.astype(np.float32), shape=shape), (SIZE,) * n_vocabularies)
 
 
 def table_of(segment: Segment) -> Array:
-    return default_table(segment.n_vocabularies, 64 * segment.planes)
+    return default_match_table(segment.n_vocabularies, 64 * segment.planes)
 
 
-def verified(query: Sketch, image: Sketch, tolerance: float = TOLERANCE) -> Found:
+def verified(query: ImageWords, image: ImageWords, tolerance: float = TOLERANCE) -> Found:
     segment = segment_of(image)
     found = verify_images(query, segment, np.array([0]), table_of(segment), tolerance)
     pairs = inlier_pairs(query, segment, 0, table_of(segment), tolerance)
@@ -77,14 +88,14 @@ def rotation(degrees: float, scale: float = 1.0) -> Array:
     return np.array([[c, -s], [s, c]])
 
 
-def numbered(frames: Frames, order: Array) -> Sketch:
+def numbered(frames: Keypoints, order: Array) -> ImageWords:
     """Give the features of an image in another order; their words say which they are."""
-    turned = Frames(frames.xy[order], frames.scale[order], frames.angle[order])
-    return Sketch(order[:, None].astype(np.int32), np.empty((len(order), 0), np.uint64), turned)
+    turned = Keypoints(frames.xy[order], frames.scale[order], frames.angle[order])
+    return ImageWords(order[:, None].astype(np.int32), np.empty((len(order), 0), np.uint64), turned)
 
 
-def reframed(sketch: Sketch, **changed: Any) -> Sketch:
-    return replace(sketch, frames=replace(sketch.frames, **changed))
+def reframed(sketch: ImageWords, **changed: Any) -> ImageWords:
+    return replace(sketch, keypoints=replace(sketch.keypoints, **changed))
 
 
 def plant(
@@ -101,8 +112,8 @@ def plant(
     factor = np.sqrt(abs(np.linalg.det(turned)))
     scales = np.where(np.arange(n) < inliers, scale * factor * rng.uniform(0.9, 1.1, n), rng.uniform(2, 30, n))
     angles = np.where(np.arange(n) < inliers, angle + degrees + rng.normal(0, 5, n), rng.uniform(0, 360, n))
-    query = numbered(Frames(xy, scale, angle), rng.permutation(n))
-    return Case(query, numbered(Frames(places, scales, angles), rng.permutation(n)), transform, inliers)
+    query = numbered(Keypoints(xy, scale, angle), rng.permutation(n))
+    return Case(query, numbered(Keypoints(places, scales, angles), rng.permutation(n)), transform, inliers)
 
 
 def exact(count: int, scaled: bool = True) -> Case:
@@ -120,7 +131,7 @@ def assert_found(case: Case, found: Found, share: float = 0.9, error: float = 0.
     """The transform is the one that was planted, and its inliers are those that follow it."""
     width = height = int(SIDE)
     wrong = np.array(outline((0, 0, width, height), found.transform)) - outline((0, 0, width, height), case.transform)
-    assert np.abs(wrong).max() < error * case.image.frames.extent
+    assert np.abs(wrong).max() < error * np.ptp(case.image.keypoints.xy, axis=0).max()
     np.testing.assert_array_equal(found.numbers, case.image.words[found.pairs[:, 1], 0])
     assert (found.numbers < case.inliers).sum() > share * case.inliers
     assert (found.numbers >= case.inliers).sum() < 0.1 * (len(case.query.words) - case.inliers) + 1
@@ -186,7 +197,7 @@ def test_the_same_matches_always_give_the_same() -> None:
 
 def test_images_verified_together_are_as_each_alone() -> None:
     images = [plant(rotation(15 * n), inliers=10 * n, outliers=60 - 10 * n, seed=1).image for n in range(6)]
-    images.insert(2, numbered(Frames(np.empty((0, 2)), np.empty(0), np.empty(0)), np.empty(0, np.int64)))
+    images.insert(2, numbered(Keypoints(np.empty((0, 2)), np.empty(0), np.empty(0)), np.empty(0, np.int64)))
     query = plant(np.eye(2), inliers=60, outliers=0, seed=1).query  # the same features
     segment = segment_of(*images)
     positions = np.array([6, 2, 0, 5, 6, 1, 3])
@@ -202,7 +213,7 @@ def test_images_verified_together_are_as_each_alone() -> None:
 def test_inputs_are_not_modified() -> None:
     case = plant(rotation(30))
     segment, positions = segment_of(case.image), np.array([0])
-    table, frames = table_of(segment), case.query.frames
+    table, frames = table_of(segment), case.query.keypoints
     arrays = [case.query.words, case.query.signatures, frames.xy, frames.scale, frames.angle, table, positions]
     arrays += segment.arrays.values()
     before = [array.copy() for array in arrays]
@@ -218,7 +229,7 @@ def test_inputs_are_not_modified() -> None:
 def test_each_feature_is_used_once() -> None:
     case = plant(rotation(15), outliers=0)
 
-    def crowded(sketch: Sketch) -> Sketch:  # every feature also shares a word of the third vocabulary with others
+    def crowded(sketch: ImageWords) -> ImageWords:  # every feature also shares a word of the third vocabulary with others
         number = sketch.words[:, 0]
         return replace(sketch, words=np.column_stack([number, number, number % 10]))
 
@@ -234,11 +245,11 @@ def test_of_two_matches_the_heavier_is_kept(nearer: int) -> None:
     case = exact(20)
     bits = [np.uint64(0b11), np.uint64(0b111111)]
     order = bits if nearer == 0 else bits[::-1]
-    frames = case.image.frames
-    twice = Sketch(
+    frames = case.image.keypoints
+    twice = ImageWords(
         np.concatenate([case.image.words] * 2),
         np.repeat(order, 20)[:, None],
-        Frames(np.concatenate([frames.xy] * 2), np.tile(frames.scale, 2), np.tile(frames.angle, 2)),
+        Keypoints(np.concatenate([frames.xy] * 2), np.tile(frames.scale, 2), np.tile(frames.angle, 2)),
     )
     found = verified(replace(case.query, signatures=np.zeros((20, 1), np.uint64)), twice)
     assert found.count == 20
@@ -257,12 +268,12 @@ def test_inliers_come_heaviest_first() -> None:
 
 
 def test_of_a_texture_in_the_query_the_first_are_matched() -> None:
-    case = exact(CROWD + 30)
+    case = exact(MAX_PER_WORD + 30)
     same = [replace(one, words=np.zeros_like(one.words)) for one in (case.query, case.image)]
     segment = segment_of(same[1])
     pairs = inlier_pairs(same[0], segment, 0, table_of(segment))
-    assert len(pairs) <= CROWD
-    assert (pairs[:, 0] < CROWD).all()
+    assert len(pairs) <= MAX_PER_WORD
+    assert (pairs[:, 0] < MAX_PER_WORD).all()
 
 
 # -- scale and rotation
@@ -270,7 +281,7 @@ def test_of_a_texture_in_the_query_the_first_are_matched() -> None:
 
 def test_matches_that_are_turned_another_way_do_not_agree() -> None:
     case = plant(np.eye(2), inliers=40, outliers=0, noise=0.0)
-    number, frames = case.image.words[:, 0], case.image.frames
+    number, frames = case.image.words[:, 0], case.image.keypoints
     angle = np.where(number < 10, frames.angle + 90, frames.angle)
     scale = np.where((number >= 10) & (number < 20), frames.scale * 4, frames.scale)
     found = verified(case.query, reframed(case.image, angle=angle, scale=scale))
@@ -281,7 +292,7 @@ def test_matches_that_are_turned_another_way_do_not_agree() -> None:
 def test_unknown_scales_are_no_obstacle(known: int) -> None:
     case = plant(rotation(60, 1.5), outliers=20)
     query, image = (
-        reframed(one, scale=np.where(one.words[:, 0] % 2 < part, one.frames.scale, 0))
+        reframed(one, scale=np.where(one.words[:, 0] % 2 < part, one.keypoints.scale, 0))
         for one, part in ((case.query, min(known, 1)), (case.image, [0, 2, 1][known]))
     )
     assert_found(case, verified(query, image))
@@ -289,7 +300,7 @@ def test_unknown_scales_are_no_obstacle(known: int) -> None:
 
 def test_angles_go_round() -> None:
     case = exact(40)
-    angle = case.query.frames.angle + np.where(np.arange(40) % 2, 355, -715)
+    angle = case.query.keypoints.angle + np.where(np.arange(40) % 2, 355, -715)
     found = verified(reframed(case.query, angle=angle), case.image)
     assert found.count == 40
 
@@ -318,7 +329,7 @@ def test_shapes_that_are_no_numbers_are_not_known(value: float) -> None:
 def test_a_shape_is_read_as_float16_keeps_it() -> None:
     bits = np.arange(0, 1 << 16, 7, dtype=np.uint16)
     values = bits.view(np.float16).astype(np.float64)
-    np.testing.assert_array_equal([kernels.half(one) for one in bits], np.where(np.isfinite(values), values, np.nan))
+    np.testing.assert_array_equal([half(one) for one in bits], np.where(np.isfinite(values), values, np.nan))
 
 
 # -- what has no answer
@@ -347,9 +358,8 @@ def test_places_alone_need_one_match_more() -> None:
 
 
 def test_images_without_features() -> None:
-    nobody = numbered(Frames(np.empty((0, 2)), np.empty(0), np.empty(0)), np.empty(0, np.int64))
+    nobody = numbered(Keypoints(np.empty((0, 2)), np.empty(0), np.empty(0)), np.empty(0, np.int64))
     case = exact(10)
-    assert nobody.frames.extent == 0
     for query, image in ((nobody, nobody), (nobody, case.image), (case.query, nobody)):
         assert verified(query, image).nothing
 
@@ -384,7 +394,7 @@ def test_extreme_transforms_are_refused(turned: Array) -> None:
 def test_places_on_one_line() -> None:
     along = np.random.default_rng(0).uniform(0, SIDE, 30)
     xy = np.column_stack([along, 0.5 * along + 20])
-    query, image = (numbered(Frames(places, np.full(30, 4.0), np.zeros(30)), np.arange(30)) for places in (xy, xy + 7))
+    query, image = (numbered(Keypoints(places, np.full(30, 4.0), np.zeros(30)), np.arange(30)) for places in (xy, xy + 7))
     found = verified(query, image)
     assert found.count == 30
     np.testing.assert_allclose(found.transform, [[1, 0, 7], [0, 1, 7]], atol=1e-3)  # nothing stretches across the line
@@ -415,7 +425,7 @@ def test_a_heap_of_matches_proves_nothing_unless_each_is_in_its_place() -> None:
 
 def test_near_copies_keep_all_their_inliers() -> None:
     """More matches than judge the hypotheses."""
-    count = kernels.JURY + 200
+    count = MAX_SUPPORT + 200
     case = plant(rotation(20, 0.9), inliers=count, outliers=50)
     assert_found(case, verified(case.query, case.image))
 
@@ -426,7 +436,7 @@ def test_near_copies_keep_all_their_inliers() -> None:
 @pytest.mark.parametrize("name", ["xy", "scale", "angle"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_values_that_are_no_numbers_are_refused(name: str, value: float) -> None:
-    frames = plant(np.eye(2)).query.frames
+    frames = plant(np.eye(2)).query.keypoints
     values = getattr(frames, name).copy()
     values[3] = value
     with pytest.raises(OptionError, match=f"{name} holds values that are not finite"):
@@ -434,16 +444,16 @@ def test_values_that_are_no_numbers_are_refused(name: str, value: float) -> None
 
 
 def test_frames_that_do_not_fit_are_refused() -> None:
-    frames = exact(10).query.frames
+    frames = exact(10).query.keypoints
     with pytest.raises(OptionError, match="do not fit"):
-        Frames(frames.xy, frames.scale[:5], frames.angle)
+        Keypoints(frames.xy, frames.scale[:5], frames.angle)
     with pytest.raises(OptionError, match="do not fit"):
-        Frames(frames.xy[:, :1], frames.scale, frames.angle)
+        Keypoints(frames.xy[:, :1], frames.scale, frames.angle)
     with pytest.raises(OptionError, match="negative"):
         replace(frames, scale=-frames.scale)
 
 
-def refusal(query: Sketch, segment: Segment, table: Array, tolerance: float = TOLERANCE) -> str:
+def refusal(query: ImageWords, segment: Segment, table: Array, tolerance: float = TOLERANCE) -> str:
     """Give the one line with which both doors refuse."""
     said = []
     for ask in (lambda: verify_images(query, segment, np.array([0]), table, tolerance),
@@ -496,20 +506,20 @@ def test_a_table_that_holds_no_numbers_is_refused(value: float) -> None:
 # -- which features match
 
 
-def random_sketch(rng: np.random.Generator, count: int, k: int, planes: int, size: int = 6) -> Sketch:
+def random_sketch(rng: np.random.Generator, count: int, k: int, planes: int, size: int = 6) -> ImageWords:
     """Give an image of few words, whose signatures differ in some of their bits."""
     places = rng.integers(0, 64, (count, k, planes, 14)).astype(np.uint64)
     ones = rng.integers(0, 2, places.shape).astype(np.uint64)  # an even or an odd number
     bits = np.bitwise_xor.reduce(ones << places, axis=3)
     signatures = bits[:, :, 0] if planes == 1 else bits if planes else np.empty((count, 0), np.uint64)
-    frames = Frames(rng.uniform(0, 9, (count, 2)), np.ones(count), np.zeros(count))
-    return Sketch(rng.integers(0, size, (count, k)), signatures, frames)
+    frames = Keypoints(rng.uniform(0, 9, (count, 2)), np.ones(count), np.zeros(count))
+    return ImageWords(rng.integers(0, size, (count, k)), signatures, frames)
 
 
 Match = tuple[int, int, float]
 
 
-def matches_of_a_loop(query: Sketch, image: Sketch, table: Array, most: int) -> list[Match]:
+def matches_of_a_loop(query: ImageWords, image: ImageWords, table: Array, most: int) -> list[Match]:
     """Give all matches, heaviest first: query feature, feature, weight."""
     asked, held = (with_planes(one.signatures, 2).tolist() for one in (query, image))
     shared: dict[tuple[int, int], list[int]] = {}  # distances of the words that a pair shares, in the order of the image
@@ -533,24 +543,24 @@ def kept_of_a_loop(matches: list[Match]) -> list[Match]:
     return kept
 
 
-def matches_of_the_kernels(query: Sketch, segment: Segment, table: Array, most: int) -> tuple[list[Match], list[Match]]:
+def matches_of_the_kernels(query: ImageWords, segment: Segment, table: Array, most: int) -> tuple[list[Match], list[Match]]:
     """Give all matches and those that are kept, by the kernels that `verify_images` calls."""
     words = query.words.astype(np.int64)
     bases = np.concatenate([[0], np.cumsum(words.max(axis=0) + 2)]).astype(np.int64)
-    slots, starts, features = matching.list_words(words, bases, most)
-    ranks, weights = geometry._ranks(table)
+    slots, starts, features = list_words(words, bases, most)
+    ranks, weights = _ranks(table)
     a, n_features = segment.arrays, segment.n_features
     hits = np.empty((a["words"].size + 1, 4), np.uint32)
-    n = matching.find_shared(a["words"], a["places"], a["signatures"], bases, slots, hits)
+    n = find_shared(a["words"], a["places"], a["signatures"], bases, slots, hits)
     pairs = np.empty((a["words"].size * len(words), 4), np.uint32)
     met = np.random.default_rng(0).integers(0, max(len(pairs), 1), len(words)).astype(np.uint32)  # left by other images
     signed = np.ascontiguousarray(with_planes(query.signatures, 2)[:, :, : segment.planes])
-    n = matching.find_matches(hits[:n], a["signatures"], signed, starts, features, ranks, met, pairs)
+    n = find_matches(hits[:n], a["signatures"], signed, starts, features, ranks, met, pairs)
     order = np.empty(n, np.int64)
-    matching.order_matches(pairs[:n], len(weights), order)
+    order_matches(pairs[:n], len(weights), order)
     uses = np.zeros(len(words), np.int64), np.zeros(n_features, np.int64)
     kept, shares = np.empty(min(len(words), n_features), np.int64), np.empty(min(len(words), n_features))
-    n = matching.one_to_one(order, pairs[:, 0], pairs[:, 1], *uses, kept, shares)
+    n = one_to_one(order, pairs[:, 0], pairs[:, 1], *uses, kept, shares)
     assert not uses[0].any()
     assert not uses[1].any()
     every = [(int(q), int(f), float(weights[rank])) for q, f, rank, _ in pairs[order]]
@@ -566,8 +576,8 @@ def test_matches_are_those_that_a_loop_finds(counts: tuple[int, int], k: int, pl
         query, image = (random_sketch(rng, count, k, planes) for count in counts)
         query = replace(query, words=np.where(rng.random(query.words.shape) < 0.1, -1, query.words))  # without a word
         few = rng.choice([-1.0, 0.0, 0.25, 0.5, 1.0, 3.0], (k + 1, 64 * planes + 1)).astype(np.float32)  # many are equal
-        for table in (few, default_table(k, 64 * planes)):
-            for most in (CROWD, 2):
+        for table in (few, default_match_table(k, 64 * planes)):
+            for most in (MAX_PER_WORD, 2):
                 every, kept = matches_of_the_kernels(query, segment_of(image), table, most)
                 expected = matches_of_a_loop(query, image, table, most)
                 assert every == expected
@@ -577,12 +587,12 @@ def test_matches_are_those_that_a_loop_finds(counts: tuple[int, int], k: int, pl
 
 
 def test_the_mean_distance_is_rounded_halves_up() -> None:
-    word, frames = np.zeros((1, 2), np.int64), Frames(np.zeros((1, 2)), np.ones(1), np.zeros(1))
+    word, frames = np.zeros((1, 2), np.int64), Keypoints(np.zeros((1, 2)), np.ones(1), np.zeros(1))
     table = np.arange(1, 196, dtype=np.float32).reshape(3, 65)
     for bits, h in (((0b1, 0b111), 2), ((0b1, 0b11), 2), ((0b0, 0b1), 1), ((0b111, 0b1111), 4), ((2**64 - 1, 2**64 - 1), 64)):
-        query = Sketch(word, np.zeros((1, 2), np.uint64), frames)
-        segment = segment_of(Sketch(word, np.array([bits], np.uint64), frames))
-        assert matches_of_the_kernels(query, segment, table, CROWD)[1] == [(0, 0, float(table[2, h]))]
+        query = ImageWords(word, np.zeros((1, 2), np.uint64), frames)
+        segment = segment_of(ImageWords(word, np.array([bits], np.uint64), frames))
+        assert matches_of_the_kernels(query, segment, table, MAX_PER_WORD)[1] == [(0, 0, float(table[2, h]))]
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])
@@ -590,10 +600,10 @@ def test_pairs_that_share_a_word_are_those_of_a_loop(k: int) -> None:
     rng = np.random.default_rng(k)
     query, image, nobody = (random_sketch(rng, count, 3, 1) for count in (20, 30, 0))
     expected = [(q, f) for q in range(20) for f in range(30) if query.words[q, k] == image.words[f, k]]
-    q, f = sharing(query, image, k)
+    q, f = count_sharing(query, image, k)
     assert sorted(zip(q.tolist(), f.tolist(), strict=True)) == expected
     assert (np.diff(query.words[q, k]) >= 0).all()
-    assert [len(found) for found in (*sharing(nobody, image, k), *sharing(query, nobody, k))] == [0] * 4
+    assert [len(found) for found in (*count_sharing(nobody, image, k), *count_sharing(query, nobody, k))] == [0] * 4
 
 
 # -- tables, outlines, sketches
@@ -601,7 +611,7 @@ def test_pairs_that_share_a_word_are_those_of_a_loop(k: int) -> None:
 
 def test_the_default_table_is_a_gaussian_within_its_limit() -> None:
     for k, bits, limit, sigma in ((3, 64, 24, 16), (2, 128, 52, 26)):
-        table = default_table(k, bits)
+        table = default_match_table(k, bits)
         assert (table.shape, table.dtype) == ((k + 1, bits + 1), np.float32)
         assert table[1, 0] == 1
         assert table[1, sigma] == pytest.approx(1 / math.e)
@@ -609,7 +619,7 @@ def test_the_default_table_is_a_gaussian_within_its_limit() -> None:
         assert not table[:, limit + 1 :].any()
         for shared in range(k + 1):
             np.testing.assert_allclose(table[shared], shared * table[1], rtol=1e-6)
-    np.testing.assert_array_equal(default_table(3, 0), [[0], [1], [2], [3]])
+    np.testing.assert_array_equal(default_match_table(3, 0), [[0], [1], [2], [3]])
 
 
 def test_an_outline_goes_clockwise_from_the_upper_left() -> None:
@@ -618,8 +628,8 @@ def test_an_outline_goes_clockwise_from_the_upper_left() -> None:
 
 
 def test_an_extent_is_the_long_side() -> None:
-    frames = Frames(np.array([[3, 5], [7, 20], [4, 6]]), np.ones(3), np.zeros(3))
-    assert frames.extent == kernels.extent(frames.xy.astype(np.float32)) == 15
+    frames = Keypoints(np.array([[3, 5], [7, 20], [4, 6]]), np.ones(3), np.zeros(3))
+    assert image_extent(frames.xy.astype(np.float32)) == 15
 
 
 @pytest.mark.parametrize("planes", [0, 1, 2])
@@ -627,23 +637,23 @@ def test_a_sketch_is_what_the_segment_holds(planes: int) -> None:
     rng = np.random.default_rng(0)
     made = [random_sketch(rng, 12, 3, planes) for _ in range(3)]
     made = [reframed(one, scale=np.arange(12) / 2, angle=np.arange(12) * 8) for one in made]
-    read = Sketch.of(segment_of(*made), 1)
+    read = segment_of(*made).image_words(1)
     np.testing.assert_array_equal(read.words, made[1].words)
     np.testing.assert_array_equal(read.signatures, made[1].signatures)
-    np.testing.assert_array_equal(read.frames.xy, made[1].frames.xy.astype(np.float32))
-    np.testing.assert_array_equal(read.frames.scale, made[1].frames.scale)
-    np.testing.assert_array_equal(read.frames.angle, made[1].frames.angle)
+    np.testing.assert_array_equal(read.keypoints.xy, made[1].keypoints.xy.astype(np.float32))
+    np.testing.assert_array_equal(read.keypoints.scale, made[1].keypoints.scale)
+    np.testing.assert_array_equal(read.keypoints.angle, made[1].keypoints.angle)
 
 
 def test_another_number_of_vocabularies_is_refused() -> None:
     rng = np.random.default_rng(0)
     segment = segment_of(random_sketch(rng, 10, 3, 0))
     for count in (1, 2, 4):
-        assert "vocabularies" in refusal(random_sketch(rng, 10, count, 0), segment, default_table(3, 0))
+        assert "vocabularies" in refusal(random_sketch(rng, 10, count, 0), segment, default_match_table(3, 0))
 
 
 @pytest.mark.parametrize("position", [-1, 1])
 def test_images_that_are_not_there_are_refused(position: int) -> None:
     sketch = random_sketch(np.random.default_rng(0), 10, 2, 0)
     with pytest.raises(OptionError, match="the segment has 1 images"):
-        verify_images(sketch, segment_of(sketch), np.array([position]), default_table(2, 0))
+        verify_images(sketch, segment_of(sketch), np.array([position]), default_match_table(2, 0))

@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import samples
-from polyvoc import hloc
 from polyvoc.errors import ExchangeError, OptionError
-from polyvoc.hloc import HlocFeatures
-from polyvoc.records import Features
+from polyvoc.features.hloc import HlocFeatures, write_features
+from polyvoc.types import Features
 
 FILE = "feats-superpoint-n4096-r1024.h5"
 
@@ -77,7 +76,7 @@ def test_groups_are_nested_as_folders_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_written_is_read_again(tmp_path: Path, seed: int) -> None:
     images = {name: found for name, found in samples.collection(9, seed).items() if len(found)}
-    assert hloc.write(tmp_path / "feats-sift.h5", images.items()) == len(images)
+    assert write_features(tmp_path / "feats-sift.h5", images.items()) == len(images)
     again = read(tmp_path / "feats-sift.h5")
     assert sorted(again) == sorted(images)
     for name, found in again.items():
@@ -92,7 +91,7 @@ def test_bits_are_read_if_the_caller_says_so(tmp_path: Path) -> None:
     assert np.array_equal(one(path, binary=True).descriptors, bits)
     assert one(path, binary=True).kind.binary
     assert not one(path).kind.binary
-    hloc.write(tmp_path / "again.h5", [("1", one(path, binary=True))])  # where bits are written as such, nobody must say so
+    write_features(tmp_path / "again.h5", [("1", one(path, binary=True))])  # where bits are written as such, nobody must say so
     assert np.array_equal(one(tmp_path / "again.h5", "orb").descriptors, bits)
     with pytest.raises(AssertionError, match="not bytes of bits"):
         one(fill(tmp_path / FILE), binary=True)
@@ -187,7 +186,7 @@ def test_damage_anywhere_is_one_line(tmp_path: Path, cut: float, flips: list[tup
 def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     found = samples.features(1)
     with pytest.raises(OptionError, match="cannot be the name"):
-        hloc.write(tmp_path / FILE, [("a", found), ("a", found)])
+        write_features(tmp_path / FILE, [("a", found), ("a", found)])
     assert list(tmp_path.iterdir()) == []
 
 

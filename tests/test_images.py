@@ -17,7 +17,8 @@ import pytest
 from PIL import Image, ImageFile
 
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.images import FORMATS, IMAGE_SUFFIXES, MAX_PIXELS, MIN_SIDE, read_grey, read_rgb, read_thumbnail, resize
+from polyvoc.features.decode import FORMATS, MAX_PIXELS, MIN_SIDE, read_grey, read_rgb, read_thumbnail, resize
+from polyvoc.storage.folders import IMAGE_SUFFIXES
 
 ORIENTATION = 0x0112
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import polyvoc
-from polyvoc.checking import check
 from polyvoc.errors import (
     DamagedError,
     ImageError,
@@ -24,10 +23,13 @@ from polyvoc.errors import (
     VocabularyError,
     WriteError,
 )
-from polyvoc.home import Home
-from polyvoc.index import Index
-from polyvoc.records import Features, Hit, SearchOptions, strictly_inside
-from polyvoc.writer import IndexWriter
+from polyvoc.index.check import check_index
+from polyvoc.index.folder import IndexFolder
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import SearchOptions
+from polyvoc.search.hits import Hit
+from polyvoc.search.index import Index
+from polyvoc.types import Features, strictly_inside
 from processes import as_nobody, is_root
 from samples import DIMENSION, build, collection, features, scores, unflushed, vocabularies
 
@@ -219,11 +221,11 @@ def test_odd_queries(at_once: Index) -> None:
 def stored(index: Index, image: int) -> tuple[np.ndarray, np.ndarray, Features]:
     """Give what an index keeps of an image: its words, its signatures, and features at its places."""
     segment, position = index._find(image)
-    rows = index.engine.segments[segment].features_of(position)
-    scale, angle = rows["shape"].astype(np.float32).T
+    image_words = index.engine.segments[segment].image_words(position)
+    at = image_words.keypoints
     row = index.image(image)
-    nothing = np.zeros((len(scale), DIMENSION), np.float32)
-    return rows["words"], rows["signatures"], Features(rows["xy"], scale, angle, nothing, row.width, row.height)
+    nothing = np.zeros((len(at), DIMENSION), np.float32)
+    return image_words.words, image_words.signatures, Features(at.xy, at.scale, at.angle, nothing, row.width, row.height)
 
 
 def test_an_image_asks_by_its_words(at_once: Index) -> None:
@@ -474,12 +476,12 @@ def test_opening_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_index_that_never_rests_is_one_line(changed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read_engine(home: Home) -> None:
+    def read_engine(home: IndexFolder) -> None:
         with IndexWriter.open(changed) as writer:
             writer.add("again", features(1))
         raise DamagedError("merged away")
 
-    monkeypatch.setattr(Home, "read_engine", read_engine)
+    monkeypatch.setattr(IndexFolder, "read_engine", read_engine)
     monkeypatch.setattr(IndexWriter, "_write_norms", lambda writer: None)
     with pytest.raises(LockedError, match="changes faster"):
         Index.open(changed)
@@ -531,7 +533,7 @@ def test_a_read_only_index_can_be_searched(changed: Path) -> None:
 
     def search() -> None:
         assert Index.open(changed).search(features(3, 11)) == expected
-        assert list(check(changed)) == []
+        assert list(check_index(changed)) == []
         with pytest.raises(WriteError, match="no permission to write") as caught:
             IndexWriter.open(changed)
         assert "\n" not in str(caught.value)

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc.copies import inquiry, resemblance
-from polyvoc.copies.inquiry import Asking, to_ask
-from polyvoc.copies.resemblance import PAIR, Record
+from polyvoc.duplicates.compare import PAIR, PairsRecord, PairTask, can_mirror, images_to_compare, pairs_errors
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index import Index
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
 from samples import build, features, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -30,12 +28,12 @@ def index(tmp_path: Path) -> Path:
 
 def test_everybody_asks_once(index: Path) -> None:
     with Index.open(index) as opened:
-        assert to_ask(opened) == [Asking(image, True, True) for image in range(1, 9)]
-        assert to_ask(opened, mirrored=None) == [Asking(image, True, False) for image in range(1, 9)]
-        assert to_ask(opened, 6, 6) == [Asking(7, True, True), Asking(8, True, True)]
-        assert to_ask(opened, 8, 6) == [Asking(7, False, True), Asking(8, False, True)]
-        assert to_ask(opened, 7, None) == [Asking(8, True, False)]
-        assert to_ask(opened, 8, 8) == []
+        assert images_to_compare(opened) == [PairTask(image, True, True) for image in range(1, 9)]
+        assert images_to_compare(opened, mirrored=None) == [PairTask(image, True, False) for image in range(1, 9)]
+        assert images_to_compare(opened, 6, 6) == [PairTask(7, True, True), PairTask(8, True, True)]
+        assert images_to_compare(opened, 8, 6) == [PairTask(7, False, True), PairTask(8, False, True)]
+        assert images_to_compare(opened, 7, None) == [PairTask(8, True, False)]
+        assert images_to_compare(opened, 8, 8) == []
 
 
 def test_images_without_files_ask_as_they_are(index: Path) -> None:
@@ -50,7 +48,7 @@ def test_images_without_files_ask_as_they_are(index: Path) -> None:
     assert [problem.path for problem in problems] == [f"image {number}" for number in range(8)]
     assert all("no such file" in problem.reason for problem in problems)
     with Index.open(index) as opened:
-        assert to_ask(opened, 8, 8) == []
+        assert images_to_compare(opened, 8, 8) == []
         found = opened.home.read_copies()
         assert found is not None
         assert (found.asked, found.mirrored) == (8, 8)
@@ -70,7 +68,7 @@ def test_only_sift_is_mirrored(index: Path) -> None:
         with writer.catalogue.transaction():
             writer.catalogue.put_facts({"kind": {"name": "orb", "dimension": 256, "binary": True}})
         with Index.open(index) as opened:
-            assert not inquiry.can_mirror(opened)
+            assert not can_mirror(opened)
         assert writer.find_copies(mirror=True) == []
 
 
@@ -83,25 +81,25 @@ def test_a_store_that_cannot_be_read_ends_nothing(index: Path, monkeypatch: pyte
         assert [problem.reason for problem in writer.find_copies()] == ["s3://bucket/a.jpg needs s3fs"] * 8
 
 
-KEPT = asdict(Record(1, 0, "", 0, 0))
+KEPT = asdict(PairsRecord(1, 0, "", 0, 0))
 
 
 @pytest.mark.parametrize("fact", [1, {}, {"serial": 1}, {**KEPT, "asked": -1}, {**KEPT, "pairs": "x"}, {**KEPT, "more": 1}])
 def test_damaged_facts_are_refused(fact: object) -> None:
     with pytest.raises(DamagedError, match="the fact 'copies'"):
-        Record.of(fact, Path("catalogue"))
+        PairsRecord.of(fact, Path("catalogue"))
 
 
 def test_nobody_has_looked() -> None:
-    assert Record.of(None, Path("catalogue")) is None
+    assert PairsRecord.of(None, Path("catalogue")) is None
 
 
 def test_damaged_pairs_are_found() -> None:
     pairs = np.zeros(1, PAIR)
     pairs["later"], pairs["earlier"], pairs["evidence"] = 2, 1, 5
-    assert resemblance.damage(pairs) is None
-    assert resemblance.damage(np.zeros(0, PAIR)) is None
+    assert pairs_errors(pairs) is None
+    assert pairs_errors(np.zeros(0, PAIR)) is None
     for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0)):
         wrong = pairs.copy()
         wrong[name] = value
-        assert resemblance.damage(wrong) is not None, name
+        assert pairs_errors(wrong) is not None, name

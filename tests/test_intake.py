@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc import intake
-from polyvoc.catalogue import FileState, ImageRow
-from polyvoc.embedding import Embedder
 from polyvoc.errors import ImageError, UnreachableError
-from polyvoc.intake import Intake, read
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Features
+from polyvoc.features.embedding import Embedder
+from polyvoc.index.build import PendingImages, read_photographs
+from polyvoc.index.catalogue import ImageRow
+from polyvoc.options import FeatureOptions
+from polyvoc.storage.folders import FileState
+from polyvoc.types import Features
+from polyvoc.vocabulary.assign import Quantiser
 from samples import features, photograph, vocabularies
 
 SMALL = FeatureOptions(long_side=160, max_features=30)
@@ -30,10 +31,10 @@ def row(image: int, found: Features) -> ImageRow:
 
 @pytest.mark.parametrize("together", [1, 25, 10_000])
 def test_what_was_put_in_comes_out(quantiser: Quantiser, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "QUANTISE_FEATURES", together)
+    monkeypatch.setattr("polyvoc.index.build.QUANTISE_FEATURES", together)
     images = [features(seed, count) for seed, count in enumerate((12, 0, 7, 20))]
     vectors = [np.array([0.6, 0.8], np.float32), None, np.array([1, 0], np.float32), None]
-    waiting = Intake(lambda: quantiser, 2)
+    waiting = PendingImages(lambda: quantiser, 2)
     for number, (found, vector) in enumerate(zip(images, vectors, strict=True), start=5):
         waiting.add(row(number, found), found, vector, row(number - 4, found) if number == 6 else None)
     assert waiting.names == {"image 5", "image 6", "image 7", "image 8"}
@@ -52,13 +53,13 @@ def test_what_was_put_in_comes_out(quantiser: Quantiser, together: int, monkeypa
 
 
 def test_nothing_waits_for_a_quantiser_in_vain() -> None:
-    waiting = Intake(lambda: pytest.fail("not needed"), 0)
+    waiting = PendingImages(lambda: pytest.fail("not needed"), 0)
     waiting.quantise()
     assert waiting.rows == []
 
 
 def test_without_a_model_there_are_no_vectors(quantiser: Quantiser) -> None:
-    waiting = Intake(lambda: quantiser, 0)
+    waiting = PendingImages(lambda: quantiser, 0)
     waiting.add(row(1, features(1)), features(1), None, None)
     waiting.quantise()
     assert waiting.batch().embeddings is None
@@ -68,7 +69,7 @@ def test_photographs_are_read_with_and_without_a_model(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no photograph")
     paths = [photograph(tmp_path / "a.png", 1), tmp_path / "broken.png", photograph(tmp_path / "b.png", 2)]
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)) + 1, "mean colour", side=64)
-    plain, seen = list(read(paths, SMALL, None)), list(read(paths, SMALL, model))
+    plain, seen = list(read_photographs(paths, SMALL, None)), list(read_photographs(paths, SMALL, model))
     assert [path for path, _, _ in plain] == [path for path, _, _ in seen] == [str(path) for path in paths]
     assert [type(found) for _, found, _ in seen] == [Features, ImageError, Features]
     for path, (_, found, none), (_, same, vector) in zip(paths, plain, seen, strict=True):
@@ -86,5 +87,5 @@ def test_who_cannot_be_reached_the_second_time_is_not_taken(tmp_path: Path) -> N
             raise UnreachableError("a.png: no answer")
 
     model = Flaky(lambda pixels: [1.0], 64, 1, "0123456789abcdef")
-    ((_, found, vector),) = read([photograph(tmp_path / "a.png", 1)], SMALL, model)
+    ((_, found, vector),) = read_photographs([photograph(tmp_path / "a.png", 1)], SMALL, model)
     assert isinstance(found, UnreachableError) and vector is None

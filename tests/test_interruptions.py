@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc import features as features_module
-from polyvoc.checking import check
 from polyvoc.errors import UnreachableError
-from polyvoc.images import GreyImage, Source, read_grey
-from polyvoc.index import Index
-from polyvoc.intake import Intake
-from polyvoc.records import FeatureOptions, Features
-from polyvoc.writer import IndexWriter
+from polyvoc.features.decode import read_grey
+from polyvoc.index.build import PendingImages
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions
+from polyvoc.search.index import Index
+from polyvoc.types import Features, GreyImage, Source
 from samples import photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -33,25 +33,25 @@ def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(tmp_path: 
         return read_grey(source, long_side)
 
     with monkeypatch.context() as patch:
-        patch.setattr(features_module, "read_grey", without_answer)
+        patch.setattr("polyvoc.features.extract.read_grey", without_answer)
         with IndexWriter.open(tmp_path / "index", words, SMALL) as writer:
             report = writer.update([tmp_path / "photos"])
     assert (report.added, len(report.problems)) == (1, 1)
     with IndexWriter.open(tmp_path / "index") as writer:
         assert writer.update([tmp_path / "photos"]).added == 1  # the file itself has not changed
     photograph(tmp_path / "photos" / "b.png", 7)
-    monkeypatch.setattr(features_module, "read_grey", without_answer)
+    monkeypatch.setattr("polyvoc.features.extract.read_grey", without_answer)
     with IndexWriter.open(tmp_path / "index") as writer:
         report = writer.update([tmp_path / "photos"])
     assert (report.removed, len(report.problems), len(Index.open(tmp_path / "index"))) == (0, 1, 2)
 
 
 def test_an_interrupt_right_after_a_commit_does_not_commit_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self: Intake) -> None:
+    def interrupt(self: PendingImages) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Intake, "forget", interrupt)
+    monkeypatch.setattr(PendingImages, "forget", interrupt)
     rng = np.random.default_rng(0)
     found = Features(rng.random((9, 2)), np.ones(9), np.zeros(9), rng.random((9, 16)), np.int64(100), 80.0)  # type: ignore[arg-type]
     with (
@@ -60,5 +60,5 @@ def test_an_interrupt_right_after_a_commit_does_not_commit_twice(tmp_path: Path,
     ):
         writer.add("one", found)
         writer.commit()
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
     assert len(Index.open(tmp_path / "index")) == 1

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc import inventory
-from polyvoc.index import Index
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
+from polyvoc.search.info import _sample, index_distributions
 from samples import build, collection, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -30,7 +30,7 @@ def test_distributions_count_every_list_and_ratio(k: int, tmp_path: Path) -> Non
         writer.remove(["image 2", "image 25"])
     index = Index.open(index.home.path)
     assert any(len(segment.alive) for segment in index.engine.segments)
-    found = inventory.distributions(index)
+    found = index_distributions(index)
     words = live_words(index)
     assert json.loads(json.dumps(found)) == found
     assert found["sampled_features"] == len(words)  # few enough to take all
@@ -54,11 +54,11 @@ def test_a_sample_is_spread_over_the_images(tmp_path: Path, monkeypatch: pytest.
     index = build(tmp_path / "a.polyvoc", collection(30), commits=2)
     words = live_words(index)
     for limit in (1, 7, 50, len(words)):
-        monkeypatch.setattr(inventory, "SAMPLE", limit)
-        found = inventory.distributions(index)
-        assert found == inventory.distributions(index)
+        monkeypatch.setattr("polyvoc.search.info.SAMPLE", limit)
+        found = index_distributions(index)
+        assert found == index_distributions(index)
         assert found["sampled_features"] == limit == sum(found["ratios"][0]["counts"])
-        assert np.array_equal(inventory._sample(index.engine), words[np.arange(limit) * len(words) // limit])
+        assert np.array_equal(_sample(index.engine), words[np.arange(limit) * len(words) // limit])
 
 
 def test_an_empty_index_has_empty_lists(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_an_empty_index_has_empty_lists(tmp_path: Path) -> None:
     with IndexWriter.open(tmp_path / "b.polyvoc", vocabularies(3)):
         pass
     for opened in (index, Index.open(tmp_path / "b.polyvoc")):
-        found = inventory.distributions(opened)
+        found = index_distributions(opened)
         assert found["sampled_features"] == 0
         for one, size in zip(found["list_lengths"], opened.engine.sizes, strict=True):
             assert one == {"edges": [1, 2], "counts": [0], "median": 0.0, "longest": 0, "empty": size}

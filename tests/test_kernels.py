@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc.kernels import build, lookup
+from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
-from polyvoc.segment import Batch, Segment, bases_of
+from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
 
 
 @kernel
@@ -62,7 +62,7 @@ def test_sort_by_word_is_stable() -> None:
     rng = np.random.default_rng(1)
     words = rng.integers(0, 9, size=500).astype(np.uint16)
     order = rng.permutation(500).astype(np.uint32)
-    sorted_order, starts = build.sort_by_word(order, words, 9)
+    sorted_order, starts = sort_by_word(order, words, 9)
     assert np.array_equal(sorted_order, order[np.argsort(words[order], kind="stable")])
     assert np.array_equal(starts, np.searchsorted(words[sorted_order], np.arange(10)))
 
@@ -73,10 +73,10 @@ def test_runs_are_where_the_words_are() -> None:
     words = np.column_stack([rng.integers(0, 3, size=3000), rng.integers(0, 2, size=3000), rng.integers(0, 4, size=3000)])
     sizes = (3, 5, 4)
     arrays = Segment.build(Batch.of_words(np.split(words, 10), 3), sizes).arrays
-    assert arrays["run_lengths"].max() == build.LONGEST_RUN
+    assert arrays["run_lengths"].max() == LONGEST_RUN
     queries = np.array([(a, b, c) for a in range(3) for b in range(5) for c in range(4)], np.int64)
     directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = lookup.find_runs(queries, rng.permutation(len(queries)), bases_of(sizes), *directory, 0)
+    begins, ends = find_runs(queries, rng.permutation(len(queries)), word_offsets(sizes), *directory, 0)
     for query, begin, end in zip(queries, begins, ends, strict=True):
         for k in range(3):
             partner = 1 if k == 0 else 0
@@ -85,7 +85,7 @@ def test_runs_are_where_the_words_are() -> None:
 
 def test_repeats_are_the_words_an_image_has_twice() -> None:
     words = np.array([1, 1, 2, 1, 0, 2, 2], np.uint16)  # image 0: 1 1 2 1; image 1: none; image 2: 0 2 2
-    documents, repeats = build.count_repeats(words, np.array([0, 4, 4, 7]), 4)
+    documents, repeats = count_repeats(words, np.array([0, 4, 4, 7]), 4)
     assert documents.tolist() == [1, 1, 2, 0]
     assert sorted(repeats.tolist()) == [[0, 1, 3], [2, 2, 2]]
 
@@ -105,7 +105,7 @@ def test_runs_in_long_directories_are_found(size: int) -> None:
     )
     queries = queries.astype(np.int64)
     directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = lookup.find_runs(queries, rng.permutation(len(queries)), bases_of(sizes), *directory, 0)
+    begins, ends = find_runs(queries, rng.permutation(len(queries)), word_offsets(sizes), *directory, 0)
     together = words[:, 0] * 3 + words[:, 1]
     expected = [(together == a * 3 + b).sum() for a, b in queries]
     assert (ends - begins).tolist() == [[n, n] for n in expected]

@@ -15,16 +15,17 @@ from PIL import Image
 
 import polyvoc
 from commands import answer, refuse, run
-from polyvoc import checking, demo
-from polyvoc.catalogue import Catalogue
+from polyvoc.cli.demo import find_photographs
 from polyvoc.errors import OptionError, PolyvocError, VocabularyError
-from polyvoc.index import Index
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Features, Kind, Merge, SearchOptions, TrainOptions
-from polyvoc.signatures import random_rotation
-from polyvoc.training import sample_descriptors, train
-from polyvoc.vocabulary import Vocabulary, default_vocabularies
-from polyvoc.writer import IndexWriter
+from polyvoc.index.catalogue import Catalogue
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions, Merge, SearchOptions, TrainOptions
+from polyvoc.search.index import Index
+from polyvoc.types import FeatureKind, Features
+from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.train import sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies, random_rotation
 from samples import scores, unflushed
 from servers import refused, serving
 
@@ -32,7 +33,7 @@ __all__ = ["unflushed"]
 
 ROOT = Path(__file__).parent.parent
 NAMES = ("astronaut", "brick", "camera", "cat", "coffee", "gravel")
-KINDS = {"sift": Kind(), "orb": Kind("orb", 256, True), "sift-64": Kind("sift-64", 64)}
+KINDS = {"sift": FeatureKind(), "orb": FeatureKind("orb", 256, True), "sift-64": FeatureKind("sift-64", 64)}
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
 SMALL = FeatureOptions(long_side=320, max_features=150)
 AXES = random_rotation(128, 64)
@@ -42,7 +43,7 @@ AXES = random_rotation(128, 64)
 class World:
     """Photographs as one kind of feature, each whole and as a part of it, and two vocabularies."""
 
-    kind: Kind
+    kind: FeatureKind
     images: Mapping[str, Features]
     vocabularies: Sequence[Vocabulary]
 
@@ -59,7 +60,7 @@ class World:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of real photographs, and of the lower right parts of them."""
-    found, folder = demo.find_photographs(), tmp_path_factory.mktemp("real")
+    found, folder = find_photographs(), tmp_path_factory.mktemp("real")
     for name in NAMES:
         with Image.open(found[name][0]) as image:
             whole = image.convert("RGB")
@@ -118,7 +119,7 @@ def test_kinds_are_known_everywhere(world: World, tmp_path: Path) -> None:
     loaded = Vocabulary.load(tmp_path / "words")
     assert loaded.kind == world.kind and loaded.fingerprint == world.vocabularies[0].fingerprint
     assert world.build(tmp_path / "i").home.kind == world.kind
-    assert not list(checking.check(tmp_path / "i"))
+    assert not list(check_index(tmp_path / "i"))
 
 
 def test_segments_do_not_matter(world: World, tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_the_same_words_under_another_name_are_another_vocabulary(worlds: dict[s
 
 def test_shipped_vocabularies_are_sift_as_ever() -> None:
     first = default_vocabularies(1)[0]
-    assert first.kind == Kind("sift", 128, False)
+    assert first.kind == FeatureKind("sift", 128, False)
     assert replace(first, provenance={}).fingerprint == first.fingerprint == json.loads(_meta(0))["fingerprint"]
     assert "kind" not in json.loads(_meta(0))  # made before there were kinds
 
@@ -291,9 +292,9 @@ def test_an_index_made_before_there_were_kinds_is_sift(worlds: dict[str, World],
     world.build(tmp_path / "i")
     with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
         catalogue.put_facts({"kind": None, "features": {"long_side": 320, "max_features": 150}})
-    assert not list(checking.check(tmp_path / "i"))
+    assert not list(check_index(tmp_path / "i"))
     index = Index.open(tmp_path / "i")
-    assert index.home.kind == Kind() and index.home.feature_options == SMALL
+    assert index.home.kind == FeatureKind() and index.home.feature_options == SMALL
     assert index.search(world.images["cat"], 1)[0].path == "cat"
 
 
@@ -302,7 +303,7 @@ def test_an_odd_kind_is_damage(odd: object, worlds: dict[str, World], tmp_path: 
     worlds["orb"].build(tmp_path / "i", ["cat"])
     with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
         catalogue.put_facts({"kind": odd})
-    assert any("kind" in line for line in checking.check(tmp_path / "i"))
+    assert any("kind" in line for line in check_index(tmp_path / "i"))
 
 
 # -- which detector

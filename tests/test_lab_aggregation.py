@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.lab.aggregation import aggregate, median_ranks
+from polyvoc.experiments.baselines.rank_aggregation import aggregate, median_ranks
 
 # Few different values, so that ties abound; whole numbers, so that sums are exact.
 tables = st.integers(1, 6).flatmap(

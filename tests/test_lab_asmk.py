@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc.assigner import Assigner
 from polyvoc.errors import OptionError
-from polyvoc.lab.asmk import Asmk, AsmkOptions, shift
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.baselines.asmk import Asmk, AsmkOptions, shift
+from polyvoc.vocabulary.assign import Assigner
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Codes = dict[int, np.ndarray]  # word -> signs
 

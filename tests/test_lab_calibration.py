@@ -13,15 +13,14 @@ import pytest
 
 from benches import bench_of
 from polyvoc.errors import OptionError
-from polyvoc.index import Index
-from polyvoc.lab import calibration, truematches
-from polyvoc.lab.calibration import Observations, fit
-from polyvoc.lab.datasets import READERS, Question
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.truematches import Criterion, Sampling, near, observe, observe_verified
-from polyvoc.lab.workbench import Workbench
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.experiments.datasets.readers import READERS, Question
+from polyvoc.experiments.fit.line import Fit, fit_line, fit_line_verified, line_figure, test_line
+from polyvoc.experiments.fit.true_matches import Criterion, Observations, Pairs, Sampling, near, observe, observe_verified
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 from views import SCENES, VIEWS
 from worlds import World, random_world
@@ -175,7 +174,7 @@ def test_two_vocabularies_with_signatures_are_needed() -> None:
 
 def test_the_planted_line_is_found() -> None:
     for seed, (a, b) in enumerate([(0.7, 0.3), (0.4, 0.6), (0.9, 0.1)]):
-        fitted = fit(planted(a, b, seed))
+        fitted = fit_line(planted(a, b, seed))
         assert fitted.free == pytest.approx((a, b), abs=0.03)
         assert fitted.tied == pytest.approx((a, b), abs=0.02)
         assert sum(fitted.tied) == pytest.approx(1)
@@ -187,7 +186,7 @@ def test_the_planted_line_is_found() -> None:
 
 def test_the_free_line_is_the_least_squares_of_the_bins() -> None:
     seen = planted(1.2, 0.2)
-    fitted = fit(seen)
+    fitted = fit_line(seen)
     bins = fitted.bins
     assert fitted.free == pytest.approx(np.polyfit(bins.ratio, bins.share, 1, w=np.sqrt(bins.weight)))
     assert fitted.raw == pytest.approx(np.polyfit(seen.ratio, seen.inside / seen.true, 1))
@@ -205,12 +204,12 @@ def test_bins_by_hand() -> None:
         questions=3,
         pairs=3,
     )
-    fitted = fit(seen, width=0.5, least=6)
+    fitted = fit_line(seen, width=0.5, least=6)
     np.testing.assert_allclose(fitted.bins.ratio, [(0.1 + 3 * 0.2) / 6, (4 * 0.6 + 4 * 0.7 + 4) / 12])
     np.testing.assert_allclose(fitted.bins.share, [3 / 6, 10 / 12])
     np.testing.assert_allclose(fitted.bins.weight, [6, 12])
     with pytest.raises(OptionError, match=r"18 true matches of 3 pairs are too few to fit a line: 1 bins"):
-        fit(seen, width=0.5, least=7)
+        fit_line(seen, width=0.5, least=7)
 
 
 def test_bins_with_few_true_matches_do_not_count() -> None:
@@ -223,14 +222,14 @@ def test_bins_with_few_true_matches_do_not_count() -> None:
         questions=seen.questions,
         pairs=seen.pairs,
     )
-    assert fit(stray).free == pytest.approx(fit(seen).free)
-    assert fit(stray, least=1).free != pytest.approx(fit(seen, least=1).free)
+    assert fit_line(stray).free == pytest.approx(fit_line(seen).free)
+    assert fit_line(stray, least=1).free != pytest.approx(fit_line(seen, least=1).free)
 
 
 def test_the_fit_is_repeatable_and_json() -> None:
     seen = planted(0.7, 0.3)
-    told = fit(seen).as_dict()
-    assert json.loads(json.dumps(told, allow_nan=False)) == fit(seen).as_dict()
+    told = fit_line(seen).as_dict()
+    assert json.loads(json.dumps(told, allow_nan=False)) == fit_line(seen).as_dict()
     assert told["true_matches"] == seen.true.sum()
     assert (told["features"], told["groups"], told["pairs"]) == (len(seen.ratio), 60, 60)
     assert len({len(told["bins"][name]) for name in ("ratio", "share", "weight", "low", "high")}) == 1
@@ -238,8 +237,8 @@ def test_the_fit_is_repeatable_and_json() -> None:
 
 def test_one_group_says_nothing_about_the_spread() -> None:
     seen = replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64))
-    fitted = fit(seen)
-    assert fitted.free == pytest.approx(fit(planted(0.7, 0.3)).free)
+    fitted = fit_line(seen)
+    assert fitted.free == pytest.approx(fit_line(planted(0.7, 0.3)).free)
     assert (fitted.b.low, fitted.b.high) == (-math.inf, math.inf)
     told = fitted.as_dict()
     assert told["intervals"]["tied_b"] == [None, None]
@@ -250,10 +249,10 @@ def test_features_of_one_group_are_not_independent() -> None:
     seen = planted(0.7, 0.3)
     shaken = replace(seen, inside=np.where(seen.group % 2, seen.true, seen.inside))  # half of the groups are another world
     mixed = np.random.default_rng(0).permutation(len(seen.group)) % 600
-    assert _width(fit(shaken)) > 5 * _width(fit(replace(shaken, group=mixed)))
+    assert _width(fit_line(shaken)) > 5 * _width(fit_line(replace(shaken, group=mixed)))
 
 
-def _width(fitted: calibration.Fit) -> float:
+def _width(fitted: Fit) -> float:
     return fitted.tied_b.high - fitted.tied_b.low
 
 
@@ -262,12 +261,12 @@ def test_nothing_to_fit_and_senseless_bins() -> None:
     empty = Observations(np.empty(0), none, none, none, 5, 0)
     assert empty.share == 0
     with pytest.raises(OptionError, match="0 true matches of 0 pairs are too few"):
-        fit(empty)
+        fit_line(empty)
     with pytest.raises(OptionError, match="too few to test"):
-        calibration.test((0.6, 0.4), empty)
+        test_line((0.6, 0.4), empty)
     for width, least in ((0.0, 20), (0.6, 20), (0.1, 0)):
         with pytest.raises(OptionError, match="width"):
-            fit(planted(0.7, 0.3), width, least)
+            fit_line(planted(0.7, 0.3), width, least)
 
 
 # -- fitted here, tested there
@@ -275,7 +274,7 @@ def test_nothing_to_fit_and_senseless_bins() -> None:
 
 def test_a_prediction_by_hand() -> None:
     seen = Observations(np.array([0.1, 0.6]), np.array([5, 18]), np.array([20, 20]), np.array([0, 1]), 2, 2)
-    judged = calibration.test((0.5, 0.2), seen)
+    judged = test_line((0.5, 0.2), seen)
     chances = (0.25, 0.5)
     likelihood = (5 * math.log(0.25) + 15 * math.log(0.75) + 20 * math.log(0.5)) / 40
     assert judged.likelihood == pytest.approx(likelihood)
@@ -288,24 +287,24 @@ def test_a_prediction_by_hand() -> None:
 
 def test_the_right_line_predicts_best() -> None:
     seen = planted(0.7, 0.3, seed=1)
-    right, wrong = calibration.test((0.7, 0.3), seen), calibration.test((0.3, 0.7), seen)
+    right, wrong = test_line((0.7, 0.3), seen), test_line((0.3, 0.7), seen)
     assert right.gain > 0 > wrong.gain
     assert right.error < 0.02 < wrong.error
-    level = calibration.test((0.0, seen.share), seen)
+    level = test_line((0.0, seen.share), seen)
     assert level.gain == pytest.approx(0)
-    assert calibration.test(fit(planted(0.7, 0.3, seed=2)).tied, seen).gain == pytest.approx(right.gain, abs=1e-3)
+    assert test_line(fit_line(planted(0.7, 0.3, seed=2)).tied, seen).gain == pytest.approx(right.gain, abs=1e-3)
 
 
 def test_a_line_is_cut_as_the_rules_cut_it() -> None:
     seen = Observations(np.array([0.0, 1.0]), np.array([0, 30]), np.array([30, 30]), np.array([0, 1]), 2, 2)
-    judged = calibration.test((3.0, -1.0), seen)
+    judged = test_line((3.0, -1.0), seen)
     assert math.isfinite(judged.likelihood)
     assert judged.error == pytest.approx(0, abs=1e-5)
 
 
 def test_the_figure() -> None:
-    fits = {"one": fit(planted(0.7, 0.3)), "two": fit(planted(1.2, 0.2))}
-    drawn = calibration.figure(fits)
+    fits = {"one": fit_line(planted(0.7, 0.3)), "two": fit_line(planted(1.2, 0.2))}
+    drawn = line_figure(fits)
     assert [panel.title for panel in drawn.panels] == ["one", "two"]
     for panel, fitted in zip(drawn.panels, fits.values(), strict=True):
         points, free, tied = panel.series
@@ -313,8 +312,8 @@ def test_the_figure() -> None:
         assert all(low <= y <= high for low, y, high in zip(points.low, points.y, points.high, strict=True))
         assert (free.y[0], tied.y[-1]) == (pytest.approx(fitted.free[1]), pytest.approx(1))
         assert max(free.y) <= 1
-    one = fit(replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64)))
-    assert set(calibration.figure({"one": one}).panels[0].series[0].low) == {None}
+    one = fit_line(replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64)))
+    assert set(line_figure({"one": one}).panels[0].series[0].low) == {None}
 
 
 # -- without labels
@@ -337,7 +336,7 @@ def test_verified_pairs_observe_what_labels_do(
     assert without.questions == labelled.questions == SCENES * VIEWS
     assert sorted_rows(without) == sorted_rows(labelled)
     assert len(np.unique(without.group)) == SCENES
-    assert fit(without).free == pytest.approx(fit(labelled).free)
+    assert fit_line(without).free == pytest.approx(fit_line(labelled).free)
     assert told[-1] == ("verifying", SCENES * VIEWS, SCENES * VIEWS)
 
 
@@ -371,10 +370,10 @@ def test_copies_are_left_out(index_path: Path) -> None:
 
 def test_few_pairs_say_how_many(index: Index, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match=r"^12 photographs .* 0 pairs .* at least 20 are needed: index more photographs"):
-        calibration.fit_verified(Index.open(index_path))
+        fit_line_verified(Index.open(index_path))
     with pytest.raises(OptionError, match=r"^3 photographs .* 6 pairs .*: ask more of them with --queries, or index more"):
-        calibration.fit_verified(index, Sampling(queries=3))
-    assert calibration.fit_verified(index).tied == fit(observe_verified(index)).tied
+        fit_line_verified(index, Sampling(queries=3))
+    assert fit_line_verified(index).tied == fit_line(observe_verified(index)).tied
 
 
 def test_signatures_are_needed() -> None:
@@ -396,6 +395,6 @@ def test_senseless_samples_are_refused() -> None:
 def test_scenes_that_touch_are_one_group() -> None:
     a, b, c, d, e = ((0, n) for n in range(5))
     related: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {a: (b,), c: (d,), d: (e,), b: (a,)}
-    groups = truematches.Pairs(Sampling(), (a, b, c, d, e), related, {}).groups
+    groups = Pairs(Sampling(), (a, b, c, d, e), related, {}).groups
     assert groups == {a: groups[a], b: groups[a], c: groups[c], d: groups[c], e: groups[c]}
     assert groups[a] != groups[c]

@@ -8,21 +8,30 @@ import numpy as np
 import pytest
 
 from benches import bench_of
-from polyvoc import presets
-from polyvoc.confidence import Confidence
 from polyvoc.errors import OptionError
-from polyvoc.lab import confidences
-from polyvoc.lab.confidences import Samples, collect, fit, judge, nothing_found, predicted
-from polyvoc.lab.datasets import Question
-from polyvoc.lab.figures import Figure
-from polyvoc.lab.measures import Truth
+from polyvoc.experiments.datasets.readers import Question
+from polyvoc.experiments.fit.hit_probability import (
+    Samples,
+    collect,
+    fit_hit_probability,
+    judge_probabilities,
+    logistic_fit,
+    nothing_found,
+    predicted,
+    reliability_figure,
+    without,
+)
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.report.figures import Figure
+from polyvoc.options import preset
+from polyvoc.search.probability import HitProbability
 from scenes import engine_of, picture, seen_again
 from test_searching import world
 
-TRUE = Confidence((-1.5, 1.2), (-4.0, 0.9, 7.0))
+TRUE = HitProbability((-1.5, 1.2), (-4.0, 0.9, 7.0))
 
 
-def drawn(seed: int, n: int = 20_000, model: Confidence = TRUE) -> Samples:
+def drawn(seed: int, n: int = 20_000, model: HitProbability = TRUE) -> Samples:
     """Give hits of a world in which a model is the truth; half of them verified."""
     rng = np.random.default_rng(seed)
     standing = rng.gamma(1.0, 3.0, n) - 4
@@ -35,20 +44,20 @@ def drawn(seed: int, n: int = 20_000, model: Confidence = TRUE) -> Samples:
 
 
 def test_the_fit_recovers_known_probabilities() -> None:
-    found = fit(drawn(1), "a world")
+    found = fit_hit_probability(drawn(1), "a world")
     assert found.source == "a world"
     assert np.allclose(found.votes, TRUE.votes, atol=0.15)
     assert np.allclose(found.verified, TRUE.verified, rtol=0.1, atol=0.3)
     other = drawn(2)
-    told = judge(predicted(found, other), other)
+    told = judge_probabilities(predicted(found, other), other)
     assert told.error < 0.01 and told.error_interval[0] <= told.error_interval[1] < 0.02
-    assert told.log_loss == pytest.approx(judge(predicted(TRUE, other), other).log_loss, abs=1e-3)
+    assert told.log_loss == pytest.approx(judge_probabilities(predicted(TRUE, other), other).log_loss, abs=1e-3)
 
 
 def test_the_judge_counts_as_a_loop_counts() -> None:
     samples = drawn(3, 500)
     chances = predicted(TRUE, samples)
-    told = judge(chances, samples)
+    told = judge_probabilities(chances, samples)
     bins: dict[int, list[int]] = {}
     for i, chance in enumerate(chances):
         bins.setdefault(min(int(10 * chance), 9), []).append(i)
@@ -61,8 +70,8 @@ def test_the_judge_counts_as_a_loop_counts() -> None:
 
 def test_wrong_probabilities_are_seen() -> None:
     samples = drawn(4)
-    proud = judge(np.sqrt(predicted(TRUE, samples)), samples)
-    assert proud.error_interval[0] > 0.05 and proud.log_loss > judge(predicted(TRUE, samples), samples).log_loss
+    proud = judge_probabilities(np.sqrt(predicted(TRUE, samples)), samples)
+    assert proud.error_interval[0] > 0.05 and proud.log_loss > judge_probabilities(predicted(TRUE, samples), samples).log_loss
 
 
 def test_nothing_is_found_as_a_loop_finds_it() -> None:
@@ -81,7 +90,7 @@ def test_what_points_the_wrong_way_is_left_out() -> None:
     rng = np.random.default_rng(0)
     known = rng.normal(0, 1, (4000, 2))
     right = rng.random(4000) < 1 / (1 + np.exp(-(0.5 + 2 * known[:, 0] - known[:, 1])))
-    constant, first, second = confidences.logistic(known, right)
+    constant, first, second = logistic_fit(known, right)
     assert second == 0 and first > 1 and np.isfinite(constant)
 
 
@@ -89,7 +98,7 @@ def test_a_fit_needs_both_kinds() -> None:
     samples = drawn(6, 200)
     for few in (samples.by_words, samples.verified, samples.chosen(samples.right)):
         with pytest.raises(OptionError, match="right and wrong hits"):
-            fit(few)
+            fit_hit_probability(few)
 
 
 def test_joined_searches_stay_apart() -> None:
@@ -101,16 +110,16 @@ def test_joined_searches_stay_apart() -> None:
 def test_an_engine_without_images_is_as_if_they_had_never_been_there() -> None:
     query, images = world(3)
     engine, gone = engine_of(images), [0, 3, 20]
-    left = confidences.without(engine, gone)
+    left = without(engine, gone)
     assert left.statistics.n_images == len(images) - 3
-    options = presets.preset("fast", 64)
+    options = preset("fast", 64)
     found, _ = left.best(left.query(query.words, query.signatures, options), options, depth=100)
     assert found and not {one.image for one in found} & set(gone)
 
 
 def test_a_figure_has_a_line_per_kind() -> None:
     samples = drawn(9, 2000)
-    drawing = confidences.figure({"a": {"words": judge(predicted(TRUE, samples), samples)}}, "title")
+    drawing = reliability_figure({"a": {"words": judge_probabilities(predicted(TRUE, samples), samples)}}, "title")
     assert isinstance(drawing, Figure) and [one.name for one in drawing.panels[0].series] == ["as promised", "words"]
 
 
@@ -121,7 +130,7 @@ def test_questions_are_asked_with_and_without_their_answers() -> None:
     images, bits = [one.words % 40 for one in pictures], [one.signatures for one in pictures]
     question = Question("0", Path("0.jpg"), 0, group="a")
     bench = bench_of(images, bits, [question], {"": (Truth(frozenset({1}), frozenset({0})),)})
-    samples = collect(bench, presets.preset("fast", 64))
+    samples = collect(bench, preset("fast", 64))
     assert samples.first.right.tolist() == [True, False] and samples.first.answerable.tolist() == [True, False]
     assert samples.right.sum() == 1 and np.isnan(samples.weight).all() and (np.diff(samples.search) >= 0).all()
     assert samples.standing[0] > samples.standing[1:].max()

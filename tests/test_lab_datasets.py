@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.lab import datasets
-from polyvoc.lab.datasets import READERS, Dataset, first_questions, list_images, with_distractors
-from polyvoc.lab.measures import Truth
+from polyvoc.experiments.datasets.readers import (
+    READERS,
+    Dataset,
+    Question,
+    _grouped_by_answers,
+    first_questions,
+    list_images,
+    with_distractors,
+)
+from polyvoc.experiments.measures import Truth
 
 
 def fill(folder: Path, *names: str, text: str = "") -> Path:
@@ -235,9 +242,9 @@ def test_revisited_questions_that_share_answers_are_of_one_group(revisited: Path
 
 
 def test_groups_join_through_others() -> None:
-    questions = [datasets.Question(name, Path(name), None) for name in "abcd"]
+    questions = [Question(name, Path(name), None) for name in "abcd"]
     truths = [Truth(frozenset(numbers)) for numbers in ({1}, {2}, {3}, {1, 2})]
-    assert [q.group for q in datasets._grouped_by_answers(questions, truths)] == ["a", "a", "c", "a"]
+    assert [q.group for q in _grouped_by_answers(questions, truths)] == ["a", "a", "c", "a"]
 
 
 def test_a_part_of_a_revisited_set(revisited: Path) -> None:

@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.lab import evaluation, measures
-from polyvoc.lab.datasets import Dataset, Question, read_groups
-from polyvoc.lab.evaluation import Outcome, evaluate, judge, judge_many, rule_name, rules, table
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import FeatureOptions, SearchOptions
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.datasets.readers import Dataset, Question, read_groups
+from polyvoc.experiments.evaluate import (
+    Outcome,
+    evaluate,
+    evaluation_rules,
+    judge,
+    judge_many,
+    main_measure,
+    mean_of,
+    results_table,
+    rule_name,
+)
+from polyvoc.experiments.measures import Truth, average_precision, bootstrap, difference, precision_at, recall_at
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -28,7 +37,7 @@ def workbench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
 
 
 @pytest.fixture(scope="module")
-def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> Bench:
+def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> QuantisedDataset:
     return workbench.bench(read_groups(photographs), vocabularies)
 
 
@@ -44,7 +53,7 @@ def made_up(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP")
 
 
 def test_all_five_rules_with_and_without_signatures_and_burstiness() -> None:
-    named = rules()
+    named = evaluation_rules()
     assert list(named)[:6] == ["b0", "b1", "b2", "bayes", "posterior", "b0 + burstiness"]
     assert len(named) == 20 and list(named)[-1] == "posterior + HE + burstiness"
     assert named["bayes + HE"] == SearchOptions(merge="bayes", hamming=24)
@@ -52,13 +61,13 @@ def test_all_five_rules_with_and_without_signatures_and_burstiness() -> None:
 
 
 def test_what_is_fixed_is_in_every_rule() -> None:
-    named = rules(("b1", "posterior"), (None,), ("none", "both"), line=(0.5, 0.4), c=3.0)
+    named = evaluation_rules(("b1", "posterior"), (None,), ("none", "both"), line=(0.5, 0.4), c=3.0)
     assert list(named) == ["b1", "posterior", "b1 + both burstiness", "posterior + both burstiness"]
     assert all((options.line, options.c) == ((0.5, 0.4), 3.0) for options in named.values())
 
 
 def test_several_thresholds_have_several_names() -> None:
-    named = rules(("b1", "bayes"), (None, 20, 28), ("none",))
+    named = evaluation_rules(("b1", "bayes"), (None, 20, 28), ("none",))
     assert {name: options.hamming for name, options in named.items()} == {
         "b1": None,
         "bayes": None,
@@ -72,7 +81,7 @@ def test_several_thresholds_have_several_names() -> None:
 
 def test_a_rule_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(OptionError, match="merge='b3' should be one of"):
-        rules(("b3",))  # type: ignore[arg-type]
+        evaluation_rules(("b3",))  # type: ignore[arg-type]
 
 
 # -- judging
@@ -87,9 +96,9 @@ def test_rankings_are_judged_by_the_measures_of_the_dataset() -> None:
     assert list(values) == ["mAP", "R@1", "R@10"]
     for question, truth in enumerate(truths):
         ranking = sorted(range(30), key=lambda image: (-scores[question, image], image))
-        assert values["mAP"][question] == measures.average_precision(ranking, truth)
-        assert values["R@1"][question] == measures.recall_at(ranking, truth, 1)
-        assert values["R@10"][question] == measures.recall_at(ranking, truth, 10)
+        assert values["mAP"][question] == average_precision(ranking, truth)
+        assert values["R@1"][question] == recall_at(ranking, truth, 1)
+        assert values["R@10"][question] == recall_at(ranking, truth, 10)
     both = judge_many(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
     assert both["up"] == values and both["down"] != values
 
@@ -98,7 +107,7 @@ def test_ukbench_is_judged_by_four() -> None:
     dataset = made_up(8, {"": [Truth(frozenset({0, 1, 2, 3}))] * 2}, "N-S")
     values = judge(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
     assert values["N-S"] == [4.0, 2.0]
-    assert evaluation.main_measure(dataset) == "N-S"
+    assert main_measure(dataset) == "N-S"
 
 
 def test_levels_of_the_revisited_protocol() -> None:
@@ -109,23 +118,23 @@ def test_levels_of_the_revisited_protocol() -> None:
     assert list(values) == [
         f"{measure} {level}" for level in ("easy", "medium") for measure in ("mAP", "mP@1", "mP@5", "mP@10")
     ]
-    assert evaluation.main_measure(dataset) == "mAP medium"
+    assert main_measure(dataset) == "mAP medium"
     ranking = [1, 5, 4, 3, 2, 0]
-    assert values["mAP easy"] == [measures.average_precision(ranking, truth) for truth in easy]
+    assert values["mAP easy"] == [average_precision(ranking, truth) for truth in easy]
     assert values["mAP easy"][1] is None  # it has no right answer at this level
     assert values["mAP medium"][1] == 1.0
-    assert values["mP@5 medium"] == [measures.precision_at(ranking, truth, 5) for truth in medium]
-    mean = evaluation.mean(dataset, values["mAP easy"])
+    assert values["mP@5 medium"] == [precision_at(ranking, truth, 5) for truth in medium]
+    mean = mean_of(dataset, values["mAP easy"])
     assert mean.mean == pytest.approx(np.mean([v for v in values["mAP easy"] if v is not None]))
 
 
 # -- a whole evaluation
 
 
-def test_the_second_run_judges_nothing(workbench: Workbench, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_run_judges_nothing(workbench: Workbench, bench: QuantisedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, int]] = []
     watched = replace(workbench, progress=lambda *told: seen.append(told))
-    named = rules(("b1", "posterior"))
+    named = evaluation_rules(("b1", "posterior"))
     first = evaluate(watched, bench, named)
     assert [outcome.name for outcome in first] == list(named)
     assert seen[0] == ("rules: b1", 0, 8) and seen[-1] == ("rules: posterior + HE + burstiness", 8, 8)
@@ -133,13 +142,13 @@ def test_the_second_run_judges_nothing(workbench: Workbench, bench: Bench, monke
     def never(*arguments: Any) -> Any:
         raise AssertionError("judged before")
 
-    monkeypatch.setattr(Bench, "scores", never)
+    monkeypatch.setattr(QuantisedDataset, "scores", never)
     assert [outcome.as_dict() for outcome in evaluate(workbench, bench, named)] == [outcome.as_dict() for outcome in first]
     with pytest.raises(AssertionError, match="judged before"):
-        evaluate(workbench, bench, rules(("b1",), c=31.0))  # another option is another rule
+        evaluate(workbench, bench, evaluation_rules(("b1",), c=31.0))  # another option is another rule
 
 
-def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: Bench) -> None:
+def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: QuantisedDataset) -> None:
     options = SearchOptions(merge="bayes", hamming=24)
     (outcome,) = evaluate(workbench, bench, {"mine": options})
     expected = judge(bench.dataset, lambda question: bench.scores(question, options))
@@ -151,21 +160,23 @@ def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: Bench) ->
 def test_gains_are_over_b1_under_the_same_conditions() -> None:
     dataset = made_up(5, {"": [Truth(frozenset({0}))] * 6})
     rng = np.random.default_rng(1)
-    named = rules(("b1", "posterior"), (None, 24), ("none",))
+    named = evaluation_rules(("b1", "posterior"), (None, 24), ("none",))
     values = {name: rng.random(6).tolist() for name in named}
     outcomes = [Outcome(name, asdict(options), {"mAP": values[name]}, 0.5) for name, options in named.items()]
-    rows = {row.rule: row for row in table(dataset, outcomes)}
+    rows = {row.rule: row for row in results_table(dataset, outcomes)}
     groups = [question.group for question in dataset.questions]
     for suffix in ("", " + HE"):
         base, mine = rows[f"b1{suffix}"], rows[f"posterior{suffix}"]
         assert base.gain is None and base.measure == "mAP" and base.seconds == 0.5
-        assert base.value == measures.bootstrap(values[f"b1{suffix}"], groups)
-        assert mine.gain == measures.difference(values[f"posterior{suffix}"], values[f"b1{suffix}"], groups)
+        assert base.value == bootstrap(values[f"b1{suffix}"], groups)
+        assert mine.gain == difference(values[f"posterior{suffix}"], values[f"b1{suffix}"], groups)
         assert mine.gain.mean == pytest.approx(mine.value.mean - base.value.mean)
 
 
 def test_without_b1_there_are_no_gains() -> None:
     dataset = made_up(5, {"": [Truth(frozenset({0}))] * 4})
     options = SearchOptions(merge="bayes")
-    rows = table(dataset, [Outcome("bayes", asdict(options), {"mAP": [0.1] * 4, "R@1": [0.0, 1.0, 1.0, 0.0]}, 0.1)], "R@1")
+    rows = results_table(
+        dataset, [Outcome("bayes", asdict(options), {"mAP": [0.1] * 4, "R@1": [0.0, 1.0, 1.0, 0.0]}, 0.1)], "R@1"
+    )
     assert [(row.gain, row.measure, row.value.mean) for row in rows] == [(None, "R@1", 0.5)]

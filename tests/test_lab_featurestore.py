@@ -13,14 +13,13 @@ import pytest
 
 from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
-from polyvoc.features import extract, extract_many, root_sift
-from polyvoc.lab import featurestore
-from polyvoc.lab.cache import keep
-from polyvoc.lab.datasets import Kind
-from polyvoc.lab.featurestore import FeatureStore
-from polyvoc.lab.vectorfiles import Hesaff, SiftGeo, write_hesaff, write_siftgeo
-from polyvoc.lab.workbench import silent
-from polyvoc.records import FeatureOptions
+from polyvoc.experiments.cache import keep
+from polyvoc.experiments.datasets.descriptor_files import Hesaff, SiftGeo, write_hesaff, write_siftgeo
+from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.image_folder import Kind
+from polyvoc.experiments.workbench import no_progress
+from polyvoc.features.extract import extract, extract_many, root_sift
+from polyvoc.options import FeatureOptions
 from samples import unflushed
 
 __all__ = ["unflushed"]  # a fixture of this module
@@ -47,8 +46,8 @@ class Reader:
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     """Parts of 4 files, and a list of the files that were read."""
     watched = Reader()
-    monkeypatch.setattr(featurestore, "PART", 4)
-    monkeypatch.setattr(featurestore, "extract_many", watched)
+    monkeypatch.setattr("polyvoc.experiments.datasets.feature_cache.PART", 4)
+    monkeypatch.setattr("polyvoc.experiments.datasets.feature_cache.extract_many", watched)
     return watched
 
 
@@ -57,7 +56,7 @@ def listed(folder: Path) -> list[Path]:
 
 
 def opened(cache: Path, files: list[Path], kind: Kind = "photographs", options: FeatureOptions = OPTIONS) -> FeatureStore:
-    return FeatureStore.open(cache, files, kind, options, silent)
+    return FeatureStore.open(cache, files, kind, options, no_progress)
 
 
 def test_features_are_those_of_extract(photographs: Path, tmp_path: Path, reader: Reader) -> None:
@@ -143,7 +142,7 @@ def test_a_photograph_that_cannot_be_read_now_is_not_remembered(
         yield files[0], UnreachableError("a.jpg: cannot be opened (Input/output error)")
 
     with monkeypatch.context() as patch:
-        patch.setattr(featurestore, "extract_many", busy)
+        patch.setattr("polyvoc.experiments.datasets.feature_cache.extract_many", busy)
         with pytest.raises(UnreachableError, match="Input/output error"):
             opened(tmp_path, files)
     assert opened(tmp_path, files).problems == ()
@@ -182,7 +181,7 @@ def test_descriptors_of_another_length_are_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureStore:
     """11 files in parts of 4, some of them empty: 60 features, all different."""
-    monkeypatch.setattr(featurestore, "PART", 4)
+    monkeypatch.setattr("polyvoc.experiments.datasets.feature_cache.PART", 4)
     return opened(tmp_path, write_descriptors(tmp_path / "files", [9, 0, 6, 5, 0, 0, 0, 0, 20, 19, 1]), "siftgeo")
 
 

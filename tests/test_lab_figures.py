@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.lab.figures import Figure, Panel, Series, finite
+from polyvoc.experiments.report.figures import Figure, Panel, Series, finite
 
 NUMBERS = st.floats(-1e6, 1e6)
 GAPS = st.none() | NUMBERS | st.just(float("nan")) | st.just(float("inf"))

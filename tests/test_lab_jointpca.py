@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.lab import jointpca
-from polyvoc.lab.jointpca import JointPca
+from polyvoc.experiments.baselines.joint_pca import JointPca
 
 SIZES = (30, 17, 24)
 FEW = (5, 4)
@@ -79,7 +78,7 @@ def test_axes_are_orthogonal_and_the_first_explain_most() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     train, asked = draw(5, 80, FEW), draw(6, 23, FEW)
     whole = JointPca.fit(train, FEW, 4).encode(asked)
-    monkeypatch.setattr(jointpca, "_BLOCK", 7)
+    monkeypatch.setattr("polyvoc.experiments.baselines.joint_pca._BLOCK", 7)
     parts = JointPca.fit(train, FEW, 4).encode(asked)
     assert np.allclose(whole @ whole.T, parts @ parts.T, atol=1e-4)
 

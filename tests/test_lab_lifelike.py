@@ -7,11 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc.engine import Engine
-from polyvoc.lab import lifelike
-from polyvoc.lab.lifelike import FEATURES, World, build, bytes_per_feature, distinct_pairs, fitted_world, heaps_law
-from polyvoc.records import SearchOptions
-from polyvoc.segment import Segment
+from polyvoc.experiments.paper.word_statistics import (
+    FEATURES,
+    World,
+    build,
+    bytes_per_feature,
+    distinct_pairs,
+    fitted_world,
+    heaps_law,
+)
+from polyvoc.index.segment import Segment
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.engine import Engine
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -83,7 +90,7 @@ def test_the_same_seed_gives_the_same_collection() -> None:
 
 def test_a_query_consists_of_different_real_features(monkeypatch: pytest.MonkeyPatch) -> None:
     real = real_words()
-    monkeypatch.setattr(lifelike, "QUERY_FEATURES", 120)
+    monkeypatch.setattr("polyvoc.experiments.paper.word_statistics.QUERY_FEATURES", 120)
     words, signatures = World(real).query(2, seed=0)
     assert words.shape == signatures.shape == (120, 2)
     assert len(set(signatures[:, 0].tolist())) == 120
@@ -109,7 +116,7 @@ def test_the_share_is_fitted_to_the_law() -> None:
 
 
 def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifelike, "MAX_IMAGES", 6)
+    monkeypatch.setattr("polyvoc.experiments.paper.word_statistics.MAX_IMAGES", 6)
     world = World(real_words())
     seen: list[tuple[str, int, int]] = []
     segments, rate = build(world, 10, SIZES[:2], tmp_path, lambda *told: seen.append(told))

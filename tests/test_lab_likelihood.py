@@ -13,20 +13,32 @@ import pytest
 
 from benches import bench_of, world_bench
 from polyvoc.errors import OptionError
-from polyvoc.evidence import by_order
-from polyvoc.index import Index
-from polyvoc.lab import likelihood, truematches
-from polyvoc.lab.datasets import READERS, Question
-from polyvoc.lab.likelihood import REACH, Tally, falling, fit, tally, tally_groups, tally_verified, together
-from polyvoc.lab.matchtable import Matcher
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.reliability import reliability
-from polyvoc.lab.truematches import Pairs, Sampling
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import SearchOptions
-from polyvoc.signatures import project, random_rotation
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.experiments.datasets.readers import READERS, Question
+from polyvoc.experiments.fit.likelihood import (
+    REACH,
+    Tally,
+    _bins,
+    falling,
+    fit_table,
+    fit_table_pairs,
+    mean_distance,
+    table_figure,
+    tally,
+    tally_groups,
+    tally_pairs,
+    tally_verified,
+    together,
+)
+from polyvoc.experiments.fit.reliability import reliability
+from polyvoc.experiments.fit.true_matches import Pairs, Place, Sampling, find_pairs, read_sketch, set_counts
+from polyvoc.experiments.match_table import Matcher
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.rules import groups_by_size
+from polyvoc.search.index import Index
+from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
 from samples import features, unflushed
 from views import SCENES, VIEWS
 from worlds import World, random_evidence, random_world, with_long_signatures
@@ -74,7 +86,7 @@ def test_what_falls_stays() -> None:
 # -- counting with ground truth
 
 
-def tiny_bench() -> Bench:
+def tiny_bench() -> QuantisedDataset:
     """One query feature with words (1, 1) that matters, asked of two images: 0 shows the same thing, 1 does not; 2 is junk."""
     images = [
         np.array([[1, 1], [1, 2]], np.int32),
@@ -159,7 +171,7 @@ def test_tallies_add_up() -> None:
     world = next(world for seed in range(20) if len((world := random_world(seed, k=2)).images) > 8)
     truth = Truth(frozenset({0, 1, 2}))
 
-    def bench(*asked: tuple[int, str]) -> Bench:
+    def bench(*asked: tuple[int, str]) -> QuantisedDataset:
         questions = [Question(str(q), Path(), q, group=group) for q, group in asked]
         return bench_of([*world.images], [*world.image_signatures], questions, {"": (truth,) * len(questions)})
 
@@ -208,9 +220,9 @@ def planted(k: int = 2, bits: int = 64, seed: int = 0, scale: float = 1.0) -> Ta
 
 @pytest.mark.parametrize(("k", "bits"), [(1, 64), (2, 64), (3, 128)])
 def test_a_table_falls_to_nothing(k: int, bits: int) -> None:
-    table = fit(planted(k, bits), source="planted")
+    table = fit_table(planted(k, bits), source="planted")
     assert (table.n_vocabularies, table.bits, table.edges, table.source) == (k, bits, (), "planted")
-    assert table.groups == by_order(k)
+    assert table.groups == groups_by_size(k)
     rows = np.array(table.rows)
     assert rows.shape == (k, bits + 1)
     assert (np.diff(rows, axis=1) <= 0).all()
@@ -223,7 +235,7 @@ def test_a_row_is_the_logarithm_of_the_ratio() -> None:
     counts = np.zeros((2, 2, 1, 24), np.int64)
     counts[0, 1, 0, :10] = 2**30
     counts[1, 1, 0, :10] = 2 ** np.arange(30, 20, -1)
-    table = fit(Tally(counts, np.array([5e12, 1e12]), ()))
+    table = fit_table(Tally(counts, np.array([5e12, 1e12]), ()))
     np.testing.assert_allclose(table.rows[0][:10], np.log(2) * np.arange(9, -1, -1), atol=1e-3)
     assert set(table.rows[0][10:]) == {0.0}  # 43 % of 23 bits are 9
 
@@ -232,38 +244,38 @@ def test_related_images_share_words_anyway() -> None:
     """More chance matches of related images, at all distances alike, say nothing."""
     counted = planted()
     more = replace(counted, pairs=counted.pairs * [1, 0.5])
-    assert fit(more).rows == fit(counted).rows
+    assert fit_table(more).rows == fit_table(counted).rows
 
 
 def test_sets_that_are_grouped_are_counted_together() -> None:
     counted = planted(k=2)
-    one = fit(counted, groups=(0, 0, 0, 0))
-    apart = fit(counted, groups=(0, 0, 1, 2))
+    one = fit_table(counted, groups=(0, 0, 0, 0))
+    apart = fit_table(counted, groups=(0, 0, 1, 2))
     assert len(one.rows) == 1
     assert len(apart.rows) == 3
     alone = replace(counted, counts=counted.counts * (np.arange(4) == 2)[None, :, None, None])
-    assert apart.rows[1] == fit(alone, groups=(0, 0, 0, 0)).rows[0]
+    assert apart.rows[1] == fit_table(alone, groups=(0, 0, 0, 0)).rows[0]
     summed = replace(counted, counts=np.concatenate([0 * counted.counts[:, :1], counted.counts.sum(1, keepdims=True)], axis=1))
-    assert one.rows == fit(summed).rows
+    assert one.rows == fit_table(summed).rows
 
 
 def test_bins_of_the_ratio_are_fitted_apart() -> None:
     low, high = planted(seed=1), planted(seed=2)
     both = Tally(np.concatenate([low.counts, high.counts], axis=2), low.pairs, (0.5,))
-    table = fit(both)
-    assert table.rows[0] == fit(low).rows[0]
-    assert table.rows[1] == fit(high).rows[0]
-    assert table.rows[2:] == (fit(low).rows[1], fit(high).rows[1])
+    table = fit_table(both)
+    assert table.rows[0] == fit_table(low).rows[0]
+    assert table.rows[1] == fit_table(high).rows[0]
+    assert table.rows[2:] == (fit_table(low).rows[1], fit_table(high).rows[1])
 
 
 def test_too_few_matches_are_refused() -> None:
     counted = planted()
     few = replace(counted, counts=counted.counts // [[[[1]]], [[[10**4]]]])
     with pytest.raises(OptionError, match=r"matches of related images are too few .* 1000 are needed: .* of the same things"):
-        fit(few)
+        fit_table(few)
     alone = replace(counted, counts=counted.counts * [[[[0]]], [[[1]]]])
     with pytest.raises(OptionError, match=r"0 matches of unrelated images are too few"):
-        fit(alone)
+        fit_table(alone)
 
 
 def test_a_table_is_used_as_it_was_fitted() -> None:
@@ -276,9 +288,9 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         table = random_evidence(seed, len(world.sizes), bench.bits)
         matches = Matcher(bench).table(0)
         assert matches.distance is not None
-        bins = likelihood._bins(matches.ratios, table.edges)[matches.query, matches.mask]
+        bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
-        said = np.array(table.rows)[rows, likelihood.mean_distance(matches.shared, matches.distance)]
+        said = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
         options = SearchOptions(merge="likelihood", evidence=table)
         matcher = Matcher(bench)
         weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(said, 0)
@@ -289,10 +301,10 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
 
 
 def test_the_figure_has_a_line_for_each_row() -> None:
-    drawn = likelihood.figure({"one": fit(planted(k=3)), "two": random_evidence(2, 1, 64)})
+    drawn = table_figure({"one": fit_table(planted(k=3)), "two": random_evidence(2, 1, 64)})
     one, two = drawn.panels
     assert [series.name for series in one.series] == ["1 list", "2 lists", "3 lists"]
-    assert one.series[1].y == pytest.approx(fit(planted(k=3)).rows[1])
+    assert one.series[1].y == pytest.approx(fit_table(planted(k=3)).rows[1])
     assert len(two.series) == len(random_evidence(2, 1, 64).rows)
 
 
@@ -305,11 +317,11 @@ def index(views_index: Path) -> Index:
 
 
 @pytest.fixture(scope="module")
-def labelled(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def labelled(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> QuantisedDataset:
     return Workbench(tmp_path_factory.mktemp("cache")).bench(READERS["groups"](views), vocabularies)
 
 
-def test_verified_pairs_count_what_labels_do(index: Index, labelled: Bench) -> None:
+def test_verified_pairs_count_what_labels_do(index: Index, labelled: QuantisedDataset) -> None:
     """All pairs of views are verified and no others, and the crowd are all photographs."""
     told: list[tuple[str, int, int]] = []
     without, known = tally_verified(index, progress=lambda *step: told.append(step)), tally(labelled)
@@ -321,11 +333,11 @@ def test_verified_pairs_count_what_labels_do(index: Index, labelled: Bench) -> N
     assert without.counts[0].sum() / without.pairs[0] == pytest.approx(known.counts[0].sum() / known.pairs[0], rel=0.05)
 
 
-def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled: Bench) -> None:
+def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled: QuantisedDataset) -> None:
     """Geometry confirms the easier pairs: the table is nearly that of the ground truth all the same."""
-    pairs = truematches.find_pairs(index, Sampling(inliers=80))
+    pairs = find_pairs(index, Sampling(inliers=80))
     assert 20 <= pairs.count < 0.9 * SCENES * VIEWS * (VIEWS - 1)
-    table, known = likelihood.fit_pairs(index, pairs), fit(tally(labelled))
+    table, known = fit_table_pairs(index, pairs), fit_table(tally(labelled))
     error = reliability(table, tally_groups(labelled)).error
     assert error < 0.6
     assert np.abs(np.array(table.rows) - np.array(known.rows))[:, 8:].max() < 1.0
@@ -336,30 +348,28 @@ def test_doubtful_and_touching_images_are_not_unrelated(index: Index) -> None:
     """Nobody is counted as unrelated who is related, in doubt, or related to a related one."""
     places = [(number, p) for number, s in enumerate(index.engine.segments) for p in s.live_positions().tolist()]
     query, near, friend, doubt = places[:4]
-    lengths = {place: len(truematches.read_sketch(index, place).words) for place in places}
-    related: dict[truematches.Place, tuple[truematches.Place, ...]] = {query: (near,)}
-    alone = likelihood.tally_pairs(index, Pairs(Sampling(), (query,), related, {query: frozenset()}))
+    lengths = {place: len(read_sketch(index, place).words) for place in places}
+    related: dict[Place, tuple[Place, ...]] = {query: (near,)}
+    alone = tally_pairs(index, Pairs(Sampling(), (query,), related, {query: frozenset()}))
     others = [place for place in places if place not in (query, near)]
     assert alone.pairs.tolist() == [lengths[query] * sum(lengths[p] for p in others), lengths[query] * lengths[near]]
     chain = Pairs(Sampling(), (query, near), {**related, near: (friend,)}, {query: frozenset({doubt}), near: frozenset()})
-    both = likelihood.tally_pairs(index, chain)
+    both = tally_pairs(index, chain)
     rest = [p for p in others if p != friend]
     unrelated = lengths[query] * sum(lengths[p] for p in rest if p != doubt) + lengths[near] * sum(lengths[p] for p in rest)
     assert both.pairs.tolist() == [unrelated, lengths[query] * lengths[near] + lengths[near] * lengths[friend]]
 
 
 def test_bins_of_the_ratio_without_labels(index: Index) -> None:
-    pairs = truematches.find_pairs(index, Sampling(queries=4))
-    plain = likelihood.tally_pairs(index, pairs)
-    binned = likelihood.tally_pairs(index, pairs, edges=[0.1, 0.3])
+    pairs = find_pairs(index, Sampling(queries=4))
+    plain = tally_pairs(index, pairs)
+    binned = tally_pairs(index, pairs, edges=[0.1, 0.3])
     assert binned.edges == (0.1, 0.3)
     assert np.array_equal(binned.counts.sum(axis=2, keepdims=True), plain.counts)
     assert (binned.counts.sum(axis=(0, 1, 3)) > 0).all()
-    query = truematches.read_sketch(index, next(iter(pairs.related)))
-    counts = truematches.set_counts(index, query)
-    words = [
-        truematches.read_sketch(index, (n, p)).words for n, s in enumerate(index.engine.segments) for p in s.live_positions()
-    ]
+    query = read_sketch(index, next(iter(pairs.related)))
+    counts = set_counts(index, query)
+    words = [read_sketch(index, (n, p)).words for n, s in enumerate(index.engine.segments) for p in s.live_positions()]
     everyone = np.concatenate(words)
     for x in range(0, len(query.words), 40):
         shared = (everyone == query.words[x]) @ [1, 2]
@@ -369,13 +379,13 @@ def test_bins_of_the_ratio_without_labels(index: Index) -> None:
 
 
 def test_few_pairs_are_refused(index: Index) -> None:
-    pairs = truematches.find_pairs(index, Sampling(queries=3))
+    pairs = find_pairs(index, Sampling(queries=3))
     with pytest.raises(OptionError, match="3 photographs of the index were asked and 6 pairs show the same thing"):
-        likelihood.fit_pairs(index, pairs)
-    nothing = likelihood.tally_pairs(index, Pairs(Sampling(), (), {}, {}))
+        fit_table_pairs(index, pairs)
+    nothing = tally_pairs(index, Pairs(Sampling(), (), {}, {}))
     assert nothing.counts.sum() == 0
     with pytest.raises(OptionError, match="too few"):
-        fit(nothing)
+        fit_table(nothing)
 
 
 def test_long_signatures_and_images_without_features(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
@@ -386,9 +396,9 @@ def test_long_signatures_and_images_without_features(views: Path, vocabularies: 
         writer.update([views])
         writer.add("nothing", features(0, count=0, dimension=128))
     index = Index.open(path)
-    pairs = truematches.find_pairs(index)
+    pairs = find_pairs(index)
     assert pairs.count == SCENES * VIEWS * (VIEWS - 1)
-    table = likelihood.fit_pairs(index, pairs)
+    table = fit_table_pairs(index, pairs)
     assert (table.bits, table.n_vocabularies) == (128, 2)
-    labelled = fit(tally(Workbench(tmp_path / "cache").bench(READERS["groups"](views), long)))
+    labelled = fit_table(tally(Workbench(tmp_path / "cache").bench(READERS["groups"](views), long)))
     assert np.abs(np.array(table.rows) - np.array(labelled.rows)).max() < 0.5

@@ -10,10 +10,19 @@ import numpy.typing as npt
 import pytest
 
 from benches import world_bench
-from polyvoc.lab import openpoints
-from polyvoc.lab.matchtable import UNRELATED, Matcher, MatchTable, closeness
-from polyvoc.merging import Model
-from polyvoc.records import Merge, SearchOptions
+from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, closeness
+from polyvoc.experiments.paper.open_questions import (
+    Weigh,
+    _pair_ratios,
+    ablated,
+    exclusive_ratios,
+    joint_idf,
+    tested_sets,
+    three_differences,
+    three_readings,
+)
+from polyvoc.options import Merge, SearchOptions
+from polyvoc.scoring.rules import BayesModel
 from worlds import World, random_world
 
 SEEDS = range(40)
@@ -32,7 +41,7 @@ def weights_of(matcher: Matcher, table: MatchTable, options: SearchOptions) -> n
     if options.hamming is not None:
         terms = terms * closeness(table, options.hamming, options.sigma)
     total = terms.sum(axis=1)
-    model = Model.of(options, table.n_images)
+    model = BayesModel.of(options, table.n_images)
     several = table.order >= 2
     single = 1.0 if table.n_vocabularies == 1 else model.difference(table.whole_ratio)
     factor: Any = {
@@ -118,7 +127,7 @@ def sets_of(world: World, query: int) -> list[set[tuple[int, int]]]:
 def test_exclusive_ratios_by_brute_force(k: int) -> None:
     for seed in range(15):
         world, _, table = matched(seed, k)
-        ratios = openpoints.exclusive_ratios(table.counts)
+        ratios = exclusive_ratios(table.counts)
         for query in range(len(world.words)):
             lists = sets_of(world, query)
             for mask in range(1, 1 << k):
@@ -133,7 +142,7 @@ def test_exclusive_ratios_by_brute_force(k: int) -> None:
 def test_pair_ratios_by_brute_force(k: int) -> None:
     for seed in range(15):
         world, _, table = matched(seed, k)
-        pairs = openpoints._pair_ratios(table)
+        pairs = _pair_ratios(table)
         assert pairs.shape == (len(table.query), k - 1)
         for row, query in enumerate(table.query.tolist()):
             lists = sets_of(world, query)
@@ -146,14 +155,14 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
 @pytest.mark.parametrize(
     ("weigh", "k"),
     [
-        (openpoints.ablated, 2),
-        (openpoints.three_readings, 3),
-        (openpoints.three_differences, 3),
-        (openpoints.tested_sets, 2),
-        (openpoints.joint_idf, 2),
+        (ablated, 2),
+        (three_readings, 3),
+        (three_differences, 3),
+        (tested_sets, 2),
+        (joint_idf, 2),
     ],
 )
-def test_weights_are_finite_and_not_negative(weigh: openpoints.Weigh, k: int) -> None:
+def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
     for seed in SEEDS:
         _, matcher, table = matched(seed, k)
         for name, weights in weigh(matcher, table, LINE).items():
@@ -164,20 +173,20 @@ def test_weights_are_finite_and_not_negative(weigh: openpoints.Weigh, k: int) ->
 @pytest.mark.parametrize(
     ("weigh", "k", "name", "options"),
     [
-        (openpoints.ablated, 2, "b1", SearchOptions(merge="b1")),
-        (openpoints.ablated, 2, "bayes (the paper)", SearchOptions(merge="bayes", line=LINE)),
-        (openpoints.ablated, 2, "posterior (complete)", SearchOptions(merge="posterior", line=LINE)),
-        (openpoints.three_readings, 3, "b1", SearchOptions(merge="b1")),
-        (openpoints.three_readings, 3, "bayes, inclusive", SearchOptions(merge="bayes", line=LINE)),
-        (openpoints.three_readings, 3, "posterior", SearchOptions(merge="posterior", line=LINE)),
-        (openpoints.three_differences, 3, "posterior, free line", SearchOptions(merge="posterior", line=LINE)),
-        (openpoints.tested_sets, 2, "b1 + HE", SearchOptions(merge="b1", hamming=24)),
-        (openpoints.tested_sets, 2, "bayes + HE, sets before the test", SearchOptions(merge="bayes", hamming=24, line=LINE)),
-        (openpoints.tested_sets, 2, "posterior + HE, sets before the test", SearchOptions(hamming=24, line=LINE)),
-        (openpoints.joint_idf, 2, "b2", SearchOptions(merge="b2")),
+        (ablated, 2, "b1", SearchOptions(merge="b1")),
+        (ablated, 2, "bayes (the paper)", SearchOptions(merge="bayes", line=LINE)),
+        (ablated, 2, "posterior (complete)", SearchOptions(merge="posterior", line=LINE)),
+        (three_readings, 3, "b1", SearchOptions(merge="b1")),
+        (three_readings, 3, "bayes, inclusive", SearchOptions(merge="bayes", line=LINE)),
+        (three_readings, 3, "posterior", SearchOptions(merge="posterior", line=LINE)),
+        (three_differences, 3, "posterior, free line", SearchOptions(merge="posterior", line=LINE)),
+        (tested_sets, 2, "b1 + HE", SearchOptions(merge="b1", hamming=24)),
+        (tested_sets, 2, "bayes + HE, sets before the test", SearchOptions(merge="bayes", hamming=24, line=LINE)),
+        (tested_sets, 2, "posterior + HE, sets before the test", SearchOptions(hamming=24, line=LINE)),
+        (joint_idf, 2, "b2", SearchOptions(merge="b2")),
     ],
 )
-def test_readings_that_the_engine_has_agree_with_it(weigh: openpoints.Weigh, k: int, name: str, options: SearchOptions) -> None:
+def test_readings_that_the_engine_has_agree_with_it(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
     for seed in SEEDS:
         _, matcher, table = matched(seed, k)
         scores = matcher.scores(table, weigh(matcher, table, LINE)[name])
@@ -190,8 +199,8 @@ def test_sets_after_the_hamming_test_by_brute_force() -> None:
     for seed in range(25):
         _, matcher, table = matched(seed, 2)
         assert table.distance is not None
-        model = Model.of(SearchOptions(line=LINE), table.n_images)
-        found = openpoints.tested_sets(matcher, table, LINE)
+        model = BayesModel.of(SearchOptions(line=LINE), table.n_images)
+        found = tested_sets(matcher, table, LINE)
         near = table.distance <= 24
         for row, query in enumerate(table.query.tolist()):
             mine = near[table.query == query]

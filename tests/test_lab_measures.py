@@ -13,8 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.lab import measures
-from polyvoc.lab.measures import MEASURES, Truth, average_precision, bootstrap, difference, ns, precision_at, rank, recall_at
+from polyvoc.experiments.measures import (
+    MEASURES,
+    Truth,
+    average_precision,
+    bootstrap,
+    difference,
+    measure,
+    ns,
+    positions,
+    precision_at,
+    rank,
+    recall_at,
+)
 
 # --- Independent versions, in exact fractions, each in the manner of one protocol -------------------------------------
 
@@ -116,7 +127,7 @@ def test_precision_is_that_of_the_revisited_protocol_on_complete_rankings() -> N
 
 def test_places_are_those_of_the_revisited_protocol() -> None:
     for ranking, truth in random_cases(3000):
-        assert (measures.positions(ranking, truth) + 1).tolist() == revisited_places(ranking, truth)
+        assert (positions(ranking, truth) + 1).tolist() == revisited_places(ranking, truth)
 
 
 def test_ns_and_recall_count() -> None:
@@ -203,20 +214,20 @@ def test_values_lie_between_0_and_1_and_are_1_for_perfect_rankings_only(case: tu
 
 def test_measures_by_name() -> None:
     ranking, truth = [3, 1, 2], Truth(frozenset({1, 2}))
-    assert measures.measure("mAP")(ranking, truth) == average_precision(ranking, truth)
-    assert measures.measure("mP@7")(ranking, truth) == precision_at(ranking, truth, 7)
-    assert measures.measure("R@2")(ranking, truth) == 0.5
-    assert measures.measure("N-S") is MEASURES["N-S"]
+    assert measure("mAP")(ranking, truth) == average_precision(ranking, truth)
+    assert measure("mP@7")(ranking, truth) == precision_at(ranking, truth, 7)
+    assert measure("R@2")(ranking, truth) == 0.5
+    assert measure("N-S") is MEASURES["N-S"]
     assert all(name == entry.name for name, entry in MEASURES.items())
-    assert measures.measure("mAP").show(0.58512) == "58.51"
-    assert measures.measure("N-S").show(3.6149) == "3.615"
-    assert measures.measure("mP@7").show(0.5) == "50.00"
+    assert measure("mAP").show(0.58512) == "58.51"
+    assert measure("N-S").show(3.6149) == "3.615"
+    assert measure("mP@7").show(0.5) == "50.00"
 
 
 @pytest.mark.parametrize("name", ["map", "mP@0", "mP@", "mP@1.5", "R@-1", "", "mP@5 "])
 def test_an_unknown_measure_names_the_choices(name: str) -> None:
     with pytest.raises(OptionError, match=r"mAP, mP@1, .*N-S.*any k"):
-        measures.measure(name)
+        measure(name)
 
 
 @pytest.mark.parametrize("function", [precision_at, recall_at])
@@ -300,7 +311,7 @@ def test_one_group_alone_has_no_bounds() -> None:
 def test_chunks_do_not_change_the_draws_of_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(10).random(100)
     whole = bootstrap(values, samples=300)
-    monkeypatch.setattr(measures, "_CHUNK", 700)
+    monkeypatch.setattr("polyvoc.experiments.measures._CHUNK", 700)
     parts = bootstrap(values, samples=300)
     assert (parts.low, parts.high) == pytest.approx((whole.low, whole.high))
 

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import DatasetError
-from polyvoc.lab import pickles, stackmachine
-from polyvoc.lab.pickles import RevisitedEntry, RevisitedTruth, read_ground_truth
+from polyvoc.experiments.datasets.ground_truth import MAX_BYTES, RevisitedEntry, RevisitedTruth, read_ground_truth
+from polyvoc.experiments.datasets.stackmachine import load_plain
 
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -208,7 +208,7 @@ def test_python_2_is_read(tmp_path: Path, protocol: int, form: str) -> None:
 def test_a_str_of_python_2_may_hold_any_byte() -> None:
     raw = bytes(range(256)) + b"\\x41\\'\\\\"
     data = python2(raw, 0) + b"."
-    assert stackmachine.load_plain(data).encode("latin-1") == raw == pickle.loads(data, encoding="bytes")  # noqa: S301 - made here
+    assert load_plain(data).encode("latin-1") == raw == pickle.loads(data, encoding="bytes")  # noqa: S301 - made here
 
 
 plain = st.recursive(
@@ -225,7 +225,7 @@ plain = st.recursive(
 def test_plain_data_is_what_pickle_gives(value: Any, protocol: int, shared: bool) -> None:
     data = pickle.dumps([value, value] if shared else value, protocol)
     with watched():
-        loaded = stackmachine.load_plain(data)
+        loaded = load_plain(data)
     assert loaded == pickle.loads(data)  # noqa: S301 - made here
 
 
@@ -325,7 +325,7 @@ def test_files_that_are_no_pickles_are_named(tmp_path: Path) -> None:
     for data in (b"", b"\x80", b"\x80\x04", b"{}", b"<html>404</html>", b"\x1f\x8b\x08", b"PK\x03\x04", bytes(100)):
         assert line_of(tmp_path, data)
     path.touch()
-    os.truncate(path, pickles.MAX_BYTES + 1)
+    os.truncate(path, MAX_BYTES + 1)
     with pytest.raises(DatasetError, match="67108865 bytes are too many"):
         read_ground_truth(path)
 
@@ -572,14 +572,14 @@ def test_bombs_take_little_memory(tmp_path: Path, bomb: str) -> None:
 
 
 def test_a_pickle_may_not_take_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stackmachine, "MAX_STEPS", 1000)
+    monkeypatch.setattr("polyvoc.experiments.datasets.stackmachine.MAX_STEPS", 1000)
     assert "more than 1000 steps" in line_of(tmp_path, b"N0" * 500 + b"N.")
     assert "has no 'imlist'" in line_of(tmp_path, b"N0" * 499 + b"N.")
 
 
 def test_shared_lists_do_not_multiply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many entries may be one and the same, so that a small file has very many answers."""
-    monkeypatch.setattr(pickles, "MAX_ANSWERS", 1000)
+    monkeypatch.setattr("polyvoc.experiments.datasets.ground_truth.MAX_ANSWERS", 1000)
     one = {"bbx": [0, 0, 1, 1], "easy": list(range(100)), "hard": [], "junk": []}
     content = {"imlist": [f"image{i}" for i in range(100)], "qimlist": ["query"] * 11, "gnd": [one] * 11}
     assert "more than 1000 answers" in line_of(tmp_path, pickle.dumps(content))

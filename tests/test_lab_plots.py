@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 
 from polyvoc.errors import OptionError
-from polyvoc.lab import plots
-from polyvoc.lab.plots import Figure, Panel, Series
+from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.experiments.report.plots import DARK, LIGHT, MARKERS, PANEL, _amount, _columns, _pens, save_svg
+from polyvoc.experiments.report.plots import svg as plots_svg
 from test_lab_figures import figures
 
 HOSTILE = '</text><script>alert("$1 & 2$")</script> #010203 url(#p) \x00\udce9 検索 _'
@@ -39,13 +40,13 @@ def texts(svg: str) -> list[str]:
 
 def saved(figure: Figure) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        plots.save_svg(figure, Path(folder) / "plot.svg")
+        save_svg(figure, Path(folder) / "plot.svg")
         return (Path(folder) / "plot.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_text_is_text_and_every_colour_is_for_both_pages(style: str) -> None:
-    svg = plots.svg(figure(style=style))
+    svg = plots_svg(figure(style=style))
     assert {"bayes", "K", "mAP", "1", "2", "3"} <= set(texts(svg))
     assert "<title>A plot</title>" in svg
     assert "currentColor" in svg
@@ -56,14 +57,14 @@ def test_text_is_text_and_every_colour_is_for_both_pages(style: str) -> None:
 
 
 def test_a_plot_needs_nothing_else_and_does_not_reach_into_the_page() -> None:
-    svg = plots.svg(figure())
+    svg = plots_svg(figure())
     assert "http" not in svg
     assert "*{" not in svg
     assert not re.search(r"20\d\d-\d\d", svg)
 
 
 def test_ids_are_a_plots_own() -> None:
-    one, other, same = plots.svg(figure()), plots.svg(figure("b1")), plots.svg(figure(), "again")
+    one, other, same = plots_svg(figure()), plots_svg(figure("b1")), plots_svg(figure(), "again")
     for svg in (one, other, same):
         assert len(set(ids(svg))) == len(ids(svg)) > 2
         assert set(re.findall(r'(?:href="|url\()#([^")]+)', svg)) < set(ids(svg))
@@ -73,10 +74,10 @@ def test_ids_are_a_plots_own() -> None:
 
 
 def test_the_same_every_time_whatever_the_users_settings() -> None:
-    before = plots.svg(figure())
+    before = plots_svg(figure())
     with mpl.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "axes.facecolor": "red"}):
         settings = dict(mpl.rcParams)
-        assert plots.svg(figure()) == before
+        assert plots_svg(figure()) == before
         assert dict(mpl.rcParams) == settings
     code = "import sys; from test_lab_plots import *; print(plots.svg(figure()), 'matplotlib.pyplot' in sys.modules)"
     known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -84,7 +85,7 @@ def test_the_same_every_time_whatever_the_users_settings() -> None:
     assert done.stdout.strip() == before + " False"
 
 
-@pytest.mark.parametrize("draw", [plots.svg, saved], ids=["inline", "file"])
+@pytest.mark.parametrize("draw", [plots_svg, saved], ids=["inline", "file"])
 def test_everything_is_escaped(draw: Callable[[Figure], str]) -> None:
     panel = Panel(HOSTILE, HOSTILE, [Series(HOSTILE, [0], [1]), Series("_x", [0], [1])], HOSTILE, ticks=[HOSTILE])
     svg = draw(Figure(HOSTILE, [panel], HOSTILE))
@@ -98,25 +99,25 @@ def test_everything_is_escaped(draw: Callable[[Figure], str]) -> None:
 @settings(max_examples=12, deadline=None)
 @given(figures())
 def test_whatever_can_be_described_can_be_drawn(figure: Figure) -> None:
-    assert ElementTree.fromstring(plots.svg(figure)).tag == "svg"
+    assert ElementTree.fromstring(plots_svg(figure)).tag == "svg"
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_what_was_not_measured_is_said(style: str) -> None:
     for drawn in (Series("s", [], [], style=style), Series("s", [1, 2], [None, None], [1, 1], [2, 2], style)):  # type: ignore[arg-type]
-        assert "nothing measured" in texts(plots.svg(Figure("", [Panel("x", "y", [drawn])])))
-    assert "nothing measured" in texts(plots.svg(Figure("", [Panel("x", "y", [])])))
-    assert "nothing measured" not in texts(plots.svg(figure(style=style)))
+        assert "nothing measured" in texts(plots_svg(Figure("", [Panel("x", "y", [drawn])])))
+    assert "nothing measured" in texts(plots_svg(Figure("", [Panel("x", "y", [])])))
+    assert "nothing measured" not in texts(plots_svg(figure(style=style)))
 
 
 def test_published_figures_are_hollow_and_grey() -> None:
     paper = Series("paper", [1, 2], [1, 2], style="paper")
-    svg = plots.svg(Figure("", [Panel("", "", [paper])]))
+    svg = plots_svg(Figure("", [Panel("", "", [paper])]))
     assert "stroke-dasharray" in svg
     assert "var(--plot-back, Canvas)" in svg
     assert "stroke: var(--plot-" not in svg
     coloured = Series("paper", [1, 2], [1, 2], style="paper", color=2)
-    assert "stroke: var(--plot-2)" in plots.svg(Figure("", [Panel("", "", [coloured])]))
+    assert "stroke: var(--plot-2)" in plots_svg(Figure("", [Panel("", "", [coloured])]))
 
 
 @pytest.mark.parametrize(
@@ -130,45 +131,45 @@ def test_published_figures_are_hollow_and_grey() -> None:
 )
 def test_an_interval_is_a_band_along_a_line_and_a_thin_bar_elsewhere(style: str, shown: str) -> None:
     bare = Series("bayes", [1, 2, 3], [1, None, 3], style=style)  # type: ignore[arg-type]
-    assert shown in plots.svg(figure(style=style))
-    assert shown not in plots.svg(Figure("A plot", [Panel("K", "mAP", [bare])]))
+    assert shown in plots_svg(figure(style=style))
+    assert shown not in plots_svg(Figure("A plot", [Panel("K", "mAP", [bare])]))
 
 
 def test_points_have_their_labels_beside_them() -> None:
     drawn = Series("s", [1, 2, 3], [4, None, 5], style="points", labels=["first", "a gap", "third"])
-    written = texts(plots.svg(Figure("", [Panel("", "", [drawn])])))
+    written = texts(plots_svg(Figure("", [Panel("", "", [drawn])])))
     assert {"first", "third"} <= set(written) and "a gap" not in written
 
 
 @pytest.mark.parametrize(("panels", "columns"), [(1, 1), (3, 3), (4, 2), (5, 3), (7, 3)])
 def test_rows_of_panels_are_filled_evenly(panels: int, columns: int) -> None:
-    assert plots._columns(Figure("", [Panel("x", "y", [])] * panels)) == columns
+    assert _columns(Figure("", [Panel("x", "y", [])] * panels)) == columns
 
 
 def test_bars_of_several_series_stand_beside_each_other() -> None:
     bars = [Series(name, [0, 1], [4, 5], style="bars") for name in "ab"]
-    pens = plots._pens(Figure("", [Panel("", "", bars)]).coloured().panels[0])
+    pens = _pens(Figure("", [Panel("", "", bars)]).coloured().panels[0])
     assert [pen.shift for pen in pens] == pytest.approx([-0.2, 0.2])
     assert [pen.width for pen in pens] == pytest.approx([0.4, 0.4])
     published = Panel("", "", [*bars, Series("p", [0], [4], style="paper", color=1), Series("q", [0], [4], style="paper")])
-    pens = plots._pens(Figure("", [published]).coloured().panels[0])
+    pens = _pens(Figure("", [published]).coloured().panels[0])
     assert [pen.shift for pen in pens[2:]] == pytest.approx([0.2, 0.0])  # on the bar of its colour, or between all
 
 
 def test_few_measured_values_are_the_ticks() -> None:
     drawn = [Series("s", [1500, 1501, 10_000, 1_000_000], [1, 2, 3, 4])]
-    ticks = texts(plots.svg(Figure("", [Panel("", "", drawn, xscale="log")])))
+    ticks = texts(plots_svg(Figure("", [Panel("", "", drawn, xscale="log")])))
     assert {"1.5K", "10K", "1M"} <= set(ticks)
     assert "1.501K" not in ticks  # it would run into its neighbour
     named = Panel("", "", [Series("s", [0, 1], [1, 2], style="bars")], ticks=["B0", "B1"])
-    assert {"B0", "B1"} <= set(texts(plots.svg(Figure("", [named]))))
+    assert {"B0", "B1"} <= set(texts(plots_svg(Figure("", [named]))))
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0.3, "0.3"), (-2, "−2"), (999, "999"), (20_000, "20K"), (1_500_000, "1.5M"), (0, "0")]
 )
 def test_amounts(value: float, text: str) -> None:
-    assert plots._amount(value) == text
+    assert _amount(value) == text
 
 
 def test_the_colours_are_apart_from_both_pages() -> None:
@@ -177,9 +178,9 @@ def test_the_colours_are_apart_from_both_pages() -> None:
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    assert len(plots.LIGHT) == len(plots.DARK) == len(plots.MARKERS)
-    assert all(1.05 / (luminance(colour) + 0.05) >= 3 for colour in plots.LIGHT)  # WCAG 2.1, graphics on white
-    assert all((luminance(colour) + 0.05) / (luminance("#212327") + 0.05) >= 3 for colour in plots.DARK)
+    assert len(LIGHT) == len(DARK) == len(MARKERS)
+    assert all(1.05 / (luminance(colour) + 0.05) >= 3 for colour in LIGHT)  # WCAG 2.1, graphics on white
+    assert all((luminance(colour) + 0.05) / (luminance("#212327") + 0.05) >= 3 for colour in DARK)
 
 
 def test_a_file_of_its_own_is_white_with_title_and_note() -> None:
@@ -191,11 +192,11 @@ def test_a_file_of_its_own_is_white_with_title_and_note() -> None:
     assert "word " * 9 + "word" in svg
     assert "var(" not in svg
     assert "currentColor" not in svg
-    assert float(root.attrib["width"]) == 2 * plots.PANEL[0]  # two beside each other, two below
-    assert float(root.attrib["height"]) > 2 * plots.PANEL[1]
+    assert float(root.attrib["width"]) == 2 * PANEL[0]  # two beside each other, two below
+    assert float(root.attrib["height"]) > 2 * PANEL[1]
 
 
 def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OptionError, match=r"pip install 'polyvoc\[report\]'"):
-        plots.svg(figure())
+        plots_svg(figure())

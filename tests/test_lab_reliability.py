@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.evidence import by_order
-from polyvoc.lab import reliability as module
-from polyvoc.lab.likelihood import Tally, fit, together
-from polyvoc.lab.reliability import Reliability, figure, reliability
-from polyvoc.records import Evidence
+from polyvoc.experiments.fit.likelihood import Tally, fit_table, together
+from polyvoc.experiments.fit.reliability import Reliability, _places, curve_figure, reliability
+from polyvoc.scoring.rules import groups_by_size
+from polyvoc.types import LikelihoodTable
 
 BITS = 64
 PAIRS = np.array([4e8, 1e7])
 
 
-def truth(k: int = 2) -> Evidence:
+def truth(k: int = 2) -> LikelihoodTable:
     """Give the table that the matches below are drawn from: groups of more lists say more."""
     h = np.arange(BITS + 1)
     rows = [np.maximum((order + 5) * (1 - h / 27), 0) for order in range(1, k + 1)]
-    return Evidence(by_order(k), (), tuple(tuple(row.tolist()) for row in rows))
+    return LikelihoodTable(groups_by_size(k), (), tuple(tuple(row.tolist()) for row in rows))
 
 
-def drawn(table: Evidence, groups: int = 40, seed: int = 0, chance: float = 0.7) -> list[Tally]:
+def drawn(table: LikelihoodTable, groups: int = 40, seed: int = 0, chance: float = 0.7) -> list[Tally]:
     """Draw tallies whose log-likelihood ratios are those of a table, on top of what related images share anyway."""
     rng = np.random.default_rng([5, seed])
     h = np.arange(BITS + 1)
@@ -44,7 +43,7 @@ def drawn(table: Evidence, groups: int = 40, seed: int = 0, chance: float = 0.7)
     return tallies
 
 
-def stretched(table: Evidence, by: float) -> Evidence:
+def stretched(table: LikelihoodTable, by: float) -> LikelihoodTable:
     return replace(table, rows=tuple(tuple(by * value for value in row) for row in table.rows))
 
 
@@ -79,7 +78,7 @@ def test_what_related_images_share_anyway_does_not_matter() -> None:
 
 def test_a_table_on_what_it_was_fitted_on() -> None:
     tallies = drawn(truth(3))
-    fitted = fit(together(tallies))
+    fitted = fit_table(together(tallies))
     assert reliability(fitted, tallies).error < 0.1
     assert reliability(fitted, drawn(truth(3), seed=1)).error < 0.2
 
@@ -87,7 +86,7 @@ def test_a_table_on_what_it_was_fitted_on() -> None:
 def test_bins_of_the_ratio() -> None:
     """Each bin has its own row, and its own level of chance."""
     low, high = truth(1), stretched(truth(1), 0.6)
-    both = Evidence((0, 0), (0.5,), (*low.rows, *high.rows))
+    both = LikelihoodTable((0, 0), (0.5,), (*low.rows, *high.rows))
     tallies = [
         Tally(np.concatenate([a.counts, b.counts], axis=2), PAIRS, (0.5,))
         for a, b in zip(drawn(low, chance=0.2), drawn(high, chance=1.5), strict=True)
@@ -103,7 +102,7 @@ def test_hand_worked() -> None:
     counts[:, 1, 0, 0] = 100, 400
     counts[:, 1, 0, 27] = 2000, 1000
     tallies = [Tally(counts, np.array([1e6, 1e5]), ())]
-    table = Evidence((0, 0), (), ((2.0, *(0.0,) * BITS),))
+    table = LikelihoodTable((0, 0), (), ((2.0, *(0.0,) * BITS),))
     (curve,) = reliability(table, tallies).curves
     chance = (1000.5 / 1e5) / (2000.5 / 1e6)
     expected = math.log(400.5 / 1e5) - math.log((100 * chance + 0.5) / 1e6)
@@ -117,10 +116,10 @@ def test_hand_worked() -> None:
 def test_thin_pools_are_joined() -> None:
     said = np.array([5.2, 4.1, 4.4, 3.3, 2.2, 0.3])
     related, unrelated = np.array([9.0, 30, 30, 50, 50, 4]), np.array([1.0, 15, 15, 30, 30, 3])
-    assert module._places(said, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
-    assert module._places(said, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
-    assert module._places(said, related, unrelated, 10.0, 20).tolist() == [0] * 6
-    assert module._places(said, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
+    assert _places(said, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
+    assert _places(said, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
+    assert _places(said, related, unrelated, 10.0, 20).tolist() == [0] * 6
+    assert _places(said, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
 
 
 def test_results_repeat_and_are_json() -> None:
@@ -135,7 +134,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(OptionError, match="for 3 vocabularies with 64 bits cannot be compared with matches of 2 with 64"):
         reliability(truth(3), drawn(truth(2), groups=2))
     with pytest.raises(OptionError, match="same bins of the ratio"):
-        binned = Evidence((0, 0), (0.5,), truth(1).rows * 2)
+        binned = LikelihoodTable((0, 0), (0.5,), truth(1).rows * 2)
         reliability(binned, drawn(truth(1), groups=2))
     empty = [replace(one, counts=0 * one.counts) for one in drawn(truth(), groups=2)]
     with pytest.raises(OptionError, match="0 matches of related images are too few to test a table"):
@@ -146,7 +145,7 @@ def test_the_figure_has_a_panel_for_each_test() -> None:
     found: dict[str, Reliability] = {
         name: reliability(truth(), drawn(truth(), groups=5, seed=n)) for n, name in enumerate("ab")
     }
-    panels = figure(found).panels
+    panels = curve_figure(found).panels
     assert [panel.title.split(":")[0] for panel in panels] == ["a", "b"]
     for panel, judged in zip(panels, found.values(), strict=True):
         assert f"{judged.error:.2f} nats" in panel.title

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.lab.report import Cell, Report, Row, Section, Table
+from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
 from test_lab_figures import figures
 
 TEXT = st.text(max_size=6)

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from polyvoc.lab import reportpage
-from polyvoc.lab.figures import Figure, Panel, Series
-from polyvoc.lab.reportpage import Cell, Report, Row, Section, Table, markdown, render
+from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.experiments.report.html import _cell, _numeric, markdown, render_report
+from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
 from test_page import elements
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9 `<b>` ` | \\'
@@ -19,7 +19,7 @@ def text_of(html: str) -> str:
 
 
 def cell(shown: Cell | str) -> str:
-    return reportpage._cell(shown)
+    return _cell(shown)
 
 
 def whole() -> str:
@@ -34,7 +34,7 @@ def whole() -> str:
         Section("figure4", "Fig. 4", figures=[figure], verdict="does not"),
         Section("table6", HOSTILE),
     ]
-    return render(Report(HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)], sections))
+    return render_report(Report(HOSTILE, HOSTILE, [(HOSTILE, HOSTILE)], sections))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_verdicts_are_words_not_only_colours(html: str) -> None:
 
 
 def test_the_contents_split_headings_at_the_colon() -> None:
-    html = render(Report("t", "", [], [Section("table3", "Table 3: methods: all"), Section("efficiency", "Efficiency")]))
+    html = render_report(Report("t", "", [], [Section("table3", "Table 3: methods: all"), Section("efficiency", "Efficiency")]))
     assert '<a href="#table3"><b>Table 3</b><small>methods: all</small></a>' in html
     assert '<a href="#efficiency"><b>Efficiency</b></a>' in html
     assert "What reproduces" not in html  # nothing was judged
@@ -125,13 +125,13 @@ def test_columns_of_numbers_are_aligned() -> None:
     table = Table(
         "t", ["rule", "value", "count", "words", "share"], [["1", Cell(1), "1,204", "two", "12.1 %"], ["b", "", "−3", "4", "–"]]
     )
-    assert reportpage._numeric(table) == [False, True, True, False, True]
-    assert reportpage._numeric(Table("t", ["a", "b"], [])) == [False, False]
-    assert reportpage._numeric(Table("t", ["a", "b"], [Row(["words", "words"], "header"), ["x", Cell(1)]])) == [False, True]
+    assert _numeric(table) == [False, True, True, False, True]
+    assert _numeric(Table("t", ["a", "b"], [])) == [False, False]
+    assert _numeric(Table("t", ["a", "b"], [Row(["words", "words"], "header"), ["x", Cell(1)]])) == [False, True]
 
 
 def test_a_table_without_rows_is_shown() -> None:
-    html = render(Report("t", "", [], [Section("s", "S", tables=[Table("none", ["a"], [])])]))
+    html = render_report(Report("t", "", [], [Section("s", "S", tables=[Table("none", ["a"], [])])]))
     assert elements(html).count("table") == 1
 
 

@@ -15,13 +15,18 @@ import pytest
 from PIL import Image
 
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.lab import cells, controls, efficiency, laboratory, longcodes, paperfigures, papertables, reproduction, workbench
-from polyvoc.lab.evaluation import rules
-from polyvoc.lab.laboratory import FULL, QUICK, Laboratory, Plan, mean_values
-from polyvoc.lab.matchtable import Matcher
-from polyvoc.lab.report import Cell, Report, Section
-from polyvoc.lab.workbench import Bench, Workbench
-from polyvoc.records import FeatureOptions, SearchOptions
+from polyvoc.experiments.evaluate import evaluation_rules
+from polyvoc.experiments.match_table import Matcher
+from polyvoc.experiments.paper.cells import above_zero, called, equation, members, signed, verdict_of
+from polyvoc.experiments.paper.controls import pca_values
+from polyvoc.experiments.paper.figures import steps
+from polyvoc.experiments.paper.run import EXPERIMENTS, find_datasets, run_experiments, set_up, write_report
+from polyvoc.experiments.paper.setup import FULL, QUICK, Plan, Setup, mean_values
+from polyvoc.experiments.paper.signature_length import judged, lengthened
+from polyvoc.experiments.paper.tables import table3, table5
+from polyvoc.experiments.report.report import Cell, Report, Section
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import FeatureOptions, SearchOptions
 from samples import photograph, unflushed
 
 __all__ = ["unflushed"]
@@ -65,16 +70,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+def lab(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(laboratory, "PER_WORD", 4)
+        patch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 4)
         bench = Workbench(tmp_path_factory.mktemp("cache"), FeatureOptions(max_features=60))
-        yield reproduction.set_up(data, None, None, TINY, bench)
+        yield set_up(data, None, None, TINY, bench)
 
 
 @pytest.fixture(scope="module")
-def report(lab: Laboratory) -> Report:
-    return reproduction.run(lab)
+def report(lab: Setup) -> Report:
+    return run_experiments(lab)
 
 
 def section(report: Report, name: str) -> Section:
@@ -94,7 +99,7 @@ def never(*arguments: Any, **options: Any) -> Any:
 
 
 def test_every_table_and_figure_is_there(report: Report) -> None:
-    assert [section.id for section in report.sections] == SECTIONS == list(reproduction.EXPERIMENTS)
+    assert [section.id for section in report.sections] == SECTIONS == list(EXPERIMENTS)
     for part in report.sections:
         assert part.tables or part.figures
         for table in part.tables:
@@ -132,7 +137,7 @@ def test_the_report_comes_back_from_json(report: Report) -> None:
 
 
 def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: Path) -> None:
-    page = reproduction.write(report, tmp_path / "out")
+    page = write_report(report, tmp_path / "out")
     assert page == tmp_path / "out" / "report.html"
     text = page.read_text(encoding="utf-8")
     for part in report.sections:
@@ -145,103 +150,105 @@ def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: 
         assert ElementTree.parse(tmp_path / "out" / "plots" / name).getroot().tag.endswith("svg")
 
 
-def test_a_second_run_takes_everything_from_the_cache(lab: Laboratory, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bench, "scores", never)
+def test_a_second_run_takes_everything_from_the_cache(lab: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QuantisedDataset, "scores", never)
     monkeypatch.setattr(Matcher, "table", never)
-    monkeypatch.setattr(workbench, "train", never)
-    monkeypatch.setattr(workbench, "_quantise", never)
-    monkeypatch.setattr(efficiency, "measure", never)
+    monkeypatch.setattr("polyvoc.experiments.workbench.train", never)
+    monkeypatch.setattr("polyvoc.experiments.workbench._quantise", never)
+    monkeypatch.setattr("polyvoc.experiments.paper.efficiency.measure", never)
     seen: list[tuple[str, int, int]] = []
     watched = replace(lab.workbench, progress=lambda *told: seen.append(told))
-    again = reproduction.run(replace(lab, workbench=watched))
+    again = run_experiments(replace(lab, workbench=watched))
     assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
     stages = [told for told in seen if told[0].startswith("experiments")]
     assert stages[0] == ("experiments: table2", 0, 21) and stages[-1] == ("experiments: done", 21, 21)
 
 
-def test_some_of_the_experiments(lab: Laboratory, report: Report) -> None:
-    some = reproduction.run(lab, ["codes", "figure4"])
+def test_some_of_the_experiments(lab: Setup, report: Report) -> None:
+    some = run_experiments(lab, ["codes", "figure4"])
     assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]
     with pytest.raises(OptionError, match=r"no experiment figure1, table9; choose from table2, table3, .*, codes"):
-        reproduction.run(lab, ["table9", "table2", "figure1"])
+        run_experiments(lab, ["table9", "table2", "figure1"])
 
 
 # -- single experiments
 
 
-def test_term_2_comes_from_the_other_dataset(lab: Laboratory) -> None:
+def test_term_2_comes_from_the_other_dataset(lab: Setup) -> None:
     assert lab.line("holidays") == tuple(lab.fitted("ukbench")["tied"])
     assert lab.line("holidays", "free") == tuple(lab.fitted("ukbench")["free"])
     assert lab.line("ukbench") == tuple(lab.fitted("holidays")["tied"]) != lab.line("holidays")
 
 
-def test_one_dataset_alone_takes_the_default_line(lab: Laboratory) -> None:
+def test_one_dataset_alone_takes_the_default_line(lab: Setup) -> None:
     alone = replace(lab, datasets={"ukbench": lab.datasets["ukbench"]})
     assert alone.line("ukbench") == SearchOptions().line
     assert "default line" in alone.origin
-    part = papertables.table3(alone)
+    part = table3(alone)
     assert "the default line, as there is no other dataset to fit one on: Ukbench 0.600 r + 0.400." in part.text[1]
 
 
-def test_one_question_alone_has_no_interval(lab: Laboratory, data: Path) -> None:
-    few = reproduction.set_up(data, None, None, replace(TINY, questions=1), lab.workbench)
+def test_one_question_alone_has_no_interval(lab: Setup, data: Path) -> None:
+    few = set_up(data, None, None, replace(TINY, questions=1), lab.workbench)
     assert [len(dataset.questions) for dataset in few.datasets.values()] == [1, 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Laboratory, "line", lambda self, name: (0.6, 0.4))  # too few true matches to fit one
-        part = papertables.table5(few)
+        patch.setattr(Setup, "line", lambda self, name: (0.6, 0.4))  # too few true matches to fit one
+        part = table5(few)
     assert all(cell.low is None for cell in cells_of(part)["Holidays, mAP"])
     assert part.verdict == "partly" and " (" not in part.verdict_text.partition(":")[2]
 
 
-def test_controls_on_the_same_features(lab: Laboratory, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controls, "DIMENSIONS", (4, 6, 500))  # 500 is too many for so few training photographs
+def test_controls_on_the_same_features(lab: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "polyvoc.experiments.paper.controls.DIMENSIONS", (4, 6, 500)
+    )  # 500 is too many for so few training photographs
     rows = cells_of(section(report, "table6"))
     assert "control: ASMK*, 0.1K words, 5 per query feature" in rows
     for name, dataset in lab.datasets.items():
-        judged = controls.pca_values(lab, name, 2)
+        judged = pca_values(lab, name, 2)
         assert list(judged) == ["4", "6"]
         for values in judged.values():
             assert len(values) == len(dataset.questions) and all(value is not None and value >= 0 for value in values)
 
 
-def test_longer_codes_keep_the_words_and_the_first_bits(lab: Laboratory) -> None:
-    found = longcodes.judged(lab, "holidays")
+def test_longer_codes_keep_the_words_and_the_first_bits(lab: Setup) -> None:
+    found = judged(lab, "holidays")
     bench = lab.equal("holidays", (0, 1))
-    engine = lab.outcomes(bench, rules(("b1", "bayes"), (24,), ("none",), line=lab.line("holidays")))
+    engine = lab.outcomes(bench, evaluation_rules(("b1", "bayes"), (24,), ("none",), line=lab.line("holidays")))
     assert found["b1 64 24"] == engine["b1 + HE"] and found["bayes 64 24"] == engine["bayes + HE"]
     assert len(found) == 6
     for vocabulary in bench.vocabularies:
-        longer = longcodes.lengthened(lab, vocabulary)
+        longer = lengthened(lab, vocabulary)
         assert longer.bits == 128 and longer.shortened(64).fingerprint == vocabulary.fingerprint
 
 
-def test_the_collection_of_the_efficiency_figures_is_deleted(lab: Laboratory, report: Report) -> None:
+def test_the_collection_of_the_efficiency_figures_is_deleted(lab: Setup, report: Report) -> None:
     assert list((lab.workbench.cache / "efficiency").iterdir()) == []
 
 
-def test_databases_grow_up_to_the_last_distractor(lab: Laboratory) -> None:
+def test_databases_grow_up_to_the_last_distractor(lab: Setup) -> None:
     assert len(lab.distractors) == 20
-    assert paperfigures.steps(lab) == [0, 6, 20]
-    assert paperfigures.steps(replace(lab, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
-    assert paperfigures.steps(replace(lab, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
-    assert paperfigures.steps(replace(lab, distractors=())) == [0]
+    assert steps(lab) == [0, 6, 20]
+    assert steps(replace(lab, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
+    assert steps(replace(lab, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
+    assert steps(replace(lab, distractors=())) == [0]
     assert lab.bench("holidays", [(20_000, 0)], 6).n_images == 26 + 6
 
 
 # -- setting up
 
 
-def test_half_of_the_photographs_are_distractors_unless_there_are_others(lab: Laboratory, data: Path) -> None:
+def test_half_of_the_photographs_are_distractors_unless_there_are_others(lab: Setup, data: Path) -> None:
     photographs = sorted((data / "train").iterdir())
     assert list(lab.training) == photographs[0::2] and list(lab.distractors) == photographs[1::2]
-    other = reproduction.set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), lab.workbench)
+    other = set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), lab.workbench)
     assert list(other.training) == photographs[:7] and len(other.distractors) == 20
     assert (other.source, other.missing) == ("train", ("Oxford",))
-    same = reproduction.set_up(data, data / "train", data / "train", replace(TINY, training=7), lab.workbench)
+    same = set_up(data, data / "train", data / "train", replace(TINY, training=7), lab.workbench)
     assert list(same.distractors) == photographs[7:]  # nothing that a vocabulary was trained on
 
 
-def test_no_line_is_fitted_on_photographs_that_are_judged(lab: Laboratory) -> None:
+def test_no_line_is_fitted_on_photographs_that_are_judged(lab: Setup) -> None:
     assert (lab.teacher("holidays"), lab.teacher("ukbench")) == ("ukbench", "holidays")
     revisited = replace(lab.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
     twins = replace(lab, datasets={"holidays": lab.datasets["holidays"], "rholidays": revisited})
@@ -253,23 +260,23 @@ def test_no_line_is_fitted_on_photographs_that_are_judged(lab: Laboratory) -> No
 
 def test_a_folder_without_datasets_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no dataset found; expected sub-folders such as holidays\*/, ukbench\*/"):
-        reproduction.find_datasets(tmp_path)
+        find_datasets(tmp_path)
     with pytest.raises(DatasetError, match="is not a folder; give the one that holds the datasets"):
-        reproduction.find_datasets(tmp_path / "away")
-    assert list(reproduction.find_datasets(data)) == ["holidays", "ukbench"]
+        find_datasets(tmp_path / "away")
+    assert list(find_datasets(data)) == ["holidays", "ukbench"]
     for name in ("holidays", "holidays-again"):
         (tmp_path / name).symlink_to(data / "holidays9")
     with pytest.raises(DatasetError, match="two folders of holidays: holidays, holidays-again; leave one"):
-        reproduction.find_datasets(tmp_path)
+        find_datasets(tmp_path)
 
 
 def test_photographs_to_train_on_are_needed(data: Path, tmp_path: Path) -> None:
     (tmp_path / "holidays").symlink_to(data / "holidays9")
     with pytest.raises(OptionError, match=r"no folder of training photographs .* give one with --train FOLDER"):
-        reproduction.set_up(tmp_path, None, None, TINY, Workbench(tmp_path / "cache"))
+        set_up(tmp_path, None, None, TINY, Workbench(tmp_path / "cache"))
 
 
-def test_seeds_of_repetitions_are_disjoint(lab: Laboratory) -> None:
+def test_seeds_of_repetitions_are_disjoint(lab: Setup) -> None:
     full = replace(lab, plan=FULL)
     assert full.repeats(2) == [(0, 1), (2, 3), (4, 5)] and full.repeats(3) == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
     assert lab.repeats(2) == [(0, 1)]
@@ -283,13 +290,13 @@ def test_plans_train_what_the_paper_says() -> None:
     assert replace(FULL, scale=1e-9).words(10_000) == 1
 
 
-def test_sizes_that_lack_descriptors_are_left_out(lab: Laboratory, report: Report) -> None:
+def test_sizes_that_lack_descriptors_are_left_out(lab: Setup, report: Report) -> None:
     assert lab.sizes == (10_000, 20_000, 50_000)
     assert section(report, "figure6").text == ("Left out for want of training descriptors: 0.5K words.",)
 
 
-def test_no_more_descriptors_count_than_are_drawn(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laboratory, "PER_WORD", 20)
+def test_no_more_descriptors_count_than_are_drawn(lab: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 20)
     many = replace(lab, plan=FULL)
     vars(many)["store"] = replace(lab.store, starts=np.array([0, 100_000_000]))
     assert many.can_train(100_000) and not many.can_train(200_000)  # two million are drawn at most
@@ -303,21 +310,21 @@ def test_repetitions_are_averaged_by_question() -> None:
 
 
 def test_verdicts_follow_the_claims() -> None:
-    assert [cells.verdict_of(claims) for claims in ([True, True], [True, False], [False], [])] == [
+    assert [verdict_of(claims) for claims in ([True, True], [True, False], [False], [])] == [
         "reproduces",
         "partly",
         "does not",
         "",
     ]
     bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
-    assert cells.above_zero([Cell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
-    assert cells.signed(Cell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
-    assert cells.signed(Cell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
+    assert above_zero([Cell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
+    assert signed(Cell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
+    assert signed(Cell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
 
 
-def test_vocabularies_are_named_as_in_the_paper(lab: Laboratory) -> None:
+def test_vocabularies_are_named_as_in_the_paper(lab: Setup) -> None:
     full = replace(lab, plan=FULL)
-    assert cells.members(full, [20_000, 20_000]) == "2x20K" and cells.members(full, [10_000, 50_000]) == "10K + 50K"
-    assert cells.members(lab, [20_000] * 3) == "3x0.1K"
-    assert cells.equation((0.5, 0.25)) == "0.500 r + 0.250"
-    assert cells.called("roxford") == "ROxford" and cells.called("mine") == "mine"
+    assert members(full, [20_000, 20_000]) == "2x20K" and members(full, [10_000, 50_000]) == "10K + 50K"
+    assert members(lab, [20_000] * 3) == "3x0.1K"
+    assert equation((0.5, 0.25)) == "0.500 r + 0.250"
+    assert called("roxford") == "ROxford" and called("mine") == "mine"

@@ -10,16 +10,28 @@ import numpy as np
 import pytest
 
 import polyvoc
-from polyvoc.assigner import Assigner
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.features import root_sift
-from polyvoc.lab import synthetic
-from polyvoc.lab.datasets import Dataset
-from polyvoc.lab.measures import average_precision, rank
-from polyvoc.lab.synthetic import WorldOptions, read_world, training_images, write_world
-from polyvoc.lab.vectorfiles import read_siftgeo
-from polyvoc.records import Floats, SearchOptions, TrainOptions
-from polyvoc.training import train
+from polyvoc.experiments.datasets.descriptor_files import read_siftgeo
+from polyvoc.experiments.datasets.readers import Dataset
+from polyvoc.experiments.datasets.synthetic import (
+    FORMAT,
+    HEIGHT,
+    KINDS,
+    RADIUS,
+    WIDTH,
+    WorldOptions,
+    _seen,
+    _World,
+    read_world,
+    training_images,
+    write_world,
+)
+from polyvoc.experiments.measures import average_precision, rank
+from polyvoc.features.extract import root_sift
+from polyvoc.options import SearchOptions, TrainOptions
+from polyvoc.types import Floats32
+from polyvoc.vocabulary.assign import Assigner
+from polyvoc.vocabulary.train import train
 
 SMALL = WorldOptions(groups=3, views=2, distractors=4, training=2, features=80)
 
@@ -28,7 +40,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def descriptors_of(path: Path) -> Floats:
+def descriptors_of(path: Path) -> Floats32:
     return root_sift(read_siftgeo(path).descriptors)
 
 
@@ -99,7 +111,7 @@ def test_other_options_and_foreign_folders_are_refused(tmp_path: Path) -> None:
     ["", "[]", "{}", '{"format": "another"}', '{"format": "F", "colour": 1}', '{"format": "F", "views": "x"}', "\xff"],
 )
 def test_a_foreign_or_damaged_note_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "world.json").write_bytes(content.replace("F", synthetic.FORMAT).encode("latin-1"))
+    (tmp_path / "world.json").write_bytes(content.replace("F", FORMAT).encode("latin-1"))
     with pytest.raises(DatasetError, match=r"world\.json: not of this version"):
         read_world(tmp_path)
 
@@ -119,7 +131,7 @@ def test_features_look_like_those_of_photographs(tmp_path: Path) -> None:
     assert 60 < np.mean(counts) < 100
     assert len(set(counts)) > 1
     xy = np.concatenate([features.xy for features in found])
-    assert ((xy >= 0) & (xy <= (synthetic.WIDTH, synthetic.HEIGHT))).all()
+    assert ((xy >= 0) & (xy <= (WIDTH, HEIGHT))).all()
     assert all((features.scale > 0).all() for features in found)
     descriptors = np.concatenate([features.descriptors for features in found])
     assert descriptors.dtype == np.uint8 and descriptors.shape[1] == 128
@@ -140,9 +152,9 @@ def test_views_of_one_object_are_nearer_than_strangers(tmp_path: Path) -> None:
 
 
 def test_a_view_is_an_affine_map_of_its_object() -> None:
-    world = synthetic._World(replace(SMALL, found=1.0, noise=0.0))
+    world = _World(replace(SMALL, found=1.0, noise=0.0))
     thing = world.constellation(np.random.default_rng(1))
-    seen = synthetic._seen(np.random.default_rng(2), thing, world.options)
+    seen = _seen(np.random.default_rng(2), thing, world.options)
     numbers = [int(np.flatnonzero((thing.latent == row).all(axis=1))[0]) for row in seen.latent]
     before = np.column_stack([thing.xy[numbers], np.ones(len(numbers))])
     map_, *_ = np.linalg.lstsq(before, seen.xy, rcond=None)
@@ -150,21 +162,21 @@ def test_a_view_is_an_affine_map_of_its_object() -> None:
     turn = (seen.angle - thing.angle[numbers] + 180) % 360 - 180
     assert np.abs(np.median(turn)) <= 31
     assert np.std(turn) < 10
-    growth = np.sqrt(abs(np.linalg.det(map_[:2]))) / synthetic.RADIUS
+    growth = np.sqrt(abs(np.linalg.det(map_[:2]))) / RADIUS
     assert np.median(seen.scale / thing.scale[numbers]) == pytest.approx(growth, rel=0.1)
 
 
 def test_options_act_as_they_say() -> None:
-    def photograph(**changes: float) -> Floats:
-        world = synthetic._World(replace(SMALL, features=400, **changes))  # type: ignore[arg-type]
+    def photograph(**changes: float) -> Floats32:
+        world = _World(replace(SMALL, features=400, **changes))  # type: ignore[arg-type]
         return root_sift(world.photograph((1, 5), 0).descriptors)
 
-    def crowding(rows: Floats) -> float:
+    def crowding(rows: Floats32) -> float:
         return float((rows @ rows.T).mean())
 
     assert crowding(photograph(bursts=1.0, shown=0.0)) > crowding(photograph(bursts=0.0, shown=0.0)) + 0.1
-    kinds = np.random.default_rng(0).choice(synthetic.KINDS, 10_000, p=synthetic._World(SMALL).shares)
-    counts = np.sort(np.bincount(kinds, minlength=synthetic.KINDS))
+    kinds = np.random.default_rng(0).choice(KINDS, 10_000, p=_World(SMALL).shares)
+    counts = np.sort(np.bincount(kinds, minlength=KINDS))
     assert counts[-20:].sum() > 5 * counts[:20].sum()  # some patterns are far more common than others
 
 

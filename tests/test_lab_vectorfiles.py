@@ -17,8 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.lab import vectorfiles
-from polyvoc.lab.vectorfiles import Described, Hesaff, SiftGeo
+from polyvoc.experiments.datasets.descriptor_files import (
+    Described,
+    Hesaff,
+    SiftGeo,
+    read_hesaff,
+    read_hesaff_features,
+    read_siftgeo,
+    read_siftgeo_features,
+    read_vectors,
+    write_hesaff,
+    write_siftgeo,
+    write_vectors,
+)
 
 quietly = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -64,8 +75,8 @@ def line_of(call: Callable[..., object], *arguments: object) -> str:
 @pytest.mark.parametrize(("n", "dimension"), [(0, 128), (1, 128), (70_000, 2), (7, 1), (3, 200)])
 def test_siftgeo_comes_back(tmp_path: Path, n: int, dimension: int) -> None:
     written = siftgeo(n, dimension)
-    vectorfiles.write_siftgeo(tmp_path / "a.siftgeo", written)
-    read = vectorfiles.read_siftgeo(str(tmp_path / "a.siftgeo"))
+    write_siftgeo(tmp_path / "a.siftgeo", written)
+    read = read_siftgeo(str(tmp_path / "a.siftgeo"))
     assert same(read, written) and len(read) == n
     assert (tmp_path / "a.siftgeo").stat().st_size == n * (40 + dimension)
     assert [file.name for file in tmp_path.iterdir()] == ["a.siftgeo"]
@@ -75,7 +86,7 @@ def test_siftgeo_is_laid_out_as_published(tmp_path: Path) -> None:
     """Nine floats, the dimension, the bytes: written here by struct, as INRIA's C code does."""
     path = tmp_path / "a.siftgeo"
     path.write_bytes(struct.pack("<9fi128B", 1.5, 2.5, 3, 0.5, 11, 12, 21, 22, 99, 128, *range(128)))
-    read = vectorfiles.read_siftgeo(path)
+    read = read_siftgeo(path)
     assert read.xy.tolist() == [[1.5, 2.5]] and read.scale.tolist() == [3] and read.angle.tolist() == [0.5]
     assert read.affine.tolist() == [[11, 12, 21, 22]] and read.cornerness.tolist() == [99]
     assert read.descriptors.tolist() == [list(range(128))]
@@ -86,16 +97,16 @@ def test_special_floats_keep_their_bits(tmp_path: Path) -> None:
     numbers = np.array([-0.0, 1e-45, 3.4e38, np.nextafter(np.float32(1), np.float32(2))], np.float32)
     features = siftgeo(2)
     written = SiftGeo(features.xy, features.scale, numbers[:2], np.stack([numbers, numbers]), numbers[2:], features.descriptors)
-    vectorfiles.write_siftgeo(tmp_path / "a.siftgeo", written)
-    assert same(vectorfiles.read_siftgeo(tmp_path / "a.siftgeo"), written)
+    write_siftgeo(tmp_path / "a.siftgeo", written)
+    assert same(read_siftgeo(tmp_path / "a.siftgeo"), written)
 
 
 def test_siftgeo_in_shared_units(tmp_path: Path) -> None:
     angles = np.array([0, np.pi / 2, -np.pi / 2, 5 * np.pi, -1e-9], np.float32)
     features = siftgeo()
     features = SiftGeo(features.xy, features.scale, angles, features.affine, features.cornerness, features.descriptors)
-    vectorfiles.write_siftgeo(tmp_path / "a.siftgeo", features)
-    read = vectorfiles.read_siftgeo_features(tmp_path / "a.siftgeo")
+    write_siftgeo(tmp_path / "a.siftgeo", features)
+    read = read_siftgeo_features(tmp_path / "a.siftgeo")
     assert read.angle == pytest.approx([0, 90, 270, 180, 0], abs=1e-4) and (read.angle < 360).all()
     assert np.array_equal(read.scale, features.scale) and np.array_equal(read.xy, features.xy)
     assert np.array_equal(read.descriptors, features.descriptors) and read.descriptors.dtype == np.uint8
@@ -106,7 +117,7 @@ def test_siftgeo_in_shared_units(tmp_path: Path) -> None:
 
 def test_an_empty_siftgeo_is_an_image_without_features(tmp_path: Path) -> None:
     (tmp_path / "a.siftgeo").touch()
-    read = vectorfiles.read_siftgeo_features(tmp_path / "a.siftgeo")
+    read = read_siftgeo_features(tmp_path / "a.siftgeo")
     assert len(read) == 0 and read.descriptors.shape == (0, 128) and read.xy.shape == (0, 2)
 
 
@@ -135,19 +146,19 @@ def patched(path: Path, at: int, form: str, *values: float) -> None:
 )
 def test_a_damaged_siftgeo_is_named(tmp_path: Path, at: int, form: str, value: float, message: str) -> None:
     path = tmp_path / "a.siftgeo"
-    vectorfiles.write_siftgeo(path, siftgeo())
+    write_siftgeo(path, siftgeo())
     patched(path, at, form, value)
     with pytest.raises(DatasetError, match=message):
-        vectorfiles.read_siftgeo(path)
-    assert line_of(vectorfiles.read_siftgeo, path).startswith(f"{path}: ")
+        read_siftgeo(path)
+    assert line_of(read_siftgeo, path).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("size", [1, 39, 40, 167, 169, 5 * 168 - 1])
 def test_a_cut_siftgeo_is_named(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.siftgeo"
-    vectorfiles.write_siftgeo(path, siftgeo())
+    write_siftgeo(path, siftgeo())
     path.write_bytes(path.read_bytes()[:size])
-    assert any(word in line_of(vectorfiles.read_siftgeo, path) for word in ("too few", "takes 168 bytes", "is cut"))
+    assert any(word in line_of(read_siftgeo, path) for word in ("too few", "takes 168 bytes", "is cut"))
 
 
 @quietly
@@ -156,7 +167,7 @@ def test_any_bytes_are_features_or_one_line(tmp_path: Path, data: bytes) -> None
     path = tmp_path / "a.siftgeo"
     path.write_bytes(data)
     try:
-        assert len(vectorfiles.read_siftgeo(path)) == 0 or len(data) > 40
+        assert len(read_siftgeo(path)) == 0 or len(data) > 40
     except DatasetError as error:
         assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
 
@@ -173,31 +184,31 @@ def test_vectors_come_back(tmp_path: Path, suffix: str, n: int, dimension: int) 
     low = -300 if suffix != ".bvecs" else 0
     vectors = (rng.integers(low, 256, (n, dimension)) / (7 if suffix == ".fvecs" else 1)).astype(VECTORS[suffix])
     path = tmp_path / f"a{suffix}"
-    vectorfiles.write_vectors(path, vectors)
-    read = vectorfiles.read_vectors(path)
+    write_vectors(path, vectors)
+    read = read_vectors(path)
     assert read.dtype == VECTORS[suffix] and np.array_equal(read, vectors)
     assert read.flags.c_contiguous and read.flags.writeable and type(read) is np.ndarray
     assert path.stat().st_size == n * (4 + dimension * read.itemsize)
-    assert np.array_equal(vectorfiles.read_vectors(path, limit=2), vectors[:2])
-    assert np.array_equal(vectorfiles.read_vectors(path, limit=10**12), vectors)
+    assert np.array_equal(read_vectors(path, limit=2), vectors[:2])
+    assert np.array_equal(read_vectors(path, limit=10**12), vectors)
 
 
 def test_vectors_are_laid_out_as_published(tmp_path: Path) -> None:
     (tmp_path / "a.FVECS").write_bytes(struct.pack("<i2fi2f", 2, 0.5, -1, 2, 3, 4))
     (tmp_path / "a.bvecs").write_bytes(struct.pack("<i3B", 3, 0, 128, 255))
     (tmp_path / "a.ivecs").write_bytes(struct.pack("<i2i", 2, -(2**31), 7))
-    assert vectorfiles.read_vectors(tmp_path / "a.FVECS").tolist() == [[0.5, -1], [3, 4]]
-    assert vectorfiles.read_vectors(tmp_path / "a.bvecs").tolist() == [[0, 128, 255]]
-    assert vectorfiles.read_vectors(tmp_path / "a.ivecs").tolist() == [[-(2**31), 7]]
+    assert read_vectors(tmp_path / "a.FVECS").tolist() == [[0.5, -1], [3, 4]]
+    assert read_vectors(tmp_path / "a.bvecs").tolist() == [[0, 128, 255]]
+    assert read_vectors(tmp_path / "a.ivecs").tolist() == [[-(2**31), 7]]
 
 
 def test_other_numbers_are_written_if_they_fit(tmp_path: Path) -> None:
     strided = np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::3]
     for suffix in VECTORS:
-        vectorfiles.write_vectors(tmp_path / f"a{suffix}", strided)
-        assert np.array_equal(vectorfiles.read_vectors(tmp_path / f"a{suffix}"), strided)
-    vectorfiles.write_vectors(tmp_path / "a.fvecs", [[0.1, 2.0]])
-    assert np.array_equal(vectorfiles.read_vectors(tmp_path / "a.fvecs"), np.float32([[0.1, 2.0]]))
+        write_vectors(tmp_path / f"a{suffix}", strided)
+        assert np.array_equal(read_vectors(tmp_path / f"a{suffix}"), strided)
+    write_vectors(tmp_path / "a.fvecs", [[0.1, 2.0]])
+    assert np.array_equal(read_vectors(tmp_path / "a.fvecs"), np.float32([[0.1, 2.0]]))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +230,7 @@ def test_other_numbers_are_written_if_they_fit(tmp_path: Path) -> None:
 )
 def test_vectors_that_do_not_fit_are_not_written(tmp_path: Path, suffix: str, vectors: Any) -> None:
     with pytest.raises(OptionError, match="vectors"):
-        vectorfiles.write_vectors(tmp_path / f"a{suffix}", vectors)
+        write_vectors(tmp_path / f"a{suffix}", vectors)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,22 +253,22 @@ def test_damaged_vectors_are_named(tmp_path: Path, data: bytes, message: str) ->
     path = tmp_path / "a.fvecs"
     path.write_bytes(data)
     with pytest.raises(DatasetError, match=message):
-        vectorfiles.read_vectors(path)
-    assert line_of(vectorfiles.read_vectors, path).startswith(f"{path}: ")
+        read_vectors(path)
+    assert line_of(read_vectors, path).startswith(f"{path}: ")
 
 
 def test_a_limit_stops_before_later_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.ivecs"
     path.write_bytes(struct.pack("<iiii", 1, 5, 2, 6))
-    assert vectorfiles.read_vectors(path, limit=1).tolist() == [[5]]
+    assert read_vectors(path, limit=1).tolist() == [[5]]
     with pytest.raises(OptionError, match="limit=0"):
-        vectorfiles.read_vectors(path, limit=0)
+        read_vectors(path, limit=0)
 
 
 def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path) -> None:
     for call in (
-        lambda: vectorfiles.read_vectors(tmp_path / "a.npy"),
-        lambda: vectorfiles.write_vectors(tmp_path / "a", [[1]]),
+        lambda: read_vectors(tmp_path / "a.npy"),
+        lambda: write_vectors(tmp_path / "a", [[1]]),
     ):
         assert ".fvecs, .bvecs, .ivecs" in line_of(call)
 
@@ -270,7 +281,7 @@ def test_a_header_takes_no_memory(tmp_path: Path, dimension: int) -> None:
     os.truncate(path, 64 << 20)
     tracemalloc.start()
     try:
-        line_of(vectorfiles.read_siftgeo, path)
+        line_of(read_siftgeo, path)
         assert tracemalloc.get_traced_memory()[1] < 1 << 19
     finally:
         tracemalloc.stop()
@@ -282,8 +293,8 @@ def test_a_header_takes_no_memory(tmp_path: Path, dimension: int) -> None:
 @pytest.mark.parametrize(("n", "dimension"), [(0, 128), (1, 128), (40, 128), (3, 2)])
 def test_hesaff_comes_back(tmp_path: Path, n: int, dimension: int) -> None:
     written = hesaff(n, dimension)
-    vectorfiles.write_hesaff(tmp_path / "a.hesaff.sift", written)
-    assert same(vectorfiles.read_hesaff(tmp_path / "a.hesaff.sift"), written)
+    write_hesaff(tmp_path / "a.hesaff.sift", written)
+    assert same(read_hesaff(tmp_path / "a.hesaff.sift"), written)
 
 
 def test_hesaff_in_shared_units(tmp_path: Path) -> None:
@@ -292,7 +303,7 @@ def test_hesaff_in_shared_units(tmp_path: Path) -> None:
     (a, b), (_, c) = turn @ np.diag([1 / 20**2, 1 / 5**2]) @ turn.T
     path = tmp_path / "a.hesaff.sift"
     path.write_text(f"2\n2\n7 8.5 0.01 0 0.01 0 255\n1e1 -2 {a} {b} {c} 3 4\n", encoding="ascii")
-    read = vectorfiles.read_hesaff_features(path)
+    read = read_hesaff_features(path)
     assert read.scale == pytest.approx([20, 20], rel=1e-5) and read.angle.tolist() == [0, 0]
     assert read.xy.tolist() == [[7, 8.5], [10, -2]] and read.descriptors.tolist() == [[0, 255], [3, 4]]
 
@@ -300,9 +311,9 @@ def test_hesaff_in_shared_units(tmp_path: Path) -> None:
 def test_windows_lines_and_no_last_newline_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.hesaff.sift"
     path.write_bytes(b"1\r\n2\r\n1 2 1 0 1 9\r\n3\t4  1 0 1 8")
-    assert vectorfiles.read_hesaff(path).descriptors.tolist() == [[9], [8]]
+    assert read_hesaff(path).descriptors.tolist() == [[9], [8]]
     path.write_bytes(b"128\n0\n\n")
-    assert vectorfiles.read_hesaff(path).descriptors.shape == (0, 128)
+    assert read_hesaff(path).descriptors.shape == (0, 128)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +351,7 @@ def test_windows_lines_and_no_last_newline_are_read(tmp_path: Path) -> None:
 def test_a_damaged_hesaff_is_named(tmp_path: Path, text: bytes, message: str) -> None:
     path = tmp_path / "a.hesaff.sift"
     path.write_bytes(text)
-    assert message in line_of(vectorfiles.read_hesaff, path)
+    assert message in line_of(read_hesaff, path)
 
 
 @quietly
@@ -349,15 +360,15 @@ def test_any_text_is_features_or_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.hesaff.sift"
     path.write_bytes(b"1\n2\n" + text.encode())
     try:
-        assert len(vectorfiles.read_hesaff(path)) == 2
+        assert len(read_hesaff(path)) == 2
     except DatasetError as error:
         assert "\n" not in str(error)
 
 
 def test_a_text_beyond_all_measure_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectorfiles, "MAX_TEXT", 10)
+    monkeypatch.setattr("polyvoc.experiments.datasets.descriptor_files.MAX_TEXT", 10)
     (tmp_path / "a.hesaff.sift").write_bytes(b"1" * 11)
-    assert "11 bytes are too many" in line_of(vectorfiles.read_hesaff, tmp_path / "a.hesaff.sift")
+    assert "11 bytes are too many" in line_of(read_hesaff, tmp_path / "a.hesaff.sift")
 
 
 # --- records ----------------------------------------------------------------------------------------------------
@@ -396,13 +407,13 @@ def test_ellipses_and_scales_are_checked_before_writing(tmp_path: Path) -> None:
         Hesaff(features.xy, [[1, 1, 1]], features.descriptors)  # type: ignore[arg-type]
     negative = SiftGeo(features.xy, -features.scale, features.angle, features.affine, features.cornerness, features.descriptors)
     with pytest.raises(OptionError, match="scale"):
-        vectorfiles.write_siftgeo(tmp_path / "a.siftgeo", negative)
+        write_siftgeo(tmp_path / "a.siftgeo", negative)
     assert list(tmp_path.iterdir()) == []
 
 
 # --- files ------------------------------------------------------------------------------------------------------
 
-READERS = [(vectorfiles.read_siftgeo, "a.siftgeo"), (vectorfiles.read_vectors, "a.fvecs"), (vectorfiles.read_hesaff, "a.sift")]
+READERS = [(read_siftgeo, "a.siftgeo"), (read_vectors, "a.fvecs"), (read_hesaff, "a.sift")]
 
 
 @pytest.mark.parametrize(("read", "name"), READERS)
@@ -434,28 +445,28 @@ def test_files_that_cannot_be_opened_are_named(
 
 
 def test_strange_paths_stay_on_one_line(tmp_path: Path) -> None:
-    assert "no such file" in line_of(vectorfiles.read_siftgeo, tmp_path / "a\nb.siftgeo")
-    assert "is no path" in line_of(vectorfiles.read_siftgeo, tmp_path / "a\0b.siftgeo")
-    assert "cannot be read" in line_of(vectorfiles.read_siftgeo, tmp_path / ("a" * 300))
+    assert "no such file" in line_of(read_siftgeo, tmp_path / "a\nb.siftgeo")
+    assert "is no path" in line_of(read_siftgeo, tmp_path / "a\0b.siftgeo")
+    assert "cannot be read" in line_of(read_siftgeo, tmp_path / ("a" * 300))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not bind the superuser")
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.siftgeo"
     path.touch(0o000)
-    assert "no permission" in line_of(vectorfiles.read_siftgeo, path)
+    assert "no permission" in line_of(read_siftgeo, path)
 
 
 def test_writing_fails_in_one_line_and_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.ivecs"
-    vectorfiles.write_vectors(path, [[1]])
-    assert "is a folder" in line_of(vectorfiles.write_siftgeo, tmp_path, siftgeo())
-    assert "cannot be written" in line_of(vectorfiles.write_siftgeo, tmp_path / "none" / "a.siftgeo", siftgeo())
+    write_vectors(path, [[1]])
+    assert "is a folder" in line_of(write_siftgeo, tmp_path, siftgeo())
+    assert "cannot be written" in line_of(write_siftgeo, tmp_path / "none" / "a.siftgeo", siftgeo())
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", fail)
-    assert "No space left" in line_of(vectorfiles.write_vectors, path, [[2]])
-    assert vectorfiles.read_vectors(path).tolist() == [[1]]
+    assert "No space left" in line_of(write_vectors, path, [[2]])
+    assert read_vectors(path).tolist() == [[1]]
     assert [file.name for file in tmp_path.iterdir()] == ["a.ivecs"]

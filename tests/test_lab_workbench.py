@@ -14,16 +14,15 @@ import pytest
 import polyvoc
 from benches import described, write_descriptors
 from polyvoc.errors import OptionError
-from polyvoc.features import extract
-from polyvoc.lab import workbench as module
-from polyvoc.lab.cache import default_cache, digest
-from polyvoc.lab.datasets import Dataset, Question, read_groups
-from polyvoc.lab.measures import Truth
-from polyvoc.lab.vectorfiles import SiftGeo, write_siftgeo
-from polyvoc.lab.workbench import Bench, Workbench, inside
-from polyvoc.quantiser import Quantiser
-from polyvoc.records import FeatureOptions, Merge, SearchOptions, TrainOptions
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.experiments.cache import default_cache, digest_of
+from polyvoc.experiments.datasets.descriptor_files import SiftGeo, write_siftgeo
+from polyvoc.experiments.datasets.readers import Dataset, Question, read_groups
+from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench, inside
+from polyvoc.features.extract import extract
+from polyvoc.options import FeatureOptions, Merge, SearchOptions, TrainOptions
+from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -37,7 +36,7 @@ def workbench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
 
 
 @pytest.fixture(scope="module")
-def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> Bench:
+def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> QuantisedDataset:
     return workbench.bench(read_groups(photographs), vocabularies)
 
 
@@ -67,7 +66,9 @@ def nearly(signatures: Any, others: Any) -> bool:
 # -- words and vocabularies
 
 
-def test_words_are_those_of_the_quantiser(bench: Bench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+def test_words_are_those_of_the_quantiser(
+    bench: QuantisedDataset, photographs: Path, vocabularies: tuple[Vocabulary, ...]
+) -> None:
     quantiser = Quantiser(vocabularies)
     for number, file in enumerate(sorted(photographs.glob("*.jpg"))):
         words, signatures = quantiser.quantise(extract(file, OPTIONS).descriptors)
@@ -78,24 +79,30 @@ def test_words_are_those_of_the_quantiser(bench: Bench, photographs: Path, vocab
 
 
 def test_words_are_made_once(
-    bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch
+    bench: QuantisedDataset, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_quantise", never)
+    monkeypatch.setattr("polyvoc.experiments.workbench._quantise", never)
     again = workbench.bench(bench.dataset, vocabularies)
     assert again.name == bench.name
     assert np.array_equal(again.words, bench.words) and np.array_equal(again.signatures, bench.signatures)
 
 
 def test_words_do_not_depend_on_blocks(
-    bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: QuantisedDataset,
+    workbench: Workbench,
+    vocabularies: tuple[Vocabulary, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr("polyvoc.experiments.workbench.BLOCK", 7)
     words, signatures = replace(workbench, cache=tmp_path).words(bench.store, vocabularies[1])
     assert np.array_equal(words, bench.words[:, 1])
     assert bench.signatures is not None and nearly(signatures, bench.signatures[:, 1])
 
 
-def test_vocabularies_without_signatures(bench: Bench, workbench: Workbench, vocabularies: tuple[Vocabulary, ...]) -> None:
+def test_vocabularies_without_signatures(
+    bench: QuantisedDataset, workbench: Workbench, vocabularies: tuple[Vocabulary, ...]
+) -> None:
     plain = Vocabulary.create(vocabularies[0].centroids)
     words, signatures = workbench.words(bench.store, plain)
     assert signatures is None and np.array_equal(words, bench.words[:, 0])
@@ -113,7 +120,7 @@ def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkey
     assert told[-1][0].startswith("vocabulary of 20 words, seed 3: distortion ")
     assert workbench.vocabulary(store, replace(options, seed=4)).fingerprint != trained.fingerprint
     with monkeypatch.context() as patch:
-        patch.setattr(module, "train", never)
+        patch.setattr("polyvoc.experiments.workbench.train", never)
         assert workbench.vocabulary(store, options).fingerprint == trained.fingerprint
     shutil.rmtree(tmp_path / "cache" / "vocabularies")
     assert workbench.vocabulary(store, options).fingerprint == trained.fingerprint
@@ -134,7 +141,7 @@ def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkey
     ],
     ids=str,
 )
-def test_scores_are_those_of_an_index(bench: Bench, merge: Merge, more: dict[str, Any]) -> None:
+def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge, more: dict[str, Any]) -> None:
     options = SearchOptions(merge=merge, **more)
     images = np.split(bench.words, bench.store.starts[1:-1])
     assert bench.signatures is not None
@@ -145,7 +152,7 @@ def test_scores_are_those_of_an_index(bench: Bench, merge: Merge, more: dict[str
         assert np.array_equal(bench.scores(question, options), expected)
 
 
-def test_several_words_per_feature(bench: Bench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
     options = SearchOptions(merge="b2", hamming=28, assignments=3)
     file = sorted(photographs.glob("*.jpg"))[4]
     words, signatures = Quantiser(vocabularies).quantise(extract(file, OPTIONS).descriptors, 3)
@@ -154,7 +161,7 @@ def test_several_words_per_feature(bench: Bench, photographs: Path, vocabularies
     assert np.array_equal(bench.descriptors(4), extract(file, OPTIONS).descriptors)
 
 
-def test_a_part_of_the_vocabularies(bench: Bench) -> None:
+def test_a_part_of_the_vocabularies(bench: QuantisedDataset) -> None:
     options = SearchOptions(merge="posterior", hamming=24)
     second = bench.chosen([1])
     assert second.sizes == (300,) and second.vocabularies == bench.vocabularies[1:]
@@ -232,12 +239,12 @@ def test_a_value_that_fails_is_not_kept(workbench: Workbench) -> None:
     assert workbench.remember("failed", lambda: 1) == 1
 
 
-def test_names_change_with_the_ground_truth(bench: Bench, workbench: Workbench) -> None:
+def test_names_change_with_the_ground_truth(bench: QuantisedDataset, workbench: Workbench) -> None:
     truths = bench.dataset.truths[""]
     other = replace(bench.dataset, truths={"": (*truths[1:], truths[0])})
     assert workbench.bench(other, bench.vocabularies).name != bench.name
-    assert digest(1, "a", None) == digest(1, "a", None) != digest(1, "a", 0)
-    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest_of(1, "a", None) == digest_of(1, "a", None) != digest_of(1, "a", 0)
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
 
 
 def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

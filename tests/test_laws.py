@@ -15,10 +15,11 @@ import pytest
 
 import polyvoc
 import reference
-from polyvoc.engine import Engine
-from polyvoc.evidence import default_evidence
-from polyvoc.records import Evidence, Merge, SearchOptions, Sets
-from polyvoc.segment import Segment
+from polyvoc.index.segment import Segment
+from polyvoc.options import Merge, SearchOptions, Sets
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.rules import default_table
+from polyvoc.types import LikelihoodTable
 from samples import unflushed
 from worlds import World, random_evidence, random_world, with_assignments, with_long_signatures
 
@@ -290,7 +291,7 @@ def test_an_image_is_entirely_like_itself(k: int, bits: int) -> None:
     images = [np.stack([rng.permutation(40)[:n] for _ in range(k)], axis=1).astype(np.int32) for n in lengths]
     signatures = [rng.integers(0, 2**64, (n, *shape), dtype=np.uint64) for n in lengths]
     index = polyvoc.Index.from_words(images, (40,) * k, signatures)
-    for evidence in (default_evidence(k, bits), random_evidence(3, k, bits, by_ratio=False)):
+    for evidence in (default_table(k, bits), random_evidence(3, k, bits, by_ratio=False)):
         for idf in ("average", "plain"):
             options = SearchOptions(merge="likelihood", burstiness="best", norm="self", idf=idf, evidence=evidence)
             for number, (words, bits_of) in enumerate(zip(images, signatures, strict=True)):
@@ -307,7 +308,7 @@ def test_an_image_is_entirely_like_itself_whatever_repeats_in_it() -> None:
         world, index = world_and_index(number)
         k, long = len(world.sizes), world.query_signatures.ndim == 3
         row = tuple(np.linspace(9, 0, 129 if long else 65).tolist())
-        evidence = Evidence((0,) * (2**k - 1) + (1,), (), ((0.0,) * len(row), row))
+        evidence = LikelihoodTable((0,) * (2**k - 1) + (1,), (), ((0.0,) * len(row), row))
         options = SearchOptions(merge="likelihood", burstiness="best", norm="self", evidence=evidence)
         for image, (words, signatures) in enumerate(zip(world.images, world.image_signatures, strict=True)):
             score = index.score_words(words, signatures, options)[image]

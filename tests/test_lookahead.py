@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.lookahead import count_threads, in_order
+from polyvoc.threads import count_threads, ordered_map
 
 
 def test_results_come_in_the_order_of_the_items() -> None:
@@ -18,8 +18,8 @@ def test_results_come_in_the_order_of_the_items() -> None:
         return item * item
 
     for threads in (1, 2, 5):
-        assert list(in_order(slow_at_first, range(20), threads, "test")) == [(item, item * item) for item in range(20)]
-    assert list(in_order(slow_at_first, [], 2, "test")) == []
+        assert list(ordered_map(slow_at_first, range(20), threads, "test")) == [(item, item * item) for item in range(20)]
+    assert list(ordered_map(slow_at_first, [], 2, "test")) == []
 
 
 def test_only_a_few_items_are_taken_ahead() -> None:
@@ -31,7 +31,7 @@ def test_only_a_few_items_are_taken_ahead() -> None:
             taken += 1
             yield taken
 
-    results = in_order(str, endless(), 3, "test")
+    results = ordered_map(str, endless(), 3, "test")
     for done in range(1, 8):
         next(results)
         assert taken <= done + 6
@@ -46,7 +46,7 @@ def test_closing_early_begins_no_other_and_leaves_no_thread() -> None:
         begun.append(item)
         time.sleep(0.01)
 
-    results = in_order(work, range(100), 2, "test")
+    results = ordered_map(work, range(100), 2, "test")
     next(results)
     results.close()
     assert len(begun) <= 5
@@ -54,7 +54,7 @@ def test_closing_early_begins_no_other_and_leaves_no_thread() -> None:
 
 
 def test_what_goes_wrong_is_raised_in_its_place() -> None:
-    results = in_order(lambda item: 1 / item, [2, 1, 0, 4], 2, "test")
+    results = ordered_map(lambda item: 1 / item, [2, 1, 0, 4], 2, "test")
     assert [next(results), next(results)] == [(2, 0.5), (1, 1.0)]
     with pytest.raises(ZeroDivisionError):
         next(results)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyvoc.merges import FAN_IN, MAX_DELETED, MAX_FEATURES, SMALLEST, SegmentSize, next_merge
-from polyvoc.segment import MAX_IMAGES
+from polyvoc.index.catalogue import SegmentSize
+from polyvoc.index.commit import FAN_IN, MAX_DELETED, MAX_FEATURES, SMALLEST, next_merge
+from polyvoc.index.segment import MAX_IMAGES
 
 FEATURES = 100  # per image
 

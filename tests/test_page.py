@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from polyvoc import page
+from polyvoc.web.html import Line, Picture, Side, document, figures, matches, paragraph, ranking
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9'
 EMPTY = {"meta", "img", "circle", "line", "image"}  # elements without an end here
@@ -41,17 +41,17 @@ def elements(html: str) -> list[str]:
 
 
 def whole() -> str:
-    query = page.Picture(b"jpeg", HOSTILE, href="file:///a%22b.jpg")
-    hits = [page.Picture(b"1", "one", "1.", HOSTILE, mark="right"), page.Picture(None, HOSTILE, mark="wrong")]
-    lines = [page.Line((10, 20), (30, 40), True), page.Line((1, 2), (3, 4), False)]
-    sides = page.Side(b"left", 100, 200), page.Side(b"right", 300, 100)
+    query = Picture(b"jpeg", HOSTILE, href="file:///a%22b.jpg")
+    hits = [Picture(b"1", "one", "1.", HOSTILE, mark="right"), Picture(None, HOSTILE, mark="wrong")]
+    lines = [Line((10, 20), (30, 40), True), Line((1, 2), (3, 4), False)]
+    sides = Side(b"left", 100, 200), Side(b"right", 300, 100)
     body = [
-        page.paragraph(HOSTILE),
-        page.figures([("3", HOSTILE)]),
-        page.ranking(HOSTILE, query, hits, HOSTILE),
-        page.matches(HOSTILE, *sides, lines, (HOSTILE, "all", "fewer")),
+        paragraph(HOSTILE),
+        figures([("3", HOSTILE)]),
+        ranking(HOSTILE, query, hits, HOSTILE),
+        matches(HOSTILE, *sides, lines, (HOSTILE, "all", "fewer")),
     ]
-    return page.document(HOSTILE, body)
+    return document(HOSTILE, body)
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else() -> None:
@@ -83,7 +83,7 @@ def test_a_photograph_that_is_gone_has_a_place() -> None:
 
 
 def test_no_answers_are_said() -> None:
-    assert "Nothing found." in page.ranking("x", page.Picture(b"", "x"), [])
+    assert "Nothing found." in ranking("x", Picture(b"", "x"), [])
 
 
 def test_light_and_dark() -> None:
@@ -93,8 +93,8 @@ def test_light_and_dark() -> None:
 
 @pytest.mark.parametrize(("left", "right"), [((0.0, 0.0), (0.0, 0.0)), ((99.0, 199.0), (299.0, 99.0))])
 def test_lines_end_on_their_features(left: tuple[float, float], right: tuple[float, float]) -> None:
-    sides = page.Side(b"", 100, 200), page.Side(b"", 300, 100)
-    html = page.matches("x", *sides, [page.Line(left, right, True)], ("", "", ""))
+    sides = Side(b"", 100, 200), Side(b"", 300, 100)
+    html = matches("x", *sides, [Line(left, right, True)], ("", "", ""))
     x1, y1, x2, y2 = (float(re.search(f' {name}="([^"]*)"', html)[1]) for name in ("x1", "y1", "x2", "y2"))  # type: ignore[index]
     # Both are 600 high: the left one is enlarged 3 times, the right one 6 times and begins at 300 + 12.
     assert (x1, y1) == ((left[0] + 0.5) * 3, (left[1] + 0.5) * 3)

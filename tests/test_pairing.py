@@ -8,11 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from polyvoc import pairing, presets
-from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
-from polyvoc.pairing import Candidates
-from polyvoc.records import PairOptions, SearchOptions
+from polyvoc.options import FAST, PairOptions, SearchOptions, preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.pairs import SMALL_COLLECTION, Candidates, Pairs, batched, find_pairs, pair_candidates
 from scenes import Picture, engine_of, joined, picture, seen_again
 from worlds import random_evidence, random_world, with_long_signatures
 
@@ -27,7 +26,7 @@ def engine_of_world(seed: int, segment_images: int = 100, k: int | None = None) 
 
 
 def options_of(engine: Engine) -> SearchOptions:
-    return presets.preset("fast", engine.bits)
+    return preset("fast", engine.bits)
 
 
 def by_searches(engine: Engine, search: SearchOptions, top: int) -> Candidates:
@@ -35,9 +34,9 @@ def by_searches(engine: Engine, search: SearchOptions, top: int) -> Candidates:
     ids, others, scores = [], [], []
     for segment, part in enumerate(engine.standing()):
         for position in part.live:
-            sketch = engine.features_at((segment, int(position)))
-            signatures = sketch["signatures"] if sketch["signatures"].shape[1] else None
-            query = engine.query(sketch["words"], signatures, search)
+            (sketch,) = engine.sketches([(segment, int(position))])
+            signatures = sketch.signatures if sketch.signatures.shape[1] else None
+            query = engine.query(sketch.words, signatures, search)
             image = int(part.ids[position])
             best = [one for one in engine.best(query, search, depth=top + 1)[0] if one.image != image][:top]
             ids.append(image)
@@ -54,14 +53,14 @@ def assert_same(one: Candidates, other: Candidates) -> None:
         assert np.array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("small", [0, pairing.SMALL])
+@pytest.mark.parametrize("small", [0, SMALL_COLLECTION])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_at_once_is_one_search_after_the_other(seed: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "SMALL", small)
+    monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", small)
     engine = engine_of_world(seed)
     options = options_of(engine)
-    assert pairing.batched(engine, engine.settled(options)) == (engine.bits > 0)
-    assert_same(pairing.candidates(engine, options, 5), by_searches(engine, options, 5))
+    assert batched(engine, engine.settled(options)) == (engine.bits > 0)
+    assert_same(pair_candidates(engine, options, 5), by_searches(engine, options, 5))
 
 
 @pytest.mark.parametrize("seed", [3, 5, 8, 13])
@@ -69,16 +68,16 @@ def test_all_at_once_is_one_search_after_the_other(seed: int, small: int, monkey
 def test_any_number_of_vocabularies(seed: int, k: int) -> None:
     engine = engine_of_world(seed, k=k)
     options = options_of(engine)
-    assert_same(pairing.candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_a_score_is_that_of_a_search_even_if_candidates_are_missed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "SPARE", 0)  # as in a large collection, where many are candidates
-    monkeypatch.setattr(pairing, "SMALL", 0)
+    monkeypatch.setattr("polyvoc.search.pairs.EXTRA_CANDIDATES", 0)  # as in a large collection, where many are candidates
+    monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", 0)
     engine = engine_of_world(seed)
     options = options_of(engine)
-    found, known = pairing.candidates(engine, options, 3), by_searches(engine, options, 12)
+    found, known = pair_candidates(engine, options, 3), by_searches(engine, options, 12)
     for row in range(len(found.images)):
         scores = dict(zip(known.others[row].tolist(), known.scores[row].tolist(), strict=True))
         held = found.others[row] >= 0
@@ -86,26 +85,28 @@ def test_a_score_is_that_of_a_search_even_if_candidates_are_missed(seed: int, mo
 
 
 def test_lists_of_a_small_collection_are_exact_whatever_the_rough_scores_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairing, "SPARE", 0)
-    monkeypatch.setattr(pairing, "DOUBT", 100.0)  # only the best matches are heard: such scores name few, and in disorder
+    monkeypatch.setattr("polyvoc.search.pairs.EXTRA_CANDIDATES", 0)
+    monkeypatch.setattr(
+        "polyvoc.search.pairs.MIN_LLR_ROUGH", 100.0
+    )  # only the best matches are heard: such scores name few, and in disorder
     rng = np.random.default_rng(1)
     images = [picture(rng, 40, 128) for _ in range(30)]
     engine = engine_of([*images, picture(rng, 0, 128), *(joined(one, other) for one, other in pairwise(images))], 20)
     options, n_images = options_of(engine), 60
     exact = by_searches(engine, options, 7)
     for small in (n_images, n_images - 1):
-        monkeypatch.setattr(pairing, "SMALL", small)
-        found = pairing.candidates(engine, options, 7)
+        monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", small)
+        found = pair_candidates(engine, options, 7)
         assert np.array_equal(found.others, exact.others) == (small == n_images)
-    assert_same(pairing.candidates(engine, options, n_images - 1), by_searches(engine, options, n_images - 1))
+    assert_same(pair_candidates(engine, options, n_images - 1), by_searches(engine, options, n_images - 1))
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3, 12])
 def test_lists_may_be_longer_than_the_collection(n_images: int) -> None:
     engine = engine_of(things()[:n_images])
     options = options_of(engine)
-    assert_same(pairing.candidates(engine, options, 9), by_searches(engine, options, 9))
-    every, longest = (ends(pairing.find(engine, PairOptions(top=top), options)) for top in (n_images, 1 << 40))
+    assert_same(pair_candidates(engine, options, 9), by_searches(engine, options, 9))
+    every, longest = (ends(find_pairs(engine, PairOptions(top=top), options)) for top in (n_images, 1 << 40))
     assert longest == every  # and no room is taken for what cannot be there
     assert bool(every) == (n_images > 2)  # what both of two images have says nothing: its idf is 0
 
@@ -114,33 +115,33 @@ def test_lists_may_be_longer_than_the_collection(n_images: int) -> None:
 def test_segments_are_the_whole_and_threads_are_one(seed: int) -> None:
     whole = engine_of_world(seed)
     options = options_of(whole)
-    best = pairing.candidates(whole, options, 4, threads=1)
-    assert_same(pairing.candidates(engine_of_world(seed, 3), options, 4, threads=3), best)
-    assert_same(pairing.candidates(engine_of_world(seed, 1), options, 4), best)
+    best = pair_candidates(whole, options, 4, threads=1)
+    assert_same(pair_candidates(engine_of_world(seed, 3), options, 4, threads=3), best)
+    assert_same(pair_candidates(engine_of_world(seed, 1), options, 4), best)
 
 
 @pytest.mark.parametrize("options", [SearchOptions(), SearchOptions(merge="b1", hamming=24), SearchOptions(norm="self"),
-                                     replace(presets.FAST, norm="self"),
-                                     replace(presets.FAST, burstiness="intra")])  # fmt: skip
+                                     replace(FAST, norm="self"),
+                                     replace(FAST, burstiness="intra")])  # fmt: skip
 def test_other_rules_search_one_by_one(options: SearchOptions) -> None:
     engine = engine_of_world(4, 5)
-    assert not pairing.batched(engine, engine.settled(options))
-    assert_same(pairing.candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert not batched(engine, engine.settled(options))
+    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 def test_tables_that_ask_for_ratios_search_one_by_one() -> None:
     seeds = [seed for seed in range(20) if random_evidence(seed, 3, 64).edges]
     engine = engine_of_world(4, k=3)
-    options = replace(presets.FAST, evidence=random_evidence(seeds[0], 3, 64))
-    assert not pairing.batched(engine, options)
-    assert_same(pairing.candidates(engine, options, 4), by_searches(engine, options, 4))
+    options = replace(FAST, evidence=random_evidence(seeds[0], 3, 64))
+    assert not batched(engine, options)
+    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 def test_an_index_without_signatures_searches_one_by_one() -> None:
     world = random_world(6)
     engine = Engine.from_words(world.images, world.sizes)
-    options = presets.preset("fast", 0)
-    assert_same(pairing.candidates(engine, options, 4), by_searches(engine, options, 4))
+    options = preset("fast", 0)
+    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 # -- pairs
@@ -154,31 +155,31 @@ def things(bits: int = 128) -> list[Picture]:
     return [one, again[0], again[1], other, again[2], *(picture(rng, 60, bits) for _ in range(7))]
 
 
-def ends(pairs: pairing.Pairs) -> list[tuple[int, int]]:
+def ends(pairs: Pairs) -> list[tuple[int, int]]:
     return list(zip(pairs["first"].tolist(), pairs["second"].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("bits", [64, 128])
 def test_verified_pairs_show_the_same_thing(bits: int) -> None:
     engine = engine_of(things(bits), 5)
-    pairs = pairing.find(engine, PairOptions(top=5, verify=True), options_of(engine))
+    pairs = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine))
     assert ends(pairs) == [(0, 1), (0, 2), (1, 2), (3, 4)]
     assert pairs["inliers"].min() >= 6
     assert pairs["weight"].min() > 20
     assert np.isfinite(pairs["transform"]).all()
-    all_of_them = pairing.find(engine, PairOptions(top=5), options_of(engine))
+    all_of_them = find_pairs(engine, PairOptions(top=5), options_of(engine))
     assert set(ends(pairs)) <= set(ends(all_of_them))
     assert np.isnan(all_of_them["transform"]).all()
-    assert pairing.find(engine, PairOptions(top=5, verify=True, inliers=1000), options_of(engine)).size == 0
+    assert find_pairs(engine, PairOptions(top=5, verify=True, inliers=1000), options_of(engine)).size == 0
 
 
 def test_a_transform_takes_the_first_to_the_second() -> None:
     images = things()
     engine = engine_of(images)
-    (pair,) = pairing.find(engine, PairOptions(top=5, verify=True), options_of(engine), images=[3])
-    inliers = engine.inliers(images[3].asked.sketch, (0, 4), pairing.searching.match_table(engine, options_of(engine)))
-    from_first = images[3].asked.sketch.frames.xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
-    there = images[4].asked.sketch.frames.xy[inliers[:, 1]]
+    (pair,) = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine), images=[3])
+    inliers = engine.inliers(images[3].asked.sketch, (0, 4), match_table(engine, options_of(engine)))
+    from_first = images[3].asked.sketch.keypoints.xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
+    there = images[4].asked.sketch.keypoints.xy[inliers[:, 1]]
     assert (pair["first"], pair["second"], pair["inliers"]) == (3, 4, len(inliers))
     assert np.abs(from_first - there).max() < 0.05 * np.ptp(there)
 
@@ -187,18 +188,18 @@ def test_a_transform_takes_the_first_to_the_second() -> None:
 def test_pairs_are_those_of_the_lists(seed: int) -> None:
     engine = engine_of_world(seed, 4)
     options = options_of(engine)
-    best = pairing.candidates(engine, options, 3)
+    best = pair_candidates(engine, options, 3)
     lists = {(int(image), int(other)): float(score) for image, others, scores in zip(*best, strict=True)
              for other, score in zip(others, scores, strict=True) if other >= 0}  # fmt: skip
     wanted = {tuple(sorted(pair)) for pair in lists}
-    pairs = pairing.find(engine, PairOptions(top=3), options)
+    pairs = find_pairs(engine, PairOptions(top=3), options)
     assert ends(pairs) == sorted(wanted)
     for first, second, score in zip(pairs["first"].tolist(), pairs["second"].tolist(), pairs["score"].tolist(), strict=True):
         assert score == max(lists.get((first, second), 0.0), lists.get((second, first), 0.0))
     both = {pair for pair in wanted if pair in lists and pair[::-1] in lists}
-    assert set(ends(pairing.find(engine, PairOptions(top=3, mutual=True), options))) == both
+    assert set(ends(find_pairs(engine, PairOptions(top=3, mutual=True), options))) == both
     least = float(np.median(pairs["score"])) if len(pairs) else 1.0
-    kept = pairing.find(engine, PairOptions(top=3, least=least), options)
+    kept = find_pairs(engine, PairOptions(top=3, least=least), options)
     assert ends(kept) == ends(pairs[pairs["score"] >= least])
 
 
@@ -206,14 +207,14 @@ def test_pairs_are_those_of_the_lists(seed: int) -> None:
 def test_new_against_old_is_a_part_of_all_against_all(seed: int) -> None:
     engine = engine_of_world(seed, 4)
     options = options_of(engine)
-    best = pairing.candidates(engine, options, 3)
+    best = pair_candidates(engine, options, 3)
     new = best.images[::3].tolist()
     rows = np.isin(best.images, new)
-    assert_same(pairing.candidates(engine, options, 3, new), Candidates(*(column[rows] for column in best)))
+    assert_same(pair_candidates(engine, options, 3, new), Candidates(*(column[rows] for column in best)))
     for mutual in (False, True):
-        every = set(ends(pairing.find(engine, PairOptions(top=3, mutual=mutual), options)))
+        every = set(ends(find_pairs(engine, PairOptions(top=3, mutual=mutual), options)))
         touching = {pair for pair in every if pair[0] in new or pair[1] in new}
-        found = set(ends(pairing.find(engine, PairOptions(top=3, mutual=mutual), options, new)))
+        found = set(ends(find_pairs(engine, PairOptions(top=3, mutual=mutual), options, new)))
         assert found == touching if mutual else found <= touching
 
 
@@ -222,25 +223,25 @@ def test_deleted_images_neither_ask_nor_answer() -> None:
     segments = engine_of(images, 5).segments
     engine = Engine([segments[0].without([1, 3]), *segments[1:]], segments[0].sizes)
     options = options_of(engine)
-    best = pairing.candidates(engine, options, 12)
+    best = pair_candidates(engine, options, 12)
     assert set(best.images.tolist()) == {0, 2, *range(4, 12)}
     assert not np.isin(best.others, [1, 3]).any()
     assert_same(best, by_searches(engine, options, 12))
-    assert ends(pairing.find(engine, PairOptions(verify=True), options)) == [(0, 2)]
+    assert ends(find_pairs(engine, PairOptions(verify=True), options)) == [(0, 2)]
     with pytest.raises(OptionError, match="image 1 is not in the index"):
-        pairing.find(engine, PairOptions(), options, [0, 1])
+        find_pairs(engine, PairOptions(), options, [0, 1])
 
 
 def test_progress_is_told_and_an_empty_index_has_no_pairs() -> None:
     told: list[tuple[str, int, int]] = []
     engine = engine_of(things(), 5)
-    pairing.find(engine, PairOptions(verify=True), options_of(engine), progress=lambda *step: told.append(step), threads=2)
+    find_pairs(engine, PairOptions(verify=True), options_of(engine), progress=lambda *step: told.append(step), threads=2)
     for stage in ("comparing", "scoring"):
         assert [step for step in told if step[0] == stage] == [(stage, 6, 12), (stage, 12, 12)]
     assert told[-1][0] == "verifying"
     assert told[-1][1] == told[-1][2]
     nobody = Engine([], (5, 5))
-    assert pairing.find(nobody, PairOptions(verify=True, mutual=True), presets.preset("fast")).size == 0
+    assert find_pairs(nobody, PairOptions(verify=True, mutual=True), preset("fast")).size == 0
 
 
 @pytest.mark.parametrize("wrong", [{"top": 0}, {"least": -1.0}, {"least": float("nan")}, {"inliers": 0}])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from commands import answer, refuse, run
-from polyvoc import pairlist
+from polyvoc.cli.pairs import names_of
 from polyvoc.errors import OptionError
-from polyvoc.index import Index
-from polyvoc.photogrammetry import names_of
+from polyvoc.features.colmap import read_pairs
+from polyvoc.search.index import Index
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -25,7 +25,7 @@ def scene(name: str) -> str:
 def test_verified_pairs_show_one_scene(index_path: Path, photographs: Path, tmp_path: Path) -> None:
     out = tmp_path / "pairs.txt"
     told = answer("pairs", "--index", index_path, "--verify", "--out", out)
-    pairs = pairlist.read(out)
+    pairs = read_pairs(out)
     names = sorted(path.name for path in photographs.iterdir())
     assert set(map(frozenset, pairs)) == {
         frozenset(pair) for pair in combinations(names, 2) if scene(pair[0]) == scene(pair[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 import polyvoc
-from polyvoc import cli
+from polyvoc.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = str(ROOT / "benchmarks")
@@ -34,7 +34,7 @@ def test_benchmarks_hide_no_library() -> None:
 
 
 def test_commands_exist() -> None:
-    commands = set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     mentioned = set(re.findall(r"^\| `polyvoc (\w+)", README, re.M))
     assert mentioned == commands
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.records import Features, Region
+from polyvoc.types import Features, Region
 from samples import features
 
 

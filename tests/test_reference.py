@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 
 import reference
-from polyvoc.records import Burstiness, Evidence, Merge, SearchOptions, Sets
+from polyvoc.options import Burstiness, Merge, SearchOptions, Sets
+from polyvoc.types import LikelihoodTable
 from reference import score_words
 from worlds import random_world, with_assignments
 
@@ -216,10 +217,10 @@ def test_several_words_each_with_its_own_signature() -> None:
     np.testing.assert_allclose(scores, [math.exp(-4 / 16) + math.exp(-9 / 16), math.exp(-4 / 16)], rtol=1e-12)
 
 
-def evidence_of(edges: tuple[float, ...] = ()) -> Evidence:
+def evidence_of(edges: tuple[float, ...] = ()) -> LikelihoodTable:
     """Give a table that says 4 - h of one list, 10 - h of two; in the second bin of the ratio 1 less."""
     values = [tuple(float(top - h - place) for h in range(65)) for top in (4, 10) for place in range(len(edges) + 1)]
-    return Evidence((0, 0, 0, 1), edges, tuple(values))
+    return LikelihoodTable((0, 0, 0, 1), edges, tuple(values))
 
 
 @pytest.mark.parametrize(

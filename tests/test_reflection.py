@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from polyvoc.copies.reflection import PERMUTATION, mirror, mirrored
+from polyvoc.duplicates.compare import PERMUTATION, mirror, mirrored
 from polyvoc.errors import OptionError
-from polyvoc.features import detect, extract
-from polyvoc.images import GreyImage
-from polyvoc.records import FeatureOptions, Features
+from polyvoc.features.extract import detect, extract
+from polyvoc.options import FeatureOptions
+from polyvoc.types import Features, GreyImage
 from samples import features, photograph
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc.regression import logistic, probabilities
+from polyvoc.experiments.fit.regression import logistic
+from polyvoc.search.probability import sigmoid
 
 
 def drawn(seed: int, n: int = 300) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     columns = np.column_stack([np.ones(n), rng.normal(0, 2, (n, 3))])
-    return columns, (rng.random(n) < probabilities(columns @ np.array([0.5, 1.0, -2.0, 0.0]))).astype(np.float64)
+    return columns, (rng.random(n) < sigmoid(columns @ np.array([0.5, 1.0, -2.0, 0.0]))).astype(np.float64)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -38,4 +39,4 @@ def test_a_penalty_keeps_what_tells_all_finite() -> None:
 
 
 def test_nothing_overflows() -> None:
-    np.testing.assert_allclose(probabilities(np.array([-1e9, 0.0, 1e9])), [0, 0.5, 1], atol=1e-20)
+    np.testing.assert_allclose(sigmoid(np.array([-1e9, 0.0, 1e9])), [0, 0.5, 1], atol=1e-20)

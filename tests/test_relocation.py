@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from polyvoc import relocation, storage
+from polyvoc.duplicates.move import JOURNAL, move, undo
 from polyvoc.errors import OptionError, WriteError
 from processes import dying, in_child
 
@@ -20,7 +20,7 @@ def state(folder: Path) -> dict[str, bytes]:
     for root, _, names in os.walk(os.fsencode(folder)):
         for name in names:
             path = os.path.join(root, name)
-            if os.fsdecode(name) != relocation.JOURNAL:
+            if os.fsdecode(name) != JOURNAL:
                 with open(path, "rb") as file:
                     found[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = file.read()
     return found
@@ -41,14 +41,14 @@ def paths_of(folder: Path) -> list[str]:
 
 def test_moved_files_keep_their_relative_paths_and_come_back(photos: Path, tmp_path: Path) -> None:
     before, there = state(photos), tmp_path / "there"
-    moves = relocation.move(paths_of(photos), str(photos), there)
+    moves = move(paths_of(photos), str(photos), there)
     assert (len(moves.done), moves.problems) == (4, [])
     assert state(photos) == {}
     assert state(there) == before
-    back = relocation.undo(there)
+    back = undo(there)
     assert (len(back.done), back.problems) == (4, [])
     assert (state(photos), state(there)) == (before, {})
-    again = relocation.undo(there / relocation.JOURNAL)
+    again = undo(there / JOURNAL)
     assert (again.done, again.problems, state(photos)) == ([], [], before)
 
 
@@ -56,33 +56,33 @@ def test_a_name_that_is_taken_gets_a_number(photos: Path, tmp_path: Path) -> Non
     there = tmp_path / "there"
     there.mkdir()
     (there / "a.jpg").write_bytes(b"mine")
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    move([str(photos / "a.jpg")], str(photos), there)
     assert state(there) == {"a.jpg": b"mine", "a (2).jpg": b"\0"}
     (photos / "a.jpg").write_bytes(b"another")
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    move([str(photos / "a.jpg")], str(photos), there)
     assert state(there) == {"a.jpg": b"mine", "a (2).jpg": b"\0", "a (3).jpg": b"another"}
 
 
 def test_two_files_never_get_one_name(photos: Path, tmp_path: Path) -> None:
     before, there = state(photos), tmp_path / "there"
-    moves = relocation.move([str(photos / "a.jpg"), str(photos / "a.jpg")], str(photos), there)
+    moves = move([str(photos / "a.jpg"), str(photos / "a.jpg")], str(photos), there)
     assert len(moves.done) == 1
     assert len(moves.problems) == 1
     assert state(there) == {"a.jpg": b"\0"}
-    assert relocation.undo(there).problems == [], "the move that failed is no loss"
+    assert undo(there).problems == [], "the move that failed is no loss"
     assert state(photos) == before
 
 
 def test_names_that_differ_by_case_alone_get_a_number(photos: Path, tmp_path: Path) -> None:
     (photos / "A.JPG").write_bytes(b"large")
-    moves = relocation.move([str(photos / "a.jpg"), str(photos / "A.JPG")], str(photos), tmp_path / "there")
+    moves = move([str(photos / "a.jpg"), str(photos / "A.JPG")], str(photos), tmp_path / "there")
     assert [Path(target).name for _, target in moves.done] == ["a.jpg", "A (2).JPG"]
 
 
 def test_what_does_not_lie_below_the_root_stays(photos: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.jpg"
     outside.write_bytes(b"outside")
-    moves = relocation.move([str(outside)], str(photos), tmp_path / "there" / "deep")
+    moves = move([str(outside)], str(photos), tmp_path / "there" / "deep")
     assert moves.done == []
     assert "would not come to lie in" in moves.problems[0].reason
     assert outside.read_bytes() == b"outside"
@@ -92,13 +92,13 @@ def test_what_does_not_lie_below_the_root_stays(photos: Path, tmp_path: Path) ->
 def test_undo_never_takes_the_only_name_of_a_file(photos: Path, tmp_path: Path, linked: str) -> None:
     """Somebody put a link where the file was, so that albums still find it: both paths lead to one file."""
     there = tmp_path / "there"
-    relocation.move([str(photos / "sub" / "a.jpg")], str(photos), there)
+    move([str(photos / "sub" / "a.jpg")], str(photos), there)
     if linked == "file":
         (photos / "sub" / "a.jpg").symlink_to(there / "sub" / "a.jpg")
     else:
         (photos / "sub").rename(tmp_path / "aside")
         (photos / "sub").symlink_to(there / "sub")
-    back = relocation.undo(there)
+    back = undo(there)
     assert back.done == []
     assert "is not overwritten" in back.problems[0].reason
     assert state(there) == {"sub/a.jpg": bytes([1]) * 2}
@@ -106,9 +106,9 @@ def test_undo_never_takes_the_only_name_of_a_file(photos: Path, tmp_path: Path, 
 
 def test_a_link_to_nothing_is_not_overwritten(photos: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    move([str(photos / "a.jpg")], str(photos), there)
     (photos / "a.jpg").symlink_to(tmp_path / "nothing")
-    assert "is not overwritten" in relocation.undo(there).problems[0].reason
+    assert "is not overwritten" in undo(there).problems[0].reason
     assert state(there) == {"a.jpg": b"\0"}
 
 
@@ -122,8 +122,8 @@ def test_a_folder_that_is_not_to_be_written_keeps_its_files(
             raise PermissionError(13, "Permission denied")
         real(path)
 
-    monkeypatch.setattr(relocation.os, "unlink", refuse)
-    moves = relocation.move(paths_of(photos), str(photos), tmp_path / "there")
+    monkeypatch.setattr(os, "unlink", refuse)
+    moves = move(paths_of(photos), str(photos), tmp_path / "there")
     assert (len(moves.done), len(moves.problems)) == (0, 4)
     assert (state(photos), state(tmp_path / "there")) == (before, {}), "no file stays with two names"
     assert all("\n" not in problem.reason for problem in moves.problems)
@@ -132,31 +132,31 @@ def test_a_folder_that_is_not_to_be_written_keeps_its_files(
 def test_what_came_to_a_place_last_goes_back_where_it_was(photos: Path, tmp_path: Path) -> None:
     there, other = tmp_path / "there", tmp_path / "other"
     other.mkdir()
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
-    relocation.undo(there)
+    move([str(photos / "a.jpg")], str(photos), there)
+    undo(there)
     (photos / "a.jpg").rename(other / "a.jpg")  # by hand
-    relocation.move([str(other / "a.jpg")], str(other), there)
+    move([str(other / "a.jpg")], str(other), there)
     (other / "a.jpg").write_bytes(b"new")
-    back = relocation.undo(there)
+    back = undo(there)
     assert (back.done, len(back.problems)) == ([], 1)
     assert not (photos / "a.jpg").exists()
     (other / "a.jpg").unlink()
-    assert [target for _, target in relocation.undo(there).done] == [str(other / "a.jpg")]
+    assert [target for _, target in undo(there).done] == [str(other / "a.jpg")]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(photos: Path, tmp_path: Path) -> None:
     before = state(photos)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="nothing was moved"):
-        relocation.move(paths_of(photos), str(photos), tmp_path / "file" / "there")
+        move(paths_of(photos), str(photos), tmp_path / "file" / "there")
     assert state(photos) == before
 
 
 def test_undo_overwrites_nothing(photos: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
-    relocation.move([str(photos / "a.jpg"), str(photos / "sub" / "a.jpg")], str(photos), there)
+    move([str(photos / "a.jpg"), str(photos / "sub" / "a.jpg")], str(photos), there)
     (photos / "a.jpg").write_bytes(b"new")
-    back = relocation.undo(there)
+    back = undo(there)
     assert len(back.done) == 1
     (problem,) = back.problems
     assert "is not overwritten" in problem.reason
@@ -166,20 +166,20 @@ def test_undo_overwrites_nothing(photos: Path, tmp_path: Path) -> None:
 
 def test_what_is_lost_is_said(photos: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
+    move([str(photos / "a.jpg")], str(photos), there)
     (there / "a.jpg").unlink()
-    (problem,) = relocation.undo(there).problems
+    (problem,) = undo(there).problems
     assert "gone" in problem.reason
 
 
 def test_links_and_absent_files_stay(photos: Path, tmp_path: Path) -> None:
     link = photos / "link.jpg"
     link.symlink_to(photos / "a.jpg")
-    moves = relocation.move([str(link), str(photos / "none.jpg")], str(photos), tmp_path / "there")
+    moves = move([str(link), str(photos / "none.jpg")], str(photos), tmp_path / "there")
     assert moves.done == []
     assert [problem.reason.rpartition("; ")[2] for problem in moves.problems] == ["it stays", "it stays"]
     assert link.is_symlink()
-    assert not (tmp_path / "there" / relocation.JOURNAL).exists()
+    assert not (tmp_path / "there" / JOURNAL).exists()
 
 
 def test_another_disk_is_refused(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_another_disk_is_refused(photos: Path, tmp_path: Path, monkeypatch: pyte
     class Elsewhere:
         st_dev = -1
 
-    monkeypatch.setattr(relocation.os, "stat", lambda path: Elsewhere() if str(path).endswith("there") else real(path))
-    moves = relocation.move([str(photos / "a.jpg")], str(photos), tmp_path / "there")
+    monkeypatch.setattr(os, "stat", lambda path: Elsewhere() if str(path).endswith("there") else real(path))
+    moves = move([str(photos / "a.jpg")], str(photos), tmp_path / "there")
     assert moves.done == []
     assert "on another disk" in moves.problems[0].reason
 
@@ -198,12 +198,12 @@ def test_disks_without_second_names(photos: Path, tmp_path: Path, monkeypatch: p
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(relocation.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     before = state(photos)
-    relocation.move(paths_of(photos), str(photos), tmp_path / "there")
+    move(paths_of(photos), str(photos), tmp_path / "there")
     assert state(tmp_path / "there") == before
     (photos / "a.jpg").write_bytes(b"new")
-    back = relocation.undo(tmp_path / "there")
+    back = undo(tmp_path / "there")
     assert len(back.problems) == 1
     assert state(photos) == {**before, "a.jpg": b"new"}
 
@@ -213,27 +213,27 @@ def test_foreign_journals_are_refused(tmp_path: Path, text: str) -> None:
     journal = tmp_path / "moves.jsonl"
     journal.write_text(text, encoding="latin-1")
     with pytest.raises(OptionError, match=r"moves\.jsonl"):
-        relocation.undo(journal)
+        undo(journal)
 
 
 def test_no_journal_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="give the folder that files were moved to"):
-        relocation.undo(tmp_path)
+        undo(tmp_path)
 
 
 def test_a_torn_line_is_no_move(photos: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
-    relocation.move([str(photos / "a.jpg")], str(photos), there)
-    journal = there / relocation.JOURNAL
+    move([str(photos / "a.jpg")], str(photos), there)
+    journal = there / JOURNAL
     with journal.open("a") as file:
         file.write('{"from": "')
-    relocation.move([str(photos / "sub" / "a.jpg")], str(photos), there)
+    move([str(photos / "sub" / "a.jpg")], str(photos), there)
     lines = journal.read_text().splitlines()
-    back = relocation.undo(journal)
+    back = undo(journal)
     assert len(back.done) == 2, "all else comes back"
     assert ["line 2 is not a move" in problem.reason for problem in back.problems] == [True]
     journal.write_text("\n".join([lines[0], lines[2], lines[1]]))  # torn at its end, as a crash leaves it
-    assert relocation.undo(journal).problems == []
+    assert undo(journal).problems == []
 
 
 @pytest.mark.parametrize("verb", ["move", "undo"])
@@ -242,22 +242,22 @@ def test_killed_at_any_moment_everything_comes_back(
 ) -> None:
     """A child is killed before and after every disk operation in turn."""
     monkeypatch.setattr(processes, "DISK", processes.DISK | {"link", "fsync", "write"})
-    monkeypatch.setattr(storage, "_flush", lambda descriptor: None)  # what matters in a power cut only
+    monkeypatch.setattr("polyvoc.storage.files._flush", lambda descriptor: None)  # what matters in a power cut only
     before, there = state(photos), tmp_path / "there"
     paths = paths_of(photos)
     for fatal in range(1, 1000):
         if verb == "undo":
-            relocation.move(paths, str(photos), there)
+            move(paths, str(photos), there)
 
         def work(verb: str = verb, fatal: int = fatal) -> None:
             with dying(fatal):
-                relocation.undo(there) if verb == "undo" else relocation.move(paths, str(photos), there)
+                undo(there) if verb == "undo" else move(paths, str(photos), there)
 
         status = in_child(work)
         held = [*state(photos).values(), *state(there).values()]
         assert set(held) == set(before.values())  # no byte is lost, wherever it lies
-        if (there / relocation.JOURNAL).exists():
-            assert relocation.undo(there).problems == []
+        if (there / JOURNAL).exists():
+            assert undo(there).problems == []
         assert state(photos) == before
         assert state(there) == {}
         if status >= 0:
@@ -270,13 +270,13 @@ def test_the_journal_is_there_before_the_first_move(photos: Path, tmp_path: Path
     there, seen = tmp_path / "there", []
 
     def look(path: str, target: str) -> None:
-        seen.append([json.loads(line)["to"] for line in (there / relocation.JOURNAL).read_text().splitlines()])
+        seen.append([json.loads(line)["to"] for line in (there / JOURNAL).read_text().splitlines()])
 
-    monkeypatch.setattr(relocation, "_rename", look)
-    relocation.move(paths_of(photos), str(photos), there)
+    monkeypatch.setattr("polyvoc.duplicates.move._rename", look)
+    move(paths_of(photos), str(photos), there)
     assert [len(lines) for lines in seen] == [4] * 4
 
 
 def test_addresses_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="give a path on a disk"):
-        relocation.move([], str(tmp_path), Path("s3://bucket/there"))
+        move([], str(tmp_path), Path("s3://bucket/there"))

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyvoc import presets, searching
-from polyvoc.engine import Engine
 from polyvoc.errors import OptionError
-from polyvoc.geometry import Frames
-from polyvoc.records import SearchOptions
-from polyvoc.searching import Asked, Found
-from polyvoc.segment import Segment
+from polyvoc.index.segment import Segment
+from polyvoc.options import SearchOptions
+from polyvoc.options import preset as presets_preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.pipeline import score_all, search
+from polyvoc.search.query import Query
+from polyvoc.search.verify import Found
+from polyvoc.types import Keypoints
 from scenes import SIDE, SIZES, Picture, engine_of, joined, picture, scrambled, seen_again
 
 RIGHT = 3  # number of the image that shows what the query shows
@@ -36,7 +38,7 @@ def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Pi
 
 
 def options_for(bits: int, **changes: object) -> SearchOptions:
-    return replace(presets.preset("default", bits), **{"top": 100, **changes})  # type: ignore[arg-type]
+    return replace(presets_preset("default", bits), **{"top": 100, **changes})  # type: ignore[arg-type]
 
 
 def told(engine: Engine, found: list[Found]) -> list[tuple[int, float, int, object]]:
@@ -47,8 +49,8 @@ def told(engine: Engine, found: list[Found]) -> list[tuple[int, float, int, obje
     ]
 
 
-def by_image(engine: Engine, asked: Asked, options: SearchOptions) -> np.ndarray:
-    scores, _ = searching.score(engine, asked, options)
+def by_image(engine: Engine, asked: Query, options: SearchOptions) -> np.ndarray:
+    scores, _ = score_all(engine, asked, options)
     return np.concatenate(scores)
 
 
@@ -60,9 +62,9 @@ def by_image(engine: Engine, asked: Asked, options: SearchOptions) -> np.ndarray
 def test_the_image_with_the_arrangement_comes_first(seed: int, bits: int) -> None:
     query, images = world(seed, bits)
     engine = engine_of(images)
-    scored = searching.search(engine, query.asked, options_for(bits, verify=0))
+    scored = search(engine, query.asked, options_for(bits, verify=0))
     assert engine.image_at(scored[0].place) != RIGHT  # the words alone do not tell
-    first = searching.search(engine, query.asked, options_for(bits))[0]
+    first = search(engine, query.asked, options_for(bits))[0]
     assert engine.image_at(first.place) == RIGHT
     assert first.inliers > 20
     assert first.transform is not None
@@ -76,7 +78,7 @@ def test_no_score_is_lowered_and_none_raised_without_inliers(seed: int, bits: in
     query, images = world(seed, bits)
     engine = engine_of(images, 7)
     before = by_image(engine, query.asked, options_for(bits, verify=0))
-    scores, seen = searching.score(engine, query.asked, options_for(bits))
+    scores, seen = score_all(engine, query.asked, options_for(bits))
     after = np.concatenate(scores)
     assert (after >= before).all()
     assert len(seen) == np.count_nonzero(before) > 20
@@ -96,11 +98,11 @@ def test_no_verification_is_the_score_of_the_engine() -> None:
         for merge in ("likelihood", "posterior", "bayes", "b0"):
             options = options_for(64, merge=merge, verify=0, top=12)
             asked = engine.query(query.words, query.signatures, options)
-            scores, seen = searching.score(engine, query.asked, options)
+            scores, seen = score_all(engine, query.asked, options)
             assert seen == {}
             for part, expected in zip(scores, engine.scores(asked, options), strict=True):
                 assert np.array_equal(part, expected)
-            hits = searching.search(engine, query.asked, options)
+            hits = search(engine, query.asked, options)
             assert [(hit.place, hit.image, hit.score) for hit in hits] == engine.best(asked, options)[0]
             assert all((hit.inliers, hit.transform) == (0, None) for hit in hits)
 
@@ -110,8 +112,8 @@ def test_candidates_that_are_not_verified_stay_as_they_are(verify: int) -> None:
     for seed in SEEDS:
         query, images = world(seed)
         engine = engine_of(images, 10)
-        before = told(engine, searching.search(engine, query.asked, options_for(64, verify=0)))
-        after = told(engine, searching.search(engine, query.asked, options_for(64, verify=verify)))
+        before = told(engine, search(engine, query.asked, options_for(64, verify=0)))
+        after = told(engine, search(engine, query.asked, options_for(64, verify=verify)))
         best = {image for image, *_ in before[:verify]}
         assert [row for row in after if row[0] not in best] == before[verify:]
         assert {row[0] for row in after} == {row[0] for row in before}
@@ -127,12 +129,12 @@ def test_segments_and_threads_do_not_matter(bits: int, expansion: str) -> None:
         query, images = world(seed, bits)
         options = options_for(bits, verify=20, expansion=expansion)
         whole = engine_of(images)
-        expected = told(whole, searching.search(whole, query.asked, options, threads=1))
+        expected = told(whole, search(whole, query.asked, options, threads=1))
         assert expected[0][0] == RIGHT and len(expected) == len(images)
         for segment_images in (1, 6, len(images)):
             engine = engine_of(images, segment_images)
             for threads in (1, 2, None):
-                assert told(engine, searching.search(engine, query.asked, options, threads)) == expected
+                assert told(engine, search(engine, query.asked, options, threads)) == expected
 
 
 @pytest.mark.parametrize("bits", [0, 64, 128])
@@ -143,33 +145,31 @@ def test_a_loaded_segment_gives_what_the_saved_one_did(bits: int, tmp_path: Path
         segment.save(tmp_path / str(number))
     loaded = Engine([Segment.open(tmp_path / str(number)) for number in range(len(made.segments))], SIZES)
     for name in ("fast", "default", "best"):
-        options = presets.preset(name, bits)
-        assert told(loaded, searching.search(loaded, query.asked, options)) == told(
-            made, searching.search(made, query.asked, options)
-        )
+        options = presets_preset(name, bits)
+        assert told(loaded, search(loaded, query.asked, options)) == told(made, search(made, query.asked, options))
 
 
 def test_deleted_images_are_no_candidates() -> None:
     query, images = world(2)
     whole = engine_of(images)
     engine = Engine([whole.segments[0].without([RIGHT, 0])], SIZES)
-    _, seen = searching.score(engine, query.asked, options_for(64))
+    _, seen = score_all(engine, query.asked, options_for(64))
     assert seen and not {RIGHT, 0} & {position for _, position in seen}
-    assert not {RIGHT, 0} & {engine.image_at(hit.place) for hit in searching.search(engine, query.asked, options_for(64))}
+    assert not {RIGHT, 0} & {engine.image_at(hit.place) for hit in search(engine, query.asked, options_for(64))}
 
 
 def test_further_assignments_do_not_change_what_is_verified() -> None:
     query, images = world(4)
     engine = engine_of(images)
     assert query.signatures is not None
-    several = Asked(
+    several = Query(
         np.stack([query.words, np.full_like(query.words, -1)], axis=2),
         np.stack([query.signatures, np.zeros_like(query.signatures)], axis=2),
         query.asked.frames,
     )
     options = options_for(64, verify=50)
-    once = told(engine, searching.search(engine, query.asked, options))
-    assert told(engine, searching.search(engine, several, replace(options, assignments=2))) == once
+    once = told(engine, search(engine, query.asked, options))
+    assert told(engine, search(engine, several, replace(options, assignments=2))) == once
 
 
 @pytest.mark.parametrize("expansion", ["none", "hamming"])
@@ -178,11 +178,11 @@ def test_an_early_ranking_changes_nothing(expansion: str) -> None:
     engine = engine_of(images, 10)
     options = options_for(64, expansion=expansion)
     early: list[list[Found]] = []
-    final = searching.search(engine, query.asked, options, early=early.append)
-    assert told(engine, final) == told(engine, searching.search(engine, query.asked, options))
+    final = search(engine, query.asked, options, early=early.append)
+    assert told(engine, final) == told(engine, search(engine, query.asked, options))
     alone = replace(options, verify=0, expansion="none")
-    assert [told(engine, found) for found in early] == [told(engine, searching.search(engine, query.asked, alone))]
-    searching.search(engine, query.asked, alone, early=early.append)
+    assert [told(engine, found) for found in early] == [told(engine, search(engine, query.asked, alone))]
+    search(engine, query.asked, alone, early=early.append)
     assert len(early) == 1  # nothing follows: nobody has to be told early
 
 
@@ -193,7 +193,7 @@ def test_inputs_stay_as_they_are() -> None:
         array.flags.writeable = False
     engine = engine_of(images)
     for expansion in ("none", "average", "hamming"):
-        searching.search(engine, query.asked, options_for(64, expansion=expansion))
+        search(engine, query.asked, options_for(64, expansion=expansion))
     for old, new in zip(before, query.arrays(), strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -206,22 +206,22 @@ def test_inputs_stay_as_they_are() -> None:
 def test_queries_that_nothing_answers(bits: int, name: str) -> None:
     query, images = world(0, bits)
     engine = engine_of(images, 10)
-    options = presets.preset(name, bits)
-    assert searching.search(engine, query.chosen(slice(0, 0)).asked, options) == []
+    options = presets_preset(name, bits)
+    assert search(engine, query.chosen(slice(0, 0)).asked, options) == []
     used = [set(np.concatenate([image.words[:, k] for image in images]).tolist()) for k in range(3)]
     unused = [next(word for word in range(size) if word not in words) for size, words in zip(SIZES, used, strict=True)]
     stranger = replace(query, words=np.tile(np.array(unused, np.int32), (len(query), 1)))
-    assert searching.search(engine, stranger.asked, options) == []
+    assert search(engine, stranger.asked, options) == []
 
 
 def test_an_empty_collection() -> None:
     query, _ = world(0, 0)
-    assert searching.search(Engine([], SIZES), query.asked, options_for(0)) == []
+    assert search(Engine([], SIZES), query.asked, options_for(0)) == []
 
 
-def refused(engine: Engine, asked: Asked, options: SearchOptions) -> str:
+def refused(engine: Engine, asked: Query, options: SearchOptions) -> str:
     with pytest.raises(OptionError) as caught:
-        searching.search(engine, asked, options)
+        search(engine, asked, options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -230,26 +230,26 @@ def test_what_cannot_be_verified_is_one_line() -> None:
     query, images = world(0)
     engine = engine_of(images)
     options = options_for(64)
-    nowhere = Asked(query.words, query.signatures)
+    nowhere = Query(query.words, query.signatures)
     assert "verify needs the places" in refused(engine, nowhere, options)
-    assert searching.search(engine, nowhere, replace(options, verify=0))
-    elsewhere = Asked(query.words, query.signatures, Frames(query.xy[1:], query.scale[1:], query.angle[1:]))
+    assert search(engine, nowhere, replace(options, verify=0))
+    elsewhere = Query(query.words, query.signatures, Keypoints(query.xy[1:], query.scale[1:], query.angle[1:]))
     assert "words of 40 features but places of 39" in refused(engine, elsewhere, options)
     plain = replace(options, merge="posterior")
-    bare = Asked(query.words, None, query.asked.frames)
+    bare = Query(query.words, None, query.asked.frames)
     assert "signatures of 64 bits, not 0" in refused(engine, bare, plain)
     longer = world(0, 128)[0]
     assert "signatures of 64 bits, not 128" in refused(engine, longer.asked, plain)
     with pytest.raises(OptionError, match="threads=0"):
-        searching.search(engine, query.asked, options, threads=0)
+        search(engine, query.asked, options, threads=0)
 
 
 def test_signatures_that_the_index_has_not_are_ignored() -> None:
     query, images = world(3, 64)
     bare = engine_of([replace(image, signatures=None) for image in images])
     options = options_for(0)
-    expected = told(bare, searching.search(bare, replace(query, signatures=None).asked, options))
-    assert told(bare, searching.search(bare, query.asked, options)) == expected
+    expected = told(bare, search(bare, replace(query, signatures=None).asked, options))
+    assert told(bare, search(bare, query.asked, options)) == expected
 
 
 @pytest.mark.parametrize("verify, top", [(1, 1), (3, 2), (5, 40), (40, 3)])
@@ -258,8 +258,8 @@ def test_few_candidates_travel_and_the_ranking_is_that_of_all_scores(verify: int
     for seed, preset in product(SEEDS, ("default", "best")):
         query, images = world(seed)
         engine = engine_of(images, 7)
-        options = replace(presets.preset(preset, 64), verify=verify, top=top)
-        scores, seen = searching.score(engine, query.asked, options)
-        hits = searching.search(engine, query.asked, options)
+        options = replace(presets_preset(preset, 64), verify=verify, top=top)
+        scores, seen = score_all(engine, query.asked, options)
+        hits = search(engine, query.asked, options)
         assert [(hit.place, hit.image, hit.score) for hit in hits] == engine.ranked(scores, top)
         assert all(hit.inliers == seen[hit.place].inliers for hit in hits if hit.place in seen)

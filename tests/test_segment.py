@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.records import SearchOptions
-from polyvoc.segment import MAX_IMAGES, Batch, Segment, bases_of
+from polyvoc.index.segment import MAX_IMAGES, Batch, Segment, word_offsets
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.engine import Engine
 from samples import unflushed
 from worlds import World, random_world
 
@@ -96,12 +96,13 @@ def test_what_was_put_in_comes_out(tmp_path: Path, seed: int) -> None:
     for segment in (built, Segment.open(tmp_path / "segment")):
         assert_same_batch(segment.live_batch(), batch)
         for position in range(segment.n_images):
-            features = segment.features_of(position)
+            image = segment.image_words(position)
             expected = part_of(batch, [position])
-            assert np.array_equal(features["words"], expected.words)
-            assert np.array_equal(features["xy"], expected.xy) and np.array_equal(features["shape"], expected.shape)
+            assert np.array_equal(image.words, expected.words)
+            shape = np.column_stack([image.keypoints.scale, image.keypoints.angle])
+            assert np.array_equal(image.keypoints.xy, expected.xy) and np.array_equal(shape, expected.shape)
             if expected.signatures is not None and len(expected.words):
-                assert np.array_equal(features["signatures"], expected.signatures)
+                assert np.array_equal(image.signatures, expected.signatures)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -162,7 +163,7 @@ def test_joined_batches_have_vectors_where_any_has() -> None:
 def test_lists_hold_every_feature_once() -> None:
     world = random_world(5, k=3)
     segment = Segment.build(batch_of(world), world.sizes)
-    starts, postings, bases = segment.arrays["starts"], segment.arrays["postings"], bases_of(world.sizes)
+    starts, postings, bases = segment.arrays["starts"], segment.arrays["postings"], word_offsets(world.sizes)
     for k, size in enumerate(world.sizes):
         for word in range(size):
             held = postings[starts[bases[k] + word] : starts[bases[k] + word + 1]]

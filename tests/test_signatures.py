@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.signatures import project, random_rotation, shared_rotation, sign
-from polyvoc.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation, shared_rotation, sign
 
 # Thresholds 0 and 255 in both columns: stored without rounding.
 BY_HAND = Vocabulary.create(np.eye(2), [[0, 255], [255, 0]], np.eye(2))

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc import storage
 from polyvoc.errors import DamagedError, WriteError
+from polyvoc.storage.files import META, checksum, flush_tree, folder_errors, map_array, read_meta, write_errors, write_folder
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -30,7 +30,7 @@ ARRAYS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    storage.write_folder(tmp_path / "folder", ARRAYS, {"answer": 42})
+    write_folder(tmp_path / "folder", ARRAYS, {"answer": 42})
     return tmp_path / "folder"
 
 
@@ -40,15 +40,15 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ARRAYS)
 def test_arrays_come_back(folder: Path, name: str) -> None:
     expected = ARRAYS[name]
-    mapped = storage.map_array(folder / f"{name}.npy", expected.dtype, expected.shape)
+    mapped = map_array(folder / f"{name}.npy", expected.dtype, expected.shape)
     assert np.array_equal(mapped, expected) and mapped.dtype == expected.dtype
     assert not mapped.flags.writeable
     assert np.array_equal(np.load(folder / f"{name}.npy", allow_pickle=False), expected)  # a plain file for everyone
 
 
 def test_a_folder_has_its_description_and_no_damage(folder: Path) -> None:
-    assert storage.read_meta(folder)["answer"] == 42
-    assert list(storage.damage(folder, storage.checksum(folder / storage.META))) == []
+    assert read_meta(folder)["answer"] == 42
+    assert list(folder_errors(folder, checksum(folder / META))) == []
     assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
 
 
@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None
             return fail()
 
     with pytest.raises(KeyboardInterrupt):
-        storage.write_folder(tmp_path / "folder", Broken(), {})
+        write_folder(tmp_path / "folder", Broken(), {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -70,14 +70,14 @@ def test_an_old_partial_folder_does_not_disturb(tmp_path: Path) -> None:
     partial = tmp_path / "folder.partial"
     partial.mkdir()
     (partial / "old.npy").write_bytes(b"old")
-    storage.write_folder(tmp_path / "folder", ARRAYS, {})
+    write_folder(tmp_path / "folder", ARRAYS, {})
     assert not partial.exists() and not (tmp_path / "folder/old.npy").exists()
 
 
 def test_a_folder_in_use_is_not_replaced(folder: Path) -> None:
     with pytest.raises(WriteError, match="cannot be written"):
-        storage.write_folder(folder, {}, {})
-    assert storage.read_meta(folder)["answer"] == 42
+        write_folder(folder, {}, {})
+    assert read_meta(folder)["answer"] == 42
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_a_folder_in_use_is_not_replaced(folder: Path) -> None:
 def test_a_wrong_array_is_refused(folder: Path) -> None:
     for dtype, shape in ((np.uint16, (4, 4)), (np.int16, (4, 3)), (np.uint16, (12,))):
         with pytest.raises(DamagedError, match=r"words\.npy holds uint16\[4, 3\] where"):
-            storage.map_array(folder / "words.npy", dtype, shape)
+            map_array(folder / "words.npy", dtype, shape)
 
 
 def test_every_damaged_header_is_one_line(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_every_damaged_header_is_one_line(folder: Path) -> None:
         for mask in (0x01, 0x02, 0x10, 0x20, 0x7F, 0x80, 0xFF):
             path.write_bytes(original[:at] + bytes([original[at] ^ mask]) + original[at + 1 :])
             try:
-                assert storage.map_array(path, np.uint16, (4, 3)).shape == (4, 3)
+                assert map_array(path, np.uint16, (4, 3)).shape == (4, 3)
             except DamagedError as error:
                 assert str(path) in str(error) and "\n" not in str(error)
                 refused += 1
@@ -105,45 +105,45 @@ def test_every_damaged_header_is_one_line(folder: Path) -> None:
     for length in range(len(original)):
         path.write_bytes(original[:length])
         with pytest.raises(DamagedError):
-            storage.map_array(path, np.uint16, (4, 3))
+            map_array(path, np.uint16, (4, 3))
     path.write_bytes(b"PK\x03\x04" + original[4:])
     with pytest.raises(DamagedError):
-        storage.map_array(path, np.uint16, (4, 3))
+        map_array(path, np.uint16, (4, 3))
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DamagedError, match=r"evil\.npy"):
-        storage.map_array(tmp_path / "evil.npy", np.uint16, (1,))
+        map_array(tmp_path / "evil.npy", np.uint16, (1,))
 
 
 def test_missing_and_unreadable_files_are_one_line(folder: Path) -> None:
     with pytest.raises(DamagedError, match="is missing"):
-        storage.map_array(folder / "other.npy", np.uint16, (1,))
+        map_array(folder / "other.npy", np.uint16, (1,))
     with pytest.raises(DamagedError, match="cannot be read"):
-        storage.map_array(folder, np.uint16, (1,))
+        map_array(folder, np.uint16, (1,))
     with pytest.raises(DamagedError, match="is missing"):
-        storage.read_meta(folder.parent)
+        read_meta(folder.parent)
     for text in ("{", "[1, 2]", "\ud800".encode(errors="surrogatepass")):
-        (folder / storage.META).write_bytes(text if isinstance(text, bytes) else text.encode())
+        (folder / META).write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(DamagedError, match=r"meta\.json"):
-            storage.read_meta(folder)
+            read_meta(folder)
 
 
 def test_damage_names_every_file(folder: Path) -> None:
-    recorded = storage.checksum(folder / storage.META)
+    recorded = checksum(folder / META)
     (folder / "empty.npy").unlink()
     (folder / "words.npy").write_bytes((folder / "words.npy").read_bytes()[:-1])
     (folder / "shape.npy").unlink()
     (folder / "shape.npy").mkdir()
-    lines = list(storage.damage(folder, recorded))
+    lines = list(folder_errors(folder, recorded))
     assert len(lines) == 3
     assert [name in line for name, line in zip(("empty", "shape", "words"), lines, strict=True)] == [True] * 3
-    (folder / storage.META).write_text(json.dumps({**storage.read_meta(folder), "answer": 43}))
-    (line,) = storage.damage(folder, recorded)
+    (folder / META).write_text(json.dumps({**read_meta(folder), "answer": 43}))
+    (line,) = folder_errors(folder, recorded)
     assert "meta.json is damaged" in line
-    (folder / storage.META).write_text("{}")
-    (line,) = storage.damage(folder, storage.checksum(folder / storage.META))
+    (folder / META).write_text("{}")
+    (line,) = folder_errors(folder, checksum(folder / META))
     assert "no checksums" in line
 
 
@@ -161,19 +161,19 @@ def test_damage_names_every_file(folder: Path) -> None:
     ],
 )
 def test_the_system_s_complaints_become_one_line(tmp_path: Path, code: int, words: str) -> None:
-    with pytest.raises(WriteError, match=words), storage.writing(tmp_path / "place"):
+    with pytest.raises(WriteError, match=words), write_errors(tmp_path / "place"):
         raise OSError(code, os.strerror(code))
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), storage.writing(tmp_path):
+    with pytest.raises(KeyError), write_errors(tmp_path):
         raise KeyError("x")
 
 
 def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(WriteError, match="cannot be written"):
-        storage.write_folder(tmp_path / "file/folder", ARRAYS, {})
+        write_folder(tmp_path / "file/folder", ARRAYS, {})
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
@@ -184,19 +184,19 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         pytest.skip("a small disk can be made by root on Linux only")
     try:
         with pytest.raises(WriteError, match="the disk is full"):
-            storage.write_folder(disk / "folder", {**ARRAYS, "large": np.zeros(100_000)}, {})
+            write_folder(disk / "folder", {**ARRAYS, "large": np.zeros(100_000)}, {})
         assert list(disk.iterdir()) == []
-        storage.write_folder(disk / "folder", ARRAYS, {})
+        write_folder(disk / "folder", ARRAYS, {})
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
 def test_flushing_reaches_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = []
-    monkeypatch.setattr(storage, "_flush", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
-    storage.write_folder(tmp_path / "folder", ARRAYS, {})
+    monkeypatch.setattr("polyvoc.storage.files._flush", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    write_folder(tmp_path / "folder", ARRAYS, {})
     written = [tmp_path, tmp_path / "folder", *(tmp_path / "folder").iterdir()]
     assert {path.stat().st_ino for path in written} == set(flushed)
     flushed.clear()
-    storage.flush_tree(tmp_path)
+    flush_tree(tmp_path)
     assert {path.stat().st_ino for path in written} == set(flushed)

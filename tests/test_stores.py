@@ -22,14 +22,37 @@ import pytest
 
 from buckets import folder_on_the_web, s3  # noqa: F401
 from commands import answer, refuse, run
-from polyvoc import answers, checking, collection, features, images, inventory, stores
-from polyvoc.embedding import Embedder
-from polyvoc.entries import change
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.index import Index
-from polyvoc.records import Hits, Problem, SearchOptions
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.features.decode import read_grey, read_rgb, read_thumbnail
+from polyvoc.features.embedding import Embedder
+from polyvoc.features.extract import extract, extract_many
+from polyvoc.index.check import check_index
+from polyvoc.index.writer import IndexWriter, compare_folders
+from polyvoc.options import SearchOptions
+from polyvoc.search.hits import Hits, SearchFailure, SearchResult
+from polyvoc.search.index import Index
+from polyvoc.search.info import image_info
+from polyvoc.storage.folders import absolute_path, check_folders, file_digest, file_state, is_below, list_photographs
+from polyvoc.storage.stores import (
+    _addressed,
+    _named,
+    _opened,
+    _refuse_url,
+    base_name,
+    display_name,
+    is_url,
+    list_files,
+    modified_at,
+    read_url,
+    remote_version,
+    url_exists,
+    url_parts,
+)
+from polyvoc.threads import ordered_map
+from polyvoc.types import Features, Problem
+from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.web.html import picture as answers_picture
+from polyvoc.web.html import search_page
 from samples import unflushed  # noqa: F401
 from servers import refused, serving
 
@@ -148,7 +171,7 @@ def test_what_an_address_is() -> None:
         "git+ssh://a",
         "HTTPS://a",
     ):
-        assert stores.is_url(url)
+        assert is_url(url)
     for path in (
         "/a.jpg",
         "a.jpg",
@@ -162,7 +185,7 @@ def test_what_an_address_is() -> None:
         3,
         None,
     ):
-        assert not stores.is_url(path)
+        assert not is_url(path)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +202,7 @@ def test_what_an_address_is() -> None:
     ],
 )
 def test_an_address_is_kept(url: str, kept: str) -> None:
-    assert collection.location(url) == kept.format(here=os.getcwd(), home=os.path.expanduser("~"))
+    assert absolute_path(url) == kept.format(here=os.getcwd(), home=os.path.expanduser("~"))
 
 
 SIGNED = "https://host.example/p/a.jpg?X-Signature=hunter2"
@@ -199,9 +222,9 @@ SIGNED = "https://host.example/p/a.jpg?X-Signature=hunter2"
 )
 def test_an_address_with_a_password_is_refused(url: str, shown: str, tmp_path: Path) -> None:
     line = f"{shown}: holds a password; give it in the environment instead, as docs/stores.md says"
-    for use in (collection.location, stores.read, stores.exists, images.describe):
-        if use is images.describe:
-            assert images.describe(url) == shown
+    for use in (absolute_path, read_url, url_exists, display_name):
+        if use is display_name:
+            assert display_name(url) == shown
             continue
         with pytest.raises(OptionError) as caught:
             use(url)
@@ -222,7 +245,7 @@ def test_an_address_with_a_password_is_refused(url: str, shown: str, tmp_path: P
     ],
 )
 def test_an_address_without_a_secret_is_shown_as_it_is(url: str) -> None:
-    assert collection.location(url) == images.describe(url) == url
+    assert absolute_path(url) == display_name(url) == url
 
 
 def test_an_address_that_expires_is_not_indexed(tmp_path: Path) -> None:
@@ -234,13 +257,13 @@ def test_an_address_that_expires_is_not_indexed(tmp_path: Path) -> None:
 
 def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, photographs: Path) -> None:
     """A search may ask with it."""
-    failed = answers.Failure(SIGNED, "no answer").as_dict()
+    failed = SearchFailure(SIGNED, "no answer").as_dict()
     assert failed == {"query": "https://host.example/p/a.jpg?...", "error": "no answer"}
-    assert answers.Answer(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
+    assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
     jpeg = (photographs / "wall-a.jpg").read_bytes()
     asked: list[str] = []
-    monkeypatch.setattr(stores, "read", lambda url: (asked.append(url), jpeg)[1])
-    page = answers.as_page([answers.Answer(SIGNED, SearchOptions(), Hits(), {})])
+    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (asked.append(url), jpeg)[1])
+    page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})])
     assert asked == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
     assert "hunter2" not in page and "href=" not in page
 
@@ -249,12 +272,12 @@ def test_links_that_expire_are_passed_over(tmp_path: Path) -> None:
     """On a page of a web server; elsewhere such names are as good as others."""
     for root, expected in (("https://host/p", ["b.jpg"]), ("s3://host/p", ["?order=a.jpg", "b.jpg", "c?key=1.jpg"])):
         entries = [{"name": f"{root}/{name}", "type": "file"} for name in ("c?key=1.jpg", "b.jpg", "?order=a.jpg")]
-        found = stores._addressed(root, root, entries, stores._refuse)
+        found = _addressed(root, root, entries, _refuse_url)
         assert [url for url, _ in found] == [f"{root}/{name}" for name in expected]
 
 
 def test_what_stores_say_of_an_address_is_shown_without_its_secrets() -> None:
-    with pytest.raises(UnreachableError) as caught, stores._named(SIGNED):
+    with pytest.raises(UnreachableError) as caught, _named(SIGNED):
         raise OSError(f"403, message='Forbidden', url='{SIGNED}&more=hunter2' or \"http://me:hunter2@host/b?c\"")
     assert str(caught.value) == (
         "https://host.example/p/a.jpg?...: cannot be reached (403, message='Forbidden', url='https://host.example/p/a.jpg?...'"
@@ -263,7 +286,7 @@ def test_what_stores_say_of_an_address_is_shown_without_its_secrets() -> None:
 
 
 def test_a_path_becomes_absolute() -> None:
-    assert collection.location("a/../b") == collection.location(Path("b")) == os.path.abspath("b")
+    assert absolute_path("a/../b") == absolute_path(Path("b")) == os.path.abspath("b")
 
 
 @pytest.mark.parametrize(
@@ -286,20 +309,20 @@ def test_a_path_becomes_absolute() -> None:
     ],
 )
 def test_what_lies_below(path: str, root: str, below: bool) -> None:
-    assert collection.is_below(path, [root]) is below
-    assert collection.is_below(path, ["/nowhere", root]) is below
+    assert is_below(path, [root]) is below
+    assert is_below(path, ["/nowhere", root]) is below
 
 
 def test_names() -> None:
     assert (
-        stores.name("zip://p/a b.jpg::s3://bucket/z.zip")
-        == stores.name("s3://bucket/a b.jpg")
-        == stores.name("/p/a b.jpg")
+        base_name("zip://p/a b.jpg::s3://bucket/z.zip")
+        == base_name("s3://bucket/a b.jpg")
+        == base_name("/p/a b.jpg")
         == "a b.jpg"
     )
-    assert stores.parts("zip://p/a.jpg::/q/z.zip") == ("p", "a.jpg")
-    assert stores.parts("s3://bucket/p//a.jpg") == ("bucket", "p", "a.jpg")
-    assert stores.name("") == ""
+    assert url_parts("zip://p/a.jpg::/q/z.zip") == ("p", "a.jpg")
+    assert url_parts("s3://bucket/p//a.jpg") == ("bucket", "p", "a.jpg")
+    assert base_name("") == ""
 
 
 # --- files --------------------------------------------------------------------------------------------------------------------
@@ -308,39 +331,36 @@ def test_names() -> None:
 @pytest.mark.parametrize("store", EVERY, indirect=True)
 def test_files_are_listed_as_folders_are_walked(store: Store, photographs: Path, tmp_path: Path) -> None:
     folder = folder_of(photographs, tmp_path)
-    walked = [os.path.relpath(path, folder) for path, _ in collection.photographs([folder])]
-    found = list(collection.photographs([store.root]))
+    walked = [os.path.relpath(path, folder) for path, _ in list_photographs([folder])]
+    found = list(list_photographs([store.root]))
     assert walked == names(store, [url for url, _ in found]) == ORDER
-    assert (
-        list(collection.photographs([store.root.replace("photos", "photos/", 1) if store.kind == "s3" else store.root]))
-        == found
-    )
+    assert list(list_photographs([store.root.replace("photos", "photos/", 1) if store.kind == "s3" else store.root])) == found
     for url, state in found:
-        assert collection.state_of(url) == state
+        assert file_state(url) == state
         assert state.size == len(store.held[names(store, [url])[0]])
         assert state.changed is not None and 0 <= state.changed < 2**63
 
 
 def test_all_files_are_listed_if_all_are_wanted(store: Store) -> None:
-    listed = names(store, [url for url, _, _ in stores.listed(store.root)])
+    listed = names(store, [url for url, _, _ in list_files(store.root)])
     assert sorted(listed) == sorted([*PHOTOGRAPHS, "notes.txt", "jpg"])
 
 
 def test_a_single_file(store: Store) -> None:
     url = store.url("deep/er/tower-a.jpg")
-    assert list(collection.photographs([url])) == [(url, collection.state_of(url))]
-    assert [u for u, _ in collection.photographs([store.url("deep")])] == [store.url(name) for name in ORDER[3:]]
-    assert stores.exists(url) and stores.exists(store.url("deep")) and not stores.exists(store.url("deep/no"))
+    assert list(list_photographs([url])) == [(url, file_state(url))]
+    assert [u for u, _ in list_photographs([store.url("deep")])] == [store.url(name) for name in ORDER[3:]]
+    assert url_exists(url) and url_exists(store.url("deep")) and not url_exists(store.url("deep/no"))
 
 
 @pytest.mark.parametrize("store", EVERY, indirect=True)
 def test_files_are_read(store: Store, photographs: Path) -> None:
     url, original = store.url("wall a.jpg"), photographs / "wall-a.jpg"
-    assert stores.read(url) == original.read_bytes()
-    assert np.array_equal(images.read_grey(url, 300).pixels, images.read_grey(original, 300).pixels)
-    assert np.array_equal(features.extract(url).descriptors, features.extract(original).descriptors)
-    ((told, found), (_, missing)) = features.extract_many([url, store.url("none.jpg")])
-    assert told == url and isinstance(found, features.Features)
+    assert read_url(url) == original.read_bytes()
+    assert np.array_equal(read_grey(url, 300).pixels, read_grey(original, 300).pixels)
+    assert np.array_equal(extract(url).descriptors, extract(original).descriptors)
+    ((told, found), (_, missing)) = extract_many([url, store.url("none.jpg")])
+    assert told == url and isinstance(found, Features)
     assert isinstance(missing, ImageError) and not isinstance(missing, UnreachableError)
     assert str(missing) == f"{store.url('none.jpg')}: no such file; check the address"
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean colour", 64)
@@ -356,32 +376,32 @@ def test_what_cannot_be_read_is_one_line(store: Store) -> None:
         (store.url("wall a.jpg"), f"{len(store.held['wall a.jpg']):,} bytes, the limit is 100; reduce it first"),
     ):
         with pytest.raises(ImageError) as caught:
-            stores.read(url, 100)
+            read_url(url, 100)
         assert str(caught.value) == f"{url}: {line}"
     with pytest.raises(ImageError, match="no such file"):
-        stores.state(store.url("none.jpg"))
+        remote_version(store.url("none.jpg"))
 
 
 def test_a_file_that_was_just_read_is_not_read_for_its_digest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     url = store.url("bridge-a.jpg")
     path = store.folder / "a.jpg"
-    path.write_bytes(stores.read(url))
-    expected = collection.digest(str(path), collection.state_of(str(path)))
+    path.write_bytes(read_url(url))
+    expected = file_digest(str(path), file_state(str(path)))
     reads: list[str] = []
-    original = stores.read
-    monkeypatch.setattr(stores, "read", lambda url: (reads.append(url), original(url))[1])
-    state = collection.state_of(url)
-    assert collection.digest(url, state) == expected and reads == []
+    original = read_url
+    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (reads.append(url), original(url))[1])
+    state = file_state(url)
+    assert file_digest(url, state) == expected and reads == []
     store.put({"bridge-a.jpg": store.held["bridge-b.jpg"]})
-    assert collection.digest(url, state) is None and reads == []
-    assert collection.digest(url, collection.state_of(url)) not in (None, expected) and reads == [url]
+    assert file_digest(url, state) is None and reads == []
+    assert file_digest(url, file_state(url)) not in (None, expected) and reads == [url]
     store.put({"bridge-a.jpg": None})
-    assert collection.digest(url, state) is None
+    assert file_digest(url, state) is None
 
 
 def test_many_threads_read_one_store(store: Store) -> None:
     urls = [store.url(name) for name in PHOTOGRAPHS] * 8
-    for url, found in features.in_order(stores.read, urls, 8, "test"):
+    for url, found in ordered_map(read_url, urls, 8, "test"):
         assert found == store.held[names(store, [url])[0]]
 
 
@@ -389,11 +409,11 @@ def test_many_threads_read_one_store(store: Store) -> None:
 def test_an_absent_place(store: Store) -> None:
     for root in (store.url("nowhere"), *({"s3": ["s3://nobody/photos"]}.get(store.kind, []))):
         with pytest.raises(OptionError) as caught:
-            list(collection.photographs([root]))
+            list(list_photographs([root]))
         assert str(caught.value) == f"{root} does not exist; give a folder of photographs"
         with pytest.raises(OptionError, match="does not exist"):
-            collection.check([store.root, root])
-    collection.check([store.root, store.folder])
+            check_folders([store.root, root])
+    check_folders([store.root, store.folder])
 
 
 # --- the index ----------------------------------------------------------------------------------------------------------------
@@ -419,7 +439,7 @@ def test_a_store_answers_as_a_folder_does(
             assert expected[0]["path"] == store.url(name)
         row = next(stored.images())
         assert row.digest == next(local.images()).digest
-        assert inventory.photograph(row)["name"] == "bridge-a.jpg"
+        assert image_info(row)["name"] == "bridge-a.jpg"
         options = stored.default_options
         again = stored.search(row.image, options=type(options)(**{**asdict(options), "assignments": 2}))
         assert again[0].path == row.path  # whose file was read
@@ -476,7 +496,7 @@ def test_a_store_that_does_not_answer_drops_nothing(
     store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed(tmp_path / "index", store.root, vocabularies)
-    system = stores._opened(store.root)[0]
+    system = _opened(store.root)[0]
     original = system.ls
 
     def refuse_deep(path: str, *arguments: Any, **options: Any) -> Any:
@@ -490,7 +510,7 @@ def test_a_store_that_does_not_answer_drops_nothing(
     line = f"{store.url('deep')}: cannot be reached (Forbidden); check address and credentials"
     assert told["problems"] == [{"path": store.url("deep"), "reason": line}]
     with pytest.raises(OptionError) as caught:
-        list(collection.photographs([store.root]))
+        list(list_photographs([store.root]))
     assert str(caught.value) == line
 
 
@@ -502,12 +522,12 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
     path.write_bytes(b"no archive")
     line = f"{path}: not a whole archive (File is not a zip file); replace it, or leave it out"
     with pytest.raises(OptionError) as caught:
-        list(collection.photographs([f"zip://::{path}"]))
+        list(list_photographs([f"zip://::{path}"]))
     assert str(caught.value) == line
-    changes = collection.compare([f"zip://::{path}"], [], {})
+    changes = compare_folders([f"zip://::{path}"], [], {})
     assert changes.unreadable == [Problem(f"zip://::{path}", line)]
     with pytest.raises(OptionError, match="does not exist"):
-        list(collection.photographs([f"zip://::{tmp_path}/none.zip"]))
+        list(list_photographs([f"zip://::{tmp_path}/none.zip"]))
 
 
 @pytest.mark.parametrize("kind", ["", "gz"])
@@ -537,7 +557,7 @@ def test_a_tar_archive_that_is_cut_off(
         (problem,) = told["problems"]
         assert problem["reason"].startswith(f"{path}: not a whole archive (")
     with pytest.raises(OptionError, match=r"not a whole archive \(its end is missing\); replace it, or leave it out"):
-        list(collection.photographs([f"tar://::{path}"]))
+        list(list_photographs([f"tar://::{path}"]))
     write(content[: -(len(content) % 512 or 512)])  # less padding
     assert indexed(tmp_path / "index", f"tar://::{path}")["unchanged"] == 4
 
@@ -548,7 +568,7 @@ def test_a_damaged_file_in_an_archive(tmp_path: Path) -> None:
         archive.writestr("a.jpg", b"0123456789" * 10)
     path.write_bytes(path.read_bytes().replace(b"0123456789", b"9876543210", 1))
     with pytest.raises(ImageError, match=r"a.jpg::.*: broken .*CRC-32.*; replace or remove it") as caught:
-        stores.read(f"zip://a.jpg::{path}")
+        read_url(f"zip://a.jpg::{path}")
     assert not isinstance(caught.value, UnreachableError)
 
 
@@ -557,9 +577,9 @@ def test_an_archive_within_an_archive(tmp_path: Path, photographs: Path) -> None
         archive.write(photographs / "wall-a.jpg", "p/wall.jpg")
     with zipfile.ZipFile(tmp_path / "outer.zip", "w") as archive:
         archive.write(tmp_path / "inner.zip", "q/inner.zip")
-    ((url, _),) = collection.photographs([f"zip://::zip://q/inner.zip::{tmp_path}/outer.zip"])
+    ((url, _),) = list_photographs([f"zip://::zip://q/inner.zip::{tmp_path}/outer.zip"])
     assert url == f"zip://p/wall.jpg::zip://q/inner.zip::{tmp_path}/outer.zip"
-    assert stores.read(url) == (photographs / "wall-a.jpg").read_bytes()
+    assert read_url(url) == (photographs / "wall-a.jpg").read_bytes()
 
 
 def test_an_archive_of_the_current_folder(tmp_path: Path, photographs: Path) -> None:
@@ -568,11 +588,11 @@ def test_an_archive_of_the_current_folder(tmp_path: Path, photographs: Path) -> 
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         tar.add(folder, ".")
         tar.add(folder, "./again")
-    urls = [url for url, _ in collection.photographs([f"tar://.::{tmp_path}/a.tar"])]
+    urls = [url for url, _ in list_photographs([f"tar://.::{tmp_path}/a.tar"])]
     names = [*ORDER[:3], *(f"again/{name}" for name in ORDER), *ORDER[3:]]
     assert urls == [f"tar://./{name}::{tmp_path}/a.tar" for name in names]
-    assert urls == [url for url, _ in collection.photographs([f"tar://::{tmp_path}/a.tar"])]
-    assert all(stores.read(url) for url in urls)
+    assert urls == [url for url, _ in list_photographs([f"tar://::{tmp_path}/a.tar"])]
+    assert all(read_url(url) for url in urls)
 
 
 def test_links_and_pipes(tmp_path: Path) -> None:
@@ -583,18 +603,18 @@ def test_links_and_pipes(tmp_path: Path) -> None:
     (tmp_path / "real/folder.jpg").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (tmp_path / "real/broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
     os.mkfifo(tmp_path / "real/pipe.jpg")
-    found = list(collection.photographs([f"file://{tmp_path}/real"]))
-    assert [stores.name(url) for url, _ in found] == ["a.jpg", "link.jpg"]
-    assert [collection.state_of(url) for url, _ in found] == [state for _, state in found]
+    found = list(list_photographs([f"file://{tmp_path}/real"]))
+    assert [base_name(url) for url, _ in found] == ["a.jpg", "link.jpg"]
+    assert [file_state(url) for url, _ in found] == [state for _, state in found]
     with pytest.raises(ImageError, match="not a regular file"):
-        stores.read(f"file://{tmp_path}/real/pipe.jpg")
+        read_url(f"file://{tmp_path}/real/pipe.jpg")
 
 
 def test_a_name_that_no_address_can_hold(tmp_path: Path) -> None:
     (tmp_path / "a::b.jpg").write_bytes(b"x")
     (tmp_path / "c.jpg").write_bytes(b"x")
     root = f"file://{tmp_path}"
-    changes = collection.compare([root], [], {})
+    changes = compare_folders([root], [], {})
     assert [url for url, _ in changes.new] == [f"{root}/c.jpg"]
     assert [problem.reason for problem in changes.unreadable] == [
         f"{root}/a::b.jpg: its name holds '::', which no address can; rename it"
@@ -605,18 +625,18 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     folder = folder_of(photographs, tmp_path)
     with folder_on_the_web(folder) as root:
-        found = list(collection.photographs([root]))
+        found = list(list_photographs([root]))
         assert [url for url, _ in found] == [f"{root}/{name.replace(' ', '%20')}" for name in ORDER]
-        assert [collection.state_of(url) for url, _ in found] == [state for _, state in found]
+        assert [file_state(url) for url, _ in found] == [state for _, state in found]
         assert all(state.size is not None and state.changed is not None for _, state in found)
-        assert stores.read(found[0][0]) == (folder / ORDER[0]).read_bytes()
+        assert read_url(found[0][0]) == (folder / ORDER[0]).read_bytes()
         with pytest.raises(ImageError, match=r"none.jpg: no such file") as gone:
-            stores.read(f"{root}/none.jpg")
+            read_url(f"{root}/none.jpg")
         assert not isinstance(gone.value, UnreachableError)
     with pytest.raises(UnreachableError, match="cannot be reached"):  # not gone: nothing may be dropped
-        stores.read(found[0][0])
+        read_url(found[0][0])
     with pytest.raises(UnreachableError):
-        collection.check([root])
+        check_folders([root])
 
 
 @pytest.mark.parametrize(
@@ -638,15 +658,15 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_times_of_all_kinds(told: dict[str, Any], expected: int | None) -> None:
-    assert change(told) == expected
+    assert modified_at(told) == expected
 
 
 def test_checksums_where_there_is_no_time() -> None:
     told: list[dict[str, Any]] = [{"ETag": "a"}, {"ETag": "b"}, {"CRC": 17}, {"CRC": 18}]
     told += [{"modify": "Jan 01 12:00"}, {"modify": "Jan 01 12:01"}]  # of an FTP server that lists for people to read
-    values = list(map(change, told))
+    values = list(map(modified_at, told))
     assert len(set(values)) == 6 and all(value is not None and 0 <= value < 2**63 for value in values)
-    assert values[0] == change({"ETag": "a"})
+    assert values[0] == modified_at({"ETag": "a"})
 
 
 # --- packages that are missing ------------------------------------------------------------------------------------------------
@@ -697,7 +717,7 @@ def test_the_library_refuses_an_address_for_what_it_makes(
     vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for use in (Index.open, IndexWriter.open, checking.check, vocabularies[0].save):
+    for use in (Index.open, IndexWriter.open, check_index, vocabularies[0].save):
         with pytest.raises(OptionError) as caught:
             use("s3://bucket/x")
         assert str(caught.value) == ON_DISK
@@ -724,7 +744,7 @@ def test_commands(store: Store, photographs: Path, tmp_path: Path) -> None:
     assert answer("remove", store.url("deep"), "--index", index)["removed"] == 2
     assert "does not exist; give a folder" in refuse("index", store.url("nowhere"), "--index", index)
     trained = answer("train", store.root, "--out", tmp_path / "words", "--size", 20, "--rounds", 1)
-    assert trained["provenance"]["source"] == stores.name(store.root)
+    assert trained["provenance"]["source"] == base_name(store.root)
 
 
 @pytest.mark.parametrize("store", ["zip", "file"], indirect=True)
@@ -735,10 +755,10 @@ def test_a_page_with_pictures(store: Store, vocabularies: tuple[Vocabulary, ...]
     text = page.read_text()
     assert text.count("data:image/jpeg;base64,") == 1 + 5
     assert ("href=" in text) == (store.kind == "file")  # where a browser can go
-    picture = answers.picture(store.url("deep/market-a.jpg"))
+    picture = answers_picture(store.url("deep/market-a.jpg"))
     assert picture.title == "deep/market-a.jpg" and picture.jpeg is not None
-    assert answers.picture(store.url("deep/none.jpg")).jpeg is None
-    assert answers.picture("gs://bucket/a.jpg").jpeg is None
+    assert answers_picture(store.url("deep/none.jpg")).jpeg is None
+    assert answers_picture("gs://bucket/a.jpg").jpeg is None
 
 
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
@@ -752,7 +772,7 @@ def test_a_store_is_served(store: Store, vocabularies: tuple[Vocabulary, ...], t
         assert served.get(f"/images/{image}").json()["available"] is True
         thumbnail = served.get(f"/images/{image}/thumbnail")
         assert thumbnail.headers["content-type"] == "image/jpeg"
-        assert images.read_rgb(thumbnail.content, 320).shape == (240, 320, 3)
+        assert read_rgb(thumbnail.content, 320).shape == (240, 320, 3)
         original = served.get(f"/images/{image}/file")
         assert original.content == store.held["wall a.jpg"]
         assert original.headers["content-type"] == "image/jpeg"
@@ -772,7 +792,7 @@ def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path
     decoders = Decoders(1, 20, 100)  # pixels: a limit for strangers, not for files of the collection
     try:
         url = f"file://{photographs}/wall-a.jpg"
-        assert decoders.thumbnail(url, 160) == images.read_thumbnail(url, 160)
+        assert decoders.thumbnail(url, 160) == read_thumbnail(url, 160)
         for wanted in (f"file://{tmp_path}/broken.jpg", f"file://{tmp_path}/none.jpg"):
             with pytest.raises(ImageError) as caught:
                 decoders.thumbnail(wanted, 160)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyvoc.assigner import Assigner, Basis, Cells
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.records import FeatureOptions, TrainOptions
-from polyvoc.signatures import project
-from polyvoc.training import Batches, Draw, Sample, draw, learn_thresholds, sample_descriptors, train
+from polyvoc.options import FeatureOptions, TrainOptions
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes
+from polyvoc.vocabulary.train import Batches, KeyedSample, Sample, draw_descriptors, learn_thresholds, sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import project
 
 
 def blobs(count: int = 3000, dimension: int = 16, seed: int = 0) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_same_seed_same_words(size: int) -> None:
 @pytest.mark.parametrize("count", [2, 7, 900])
 def test_a_crowd_in_parts_finds_the_same_words(size: int, count: int) -> None:
     descriptors = blobs(20_000)
-    basis = Basis.of(descriptors[:size])
+    basis = PrincipalAxes.of(descriptors[:size])
     points = basis.turn(descriptors).rows
     centroids = points[:size]
     cells = Cells.among(centroids, basis)
@@ -101,7 +101,7 @@ def test_thresholds_by_hand() -> None:
 
 
 def test_what_is_stored_is_what_was_trained(tmp_path: Path) -> None:
-    from polyvoc.vocabulary import Vocabulary
+    from polyvoc.vocabulary.vocabulary import Vocabulary
 
     vocabulary = train(Sample(blobs(), {"photographs": 7}), TrainOptions(size=20, bits=4), source="blobs")
     vocabulary.save(tmp_path / "v")
@@ -177,11 +177,11 @@ def test_sampling_photographs(photographs: list[Path]) -> None:
 
 def test_photographs_may_be_drawn_from_in_parts(photographs: list[Path]) -> None:
     options = FeatureOptions(max_features=100)
-    whole = list(draw(photographs, options, seed=5))
-    parts = [*draw(photographs[:3], options, 5), *draw(photographs[3:], options, 5, first=3, threads=1)]
+    whole = list(draw_descriptors(photographs, options, seed=5))
+    parts = [*draw_descriptors(photographs[:3], options, 5), *draw_descriptors(photographs[3:], options, 5, first=3, threads=1)]
     assert len(whole) == 4 and whole[1] == parts[1]  # the broken one
     for one, other in zip(whole, parts, strict=True):
-        if isinstance(one, Draw) and isinstance(other, Draw):
+        if isinstance(one, KeyedSample) and isinstance(other, KeyedSample):
             assert np.array_equal(one.descriptors, other.descriptors) and np.array_equal(one.keys, other.keys)
             low = one.below(0.25)
             assert len(low.descriptors) == np.count_nonzero(one.keys < 0.25) and (low.keys < 0.25).all()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.quantiser import Quantiser
-from polyvoc.vocabulary import DEFAULT_COUNT, Bytes, Vocabulary, default_vocabularies, load_vocabularies
+from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT, ByteTable, Vocabulary, default_vocabularies, load_vocabularies
 
 
 def make(size: int = 5, dimension: int = 6, bits: int = 3, seed: int = 0) -> Vocabulary:
@@ -32,14 +32,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_bytes_by_hand() -> None:
     # Column 0 runs from 0 to 255 in steps of 1; column 1 is constant.
-    table = Bytes.of([[0.0, 7.0], [100.4, 7.0], [255.0, 7.0]])
+    table = ByteTable.of([[0.0, 7.0], [100.4, 7.0], [255.0, 7.0]])
     assert table.codes[:, 0].tolist() == [0, 100, 255]
     assert table.values().tolist() == [[0.0, 7.0], [100.0, 7.0], [255.0, 7.0]]
 
 
 @given(arrays.arrays(np.float32, (7, 3), elements=st.floats(-1e6, 1e6, width=32)))
 def test_bytes_err_by_at_most_half_a_step(values: np.ndarray) -> None:
-    table = Bytes.of(values)
+    table = ByteTable.of(values)
     rounding = np.spacing(np.abs(values).max() + 1) * 4  # of float32 itself
     assert (np.abs(table.values() - values) <= table.step / 2 * (1 + 1e-3) + rounding).all()
 

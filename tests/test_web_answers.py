@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from commands import answer
 from conftest import SCENES, VIEWS
-from polyvoc.cli import app
+from polyvoc.cli.main import app
 from servers import Served, serving, upload
 
 FLAGS: list[dict[str, Any]] = [

@@ -17,10 +17,8 @@ from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
 from conftest import draw_scene
-from polyvoc.web import guard
-from polyvoc.web.changes import file_name
-from polyvoc.web.service import Sent
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
+from polyvoc.web.service import SentPhoto, file_name
 from samples import unflushed
 from servers import Served, jpeg, refused, serving, upload
 
@@ -195,7 +193,7 @@ def test_a_length_and_chunks_do_not_smuggle(served: Served) -> None:
 
 
 def test_a_body_that_does_not_come_is_not_awaited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr("polyvoc.web.security.BODY_SECONDS", 0.05)
     start = b'--x\r\nContent-Disposition: form-data; name="photo"; filename="x.jpg"\r\n\r\n'
     kind = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 5000\r\n"
     status, told = served.raw(post(kind, start))
@@ -454,7 +452,7 @@ EVIL_NAMES = [
 
 @pytest.mark.parametrize("name", EVIL_NAMES, ids=ascii)
 def test_names_of_files_are_harmless(name: str) -> None:
-    made = file_name(Sent(name, PHOTO))
+    made = file_name(SentPhoto(name, PHOTO))
     assert made == Path(made).name and made not in (".", "..")
     assert not made.startswith((".", "-", " ")) and made.isprintable()
     assert Path(made).suffix in (".jpg", ".jpeg") and len(os.fsencode(made)) <= 255

@@ -19,8 +19,8 @@ import browsers
 import servers
 from browsers import PHONE, Drag, Watch, asks, seen, tab_to
 from conftest import draw_scene
-from polyvoc import demo
-from polyvoc.writer import IndexWriter
+from polyvoc.cli.demo import find_photographs, make_collection
+from polyvoc.index.writer import IndexWriter
 
 NAMES = ("astronaut", "camera", "cat", "coffee", "coins", "motorcycle", "page", "retina", "rocket")
 TRAP = "<img src=x onerror=document.body.remove()>"
@@ -35,10 +35,10 @@ def quiet(stage: str, done: int, total: int) -> None:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the demonstration's photographs (two pages of them), questions, and an index."""
     folder = tmp_path_factory.mktemp("world")
-    found = demo.find_photographs()
+    found = find_photographs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "LONG_SIDE", 400)  # quick
-        demo.make_collection({name: found[name] for name in NAMES}, folder, quiet)
+        patch.setattr("polyvoc.cli.demo.LONG_SIDE", 400)  # quick
+        make_collection({name: found[name] for name in NAMES}, folder, quiet)
     draw_scene(7).save(folder / "photos" / f"{TRAP}.jpg")
     draw_scene(8).save(folder / "new.jpg")
     (folder / "broken.jpg").write_bytes((folder / "queries" / "cat.jpg").read_bytes()[:600])

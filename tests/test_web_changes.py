@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import draw_scene
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
 from servers import PATIENCE, Served, jpeg, refused, serving
 from test_web_server import wait_until
 

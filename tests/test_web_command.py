@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from commands import refuse, run
-from polyvoc.web import command
+from polyvoc.cli.search import _token
 from servers import PATIENCE, TOKEN, running
 
 
@@ -65,10 +65,10 @@ def test_where_a_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """From the file; else from the environment."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     monkeypatch.setenv("POLYVOC_TOKEN", "of-the-environment")
-    assert command._token(tmp_path / "token") == TOKEN
-    assert command._token(None) == "of-the-environment"
+    assert _token(tmp_path / "token") == TOKEN
+    assert _token(None) == "of-the-environment"
     monkeypatch.delenv("POLYVOC_TOKEN")
-    assert command._token(None) is None
+    assert _token(None) is None
 
 
 def test_a_terminal_is_shown_the_token(_session_index: Path) -> None:

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polyvoc import images
 from polyvoc.errors import ImageError
-from polyvoc.web import decoder
-from polyvoc.web.decoder import Decoders
+from polyvoc.features.decode import read_grey, read_rgb, read_thumbnail
+from polyvoc.web.decoder import Decoders, _Process
 from servers import children_of, has_ended
 
 LIMITS = "cannot be decoded within the limits of time and memory; reduce it first"
@@ -55,16 +54,16 @@ def test_pixels_are_those_of_the_library(decoders: Decoders, photographs: Path) 
     path = photographs / "tower-b.jpg"
     for source in (path, path.read_bytes()):
         for side in (64, 200, 1024):
-            found, wanted = decoders.grey(source, side), images.read_grey(source, side)
+            found, wanted = decoders.grey(source, side), read_grey(source, side)
             assert np.array_equal(found.pixels, wanted.pixels)
             assert (found.width, found.height) == (wanted.width, wanted.height)
-        assert decoders.thumbnail(source, 160) == images.read_thumbnail(source, 160)
+        assert decoders.thumbnail(source, 160) == read_thumbnail(source, 160)
 
 
 @pytest.mark.parametrize("source", [b"", b"no image", Path("/nowhere/at/all.jpg")])
 def test_failures_are_those_of_the_library(decoders: Decoders, source: Path | bytes) -> None:
     with pytest.raises(ImageError) as wanted:
-        images.read_grey(source, 100)
+        read_grey(source, 100)
     with pytest.raises(ImageError) as found:
         decoders.grey(source, 100)
     assert str(found.value) == str(wanted.value) and type(found.value) is type(wanted.value)
@@ -78,7 +77,7 @@ def test_what_takes_too_long_is_ended(sluggish: Decoders, photographs: Path) -> 
 
 
 def test_what_hangs_is_ended_from_outside(monkeypatch: pytest.MonkeyPatch, photographs: Path) -> None:
-    monkeypatch.setattr(decoder, "GRACE", 0.1)
+    monkeypatch.setattr("polyvoc.web.decoder.GRACE", 0.1)
     hanging = Decoders(1, 0.1, 1000)
     before = process_of(hanging)
     os.kill(before, signal.SIGSTOP)  # so it cannot end itself
@@ -93,7 +92,7 @@ def test_a_process_that_is_killed_costs_one_photograph(decoders: Decoders, photo
     os.kill(process_of(decoders), signal.SIGKILL)
     with pytest.raises(ImageError, match=LIMITS):
         decoders.thumbnail(path, 160)
-    assert decoders.thumbnail(path, 160) == images.read_thumbnail(path, 160)
+    assert decoders.thumbnail(path, 160) == read_thumbnail(path, 160)
 
 
 def test_a_process_killed_in_the_middle_costs_one_photograph(photographs: Path) -> None:
@@ -124,20 +123,20 @@ def test_an_answer_is_never_that_of_another_photograph(
     class Interruption(BaseException):
         pass
 
-    asked = decoder._Process.ask
+    asked = _Process.ask
 
-    def interrupt(process: decoder._Process, order: object, content: bytes, seconds: float) -> None:
+    def interrupt(process: _Process, order: object, content: bytes, seconds: float) -> None:
         process._connection.send_bytes(
             b'{"wanted": "thumbnail", "long_side": 64, "max_pixels": 1000000, "path": null, "seconds": 9}'
         )
         process._connection.send_bytes(content)
         raise Interruption
 
-    monkeypatch.setattr(decoder._Process, "ask", interrupt)
+    monkeypatch.setattr(_Process, "ask", interrupt)
     with pytest.raises(Interruption):
         decoders.thumbnail((photographs / "wall-a.jpg").read_bytes(), 64)
-    monkeypatch.setattr(decoder._Process, "ask", asked)
-    assert decoders.thumbnail(photographs / "tower-b.jpg", 64) == images.read_thumbnail(photographs / "tower-b.jpg", 64)
+    monkeypatch.setattr(_Process, "ask", asked)
+    assert decoders.thumbnail(photographs / "tower-b.jpg", 64) == read_thumbnail(photographs / "tower-b.jpg", 64)
 
 
 def test_memory_is_limited(photographs: Path) -> None:
@@ -185,14 +184,14 @@ def test_signals_for_the_whole_group_do_not_end_them(decoders: Decoders, photogr
 
 def test_colours_are_those_of_the_library(decoders: Decoders, photographs: Path) -> None:
     content = (photographs / "tower-b.jpg").read_bytes()
-    assert np.array_equal(decoders.rgb(content, 200), images.read_rgb(content, 200))
+    assert np.array_equal(decoders.rgb(content, 200), read_rgb(content, 200))
 
 
 def test_files_of_the_collection_may_be_as_large_as_when_they_were_indexed(photographs: Path) -> None:
     strict = Decoders(1, 60.0, 1000)
     try:
         path = photographs / "tower-b.jpg"
-        assert strict.thumbnail(path, 64) == images.read_thumbnail(path, 64)
+        assert strict.thumbnail(path, 64) == read_thumbnail(path, 64)
         with pytest.raises(ImageError, match="the limit is 1,000 in all"):
             strict.thumbnail(path.read_bytes(), 64)
     finally:

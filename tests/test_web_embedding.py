@@ -10,7 +10,7 @@ import pytest
 
 from commands import answer
 from onnxfiles import chain
-from polyvoc.writer import IndexWriter
+from polyvoc.index.writer import IndexWriter
 from servers import Served, refused, serving, upload
 from test_web_answers import without_times
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from polyvoc import images, stores
 from polyvoc.errors import ImageError, UnreachableError
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.web import errands
-from polyvoc.web.errands import Errands
-from polyvoc.writer import IndexWriter
+from polyvoc.features.decode import read_rgb
+from polyvoc.index.writer import IndexWriter
+from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.web.pool import StoreRequests
 from samples import unflushed  # noqa: F401
 from servers import PATIENCE, refused, serving
 
@@ -38,7 +37,7 @@ def hold(awake: threading.Event) -> int:
 
 def test_answers_and_failures_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"abc")
-    asking = Errands(1, PATIENCE)
+    asking = StoreRequests(1, PATIENCE)
     for _ in range(3):  # one at a time may ask
         assert asking.read(f"file://{tmp_path}/a.jpg") == b"abc"
         with pytest.raises(ImageError, match="no such file"):
@@ -48,7 +47,7 @@ def test_answers_and_failures_are_passed_on(tmp_path: Path) -> None:
 
 
 def test_who_asks_a_silent_store_is_told_so(awake: threading.Event) -> None:
-    asking = Errands(2, 0.01)
+    asking = StoreRequests(2, 0.01)
     for _ in range(2):
         with pytest.raises(UnreachableError) as caught:
             asking.run(URL, lambda: hold(awake))
@@ -60,7 +59,7 @@ def test_who_asks_a_silent_store_is_told_so(awake: threading.Event) -> None:
 
 
 def test_a_store_that_wakes_up_is_asked_again(awake: threading.Event) -> None:
-    asking = Errands(1, 0.01)
+    asking = StoreRequests(1, 0.01)
     left: list[threading.Thread] = []
 
     def question() -> int:
@@ -77,9 +76,9 @@ def test_a_store_that_wakes_up_is_asked_again(awake: threading.Event) -> None:
 
 def test_large_files_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jpg").write_bytes(bytes(101))
-    monkeypatch.setattr(errands, "MAX_BYTES", 100)
+    monkeypatch.setattr("polyvoc.web.pool.MAX_BYTES", 100)
     with pytest.raises(ImageError, match="101 bytes, the limit is 100"):
-        Errands(1, PATIENCE).read(f"file://{tmp_path}/a.jpg")
+        StoreRequests(1, PATIENCE).read(f"file://{tmp_path}/a.jpg")
 
 
 # --- the server ---------------------------------------------------------------------------------------------------------------
@@ -94,8 +93,8 @@ def index(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...
 
 def silenced(monkeypatch: pytest.MonkeyPatch, name: str, awake: threading.Event) -> None:
     """Let a function of stores wait until they are awake."""
-    original: Callable[..., Any] = getattr(stores, name)
-    monkeypatch.setattr(stores, name, lambda *given: (hold(awake), original(*given))[1])
+    original: Callable[..., Any] = getattr(pool, name)
+    monkeypatch.setattr(pool, name, lambda *given: (hold(awake), original(*given))[1])
 
 
 @pytest.mark.parametrize("function", ["state", "read"])
@@ -115,7 +114,7 @@ def test_a_silent_store(
         assert served.get("/images").json()["total"] == 3
         awake.set()
         served.service.errands._seconds = PATIENCE
-        assert images.read_rgb(served.get("/images/1/thumbnail").content, 320).shape == (240, 320, 3)
+        assert read_rgb(served.get("/images/1/thumbnail").content, 320).shape == (240, 320, 3)
         assert served.get("/images/1/file").content == (photographs / "bridge-a.jpg").read_bytes()
         assert served.search(query=1, assignments=2).json()["hits"][0]["image"] == 1
 

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 
 from conftest import draw_scene
 from polyvoc.errors import OptionError
-from polyvoc.web.guard import HEADERS, Guard, Token
+from polyvoc.web.security import HEADERS, SecurityMiddleware, Token
 from polyvoc.web.settings import Settings, is_loopback
 from servers import BEARER, TOKEN, Served, jpeg, refused, serving, upload
 
@@ -100,7 +100,7 @@ def test_names_of_this_machine_are_its_own(served: Served, host: str) -> None:
 
 def knows(name: str, **told: object) -> bool:
     settings = Settings(Path("x"), **told)  # type: ignore[arg-type]
-    return Guard(None, settings, Token(None))._is_known(name)  # type: ignore[arg-type]
+    return SecurityMiddleware(None, settings, Token(None))._is_known(name)  # type: ignore[arg-type]
 
 
 def test_further_names_can_be_told() -> None:
@@ -434,7 +434,7 @@ def test_the_page_may_be_linked_from_anywhere(served: Served, path: str) -> None
 
 def test_requests_under_way_are_counted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent lies on the disk until it is read: only so many may send at a time."""
-    monkeypatch.setattr("polyvoc.web.guard.UNDER_WAY", -1000)
+    monkeypatch.setattr("polyvoc.web.security.UNDER_WAY", -1000)
     response = served.search(PHOTO)
     assert "too many requests" in refused(response, 503) and int(response.headers["Retry-After"]) >= 1
     assert served.get("/images").status_code == 200  # those who only ask take no room

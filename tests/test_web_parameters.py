@@ -15,8 +15,8 @@ import schemathesis
 from schemathesis import engine
 from schemathesis.engine import events
 
-from polyvoc.records import SearchOptions
-from polyvoc.web.parameters import LIMITS, OPTIONS, SearchParameters
+from polyvoc.options import SearchOptions
+from polyvoc.web.schemas import LIMITS, OPTIONS, SearchParameters
 from samples import unflushed
 from servers import PATIENCE, Served, serving
 

@@ -18,12 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import polyvoc
 from conftest import draw_scene
-from polyvoc import images, inventory
-from polyvoc.index import Index
-from polyvoc.records import SearchOptions
-from polyvoc.web.explanations import name_set
-from polyvoc.web.parameters import OPTIONS
-from polyvoc.writer import IndexWriter
+from polyvoc.features.decode import read_thumbnail
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import SearchOptions
+from polyvoc.search.explain import name_set
+from polyvoc.search.index import Index
+from polyvoc.search.info import image_info, index_distributions, index_info, list_images
+from polyvoc.web.schemas import OPTIONS
 from servers import Served, jpeg, refused, serving, upload
 
 
@@ -170,7 +171,7 @@ def test_an_explanation_is_that_of_the_library(served: Served, photographs: Path
     assert told["n_matches"] == np.count_nonzero((found.weight > 0) | found.inlier) > 40 == len(told["matches"])
     assert told["score"] == pytest.approx(float(found.weight.sum()))
     assert told["inliers"] == int(found.inlier.sum()) > 10
-    assert told["image"] == {**inventory.photograph(index.image(image)), "available": True}
+    assert told["image"] == {**image_info(index.image(image)), "available": True}
     assert told["query"] == {"name": str(photo), "width": 360, "height": 270}
     assert np.allclose(told["transform"], found.transform) and len(told["outline"]) == 4
     for number, match in enumerate(told["matches"]):
@@ -221,7 +222,7 @@ def test_an_explanation_needs_a_query_and_an_image(served: Served) -> None:
 
 
 def test_pages_make_up_the_collection(served: Served, index: Index) -> None:
-    whole = inventory.photographs(index)
+    whole = list_images(index)
     pages = [served.get("/images", params={"page": page, "size": 5}).json() for page in range(4)]
     assert [len(page["images"]) for page in pages] == [5, 5, 2, 0]  # the last is beyond the end
     assert [image for page in pages for image in page["images"]] == whole
@@ -294,7 +295,7 @@ def test_the_name_of_a_file_does_not_break_a_header(named: Served) -> None:
 
 def test_facts_of_an_image(served: Served, index: Index) -> None:
     for row in index.images():
-        assert served.get(f"/images/{row.image}").json() == {**inventory.photograph(row), "available": True}
+        assert served.get(f"/images/{row.image}").json() == {**image_info(row), "available": True}
     assert refused(served.get("/images/99"), 404) == "image 99 is not in the index"
     for wrong in ("-1", "one", "1.5", str(1 << 63), "1e3"):
         refused(served.get(f"/images/{wrong}"), 422)
@@ -303,7 +304,7 @@ def test_facts_of_an_image(served: Served, index: Index) -> None:
 @pytest.mark.parametrize("side", [160, 320, 640, 1600])
 def test_thumbnails_are_those_of_the_library(served: Served, photographs: Path, side: int) -> None:
     told = served.get(f"/images/1/thumbnail?side={side}")
-    assert told.content == images.read_thumbnail(photographs / "bridge-a.jpg", side)
+    assert told.content == read_thumbnail(photographs / "bridge-a.jpg", side)
     assert told.headers["content-type"] == "image/jpeg" and told.headers["cache-control"] == "private, no-cache"
 
 
@@ -347,7 +348,7 @@ def test_files_are_not_given_otherwise(writable: Served) -> None:
 
 def test_statistics_are_those_of_the_library(served: Served, index: Index) -> None:
     told = served.get("/statistics").json()
-    assert told == json.loads(json.dumps({**inventory.take(index), **inventory.distributions(index)}))
+    assert told == json.loads(json.dumps({**index_info(index), **index_distributions(index)}))
 
 
 # --- writing ------------------------------------------------------------------------------------------------------------------

@@ -20,11 +20,9 @@ import pytest
 
 from commands import refuse
 from conftest import draw_scene
-from polyvoc import storage
-from polyvoc.index import Index
-from polyvoc.web import replies, service
+from polyvoc.index.writer import IndexWriter
+from polyvoc.search.index import Index
 from polyvoc.web.service import Service
-from polyvoc.writer import IndexWriter
 from samples import unflushed
 from servers import PATIENCE, TOKEN, Served, has_ended, jpeg, refused, running, serving
 
@@ -36,8 +34,8 @@ SIDE = (160, 120)
 @pytest.fixture(autouse=True)
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for new commits, and for clients that have left, all the time."""
-    monkeypatch.setattr(service, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(replies, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("polyvoc.web.service.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("polyvoc.web.routes.WATCH_SECONDS", 0.01)
 
 
 class Gate:
@@ -248,7 +246,7 @@ def test_a_full_disk_is_said_so(index_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(28, "No space left on device")
 
     with serving(index_path, write=True, workers=1) as served:
-        monkeypatch.setattr(storage, "flush_path", full)
+        monkeypatch.setattr("polyvoc.storage.files.flush_path", full)
         response = served.client.post("/images", files={"photos": ("x.jpg", jpeg(draw_scene(50, SIDE)))})
         assert "the disk is full" in refused(response, 507)
         assert served.search(query=1).status_code == 200

@@ -7,8 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyvoc.web.thumbnails import Thumbnails
-from polyvoc.web.uploads import Upload, Uploads
+from polyvoc.web.caches import ThumbnailCache, Upload, UploadCache
 from samples import features
 
 
@@ -27,7 +26,7 @@ def some(name: str) -> Upload:
 
 
 def test_an_upload_is_kept_under_a_name_of_its_own() -> None:
-    uploads = Uploads()
+    uploads = UploadCache()
     first, second = some("a"), some("a")
     names = uploads.keep(first), uploads.keep(second)
     assert names[0] != names[1] and not any(name.isdigit() for name in names)
@@ -37,7 +36,7 @@ def test_an_upload_is_kept_under_a_name_of_its_own() -> None:
 
 def test_an_upload_is_forgotten_an_hour_after_it_was_last_asked_for() -> None:
     now = Now()
-    uploads = Uploads(seconds=3600, clock=now)
+    uploads = UploadCache(seconds=3600, clock=now)
     name, other = uploads.keep(some("a")), uploads.keep(some("b"))
     now.time += 3000
     assert uploads.get(name) is not None
@@ -49,7 +48,7 @@ def test_an_upload_is_forgotten_an_hour_after_it_was_last_asked_for() -> None:
 
 
 def test_the_longest_unused_upload_makes_room() -> None:
-    uploads = Uploads(most=3)
+    uploads = UploadCache(most=3)
     a, b, c = (uploads.keep(some(name)) for name in "abc")
     assert uploads.get(a) is not None
     d = uploads.keep(some("d"))
@@ -59,7 +58,7 @@ def test_the_longest_unused_upload_makes_room() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40)), max_size=40), st.integers(0, 100))
 def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], most: int) -> None:
-    thumbnails = Thumbnails(most)
+    thumbnails = ThumbnailCache(most)
     latest: dict[int, bytes] = {}
     for key, size in puts:
         latest[key] = bytes([key]) * size
@@ -71,7 +70,7 @@ def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], most: 
 
 
 def test_the_longest_unused_thumbnail_makes_room() -> None:
-    thumbnails = Thumbnails(30)
+    thumbnails = ThumbnailCache(30)
     for key in "abc":
         thumbnails.put(key, b"0123456789")
     thumbnails.get("a")
@@ -80,7 +79,7 @@ def test_the_longest_unused_thumbnail_makes_room() -> None:
 
 
 def test_a_thumbnail_that_fails_is_not_kept() -> None:
-    thumbnails = Thumbnails()
+    thumbnails = ThumbnailCache()
     made = iter([ValueError, b"jpeg", None])
 
     def make() -> bytes:
@@ -98,7 +97,7 @@ def test_a_thumbnail_that_fails_is_not_kept() -> None:
 
 
 def test_threads_share_what_is_kept() -> None:
-    uploads, thumbnails = Uploads(most=5), Thumbnails(100)
+    uploads, thumbnails = UploadCache(most=5), ThumbnailCache(100)
 
     def work(seed: int) -> None:
         for number in range(200):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc import weighting
-from polyvoc.engine import Engine
-from polyvoc.records import SearchOptions
-from polyvoc.weighting import Statistics
+from polyvoc.index.statistics import Statistics, idf_squared
+from polyvoc.options import SearchOptions
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.rules import hamming_weights
 
 STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10]))
 
@@ -22,16 +22,16 @@ STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10
     ],
 )
 def test_idf(idf: str, expected: list[float]) -> None:
-    assert weighting.idf_squared(STATISTICS, idf).tolist() == pytest.approx(expected)  # type: ignore[arg-type]
+    assert idf_squared(STATISTICS, idf).tolist() == pytest.approx(expected)  # type: ignore[arg-type]
 
 
 def test_closeness_ends_at_the_threshold() -> None:
-    table = weighting.closeness(SearchOptions(hamming=24, sigma=16), 64)
+    table = hamming_weights(SearchOptions(hamming=24, sigma=16), 64)
     assert table[0] == 1
     assert table[16] == pytest.approx(np.exp(-1))
     assert table[24] == pytest.approx(np.exp(-2.25))
     assert not table[25:].any()
-    assert weighting.closeness(SearchOptions(), 64).tolist() == [1.0] * 65
+    assert hamming_weights(SearchOptions(), 64).tolist() == [1.0] * 65
 
 
 def test_norm_counts_repeated_words_squared() -> None:
@@ -47,7 +47,7 @@ def test_norms_equal_a_direct_sum() -> None:
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 6, size=(rng.integers(0, 30), 3)) for _ in range(20)]
     engine = Engine.from_words(images, (6, 6, 6), segment_images=7)
-    squares = weighting.idf_squared(engine.statistics, "average").reshape(3, 6)
+    squares = idf_squared(engine.statistics, "average").reshape(3, 6)
     direct = [
         np.sqrt(sum((np.bincount(words[:, k], minlength=6) ** 2 * squares[k]).sum() for k in range(3))) for words in images
     ]

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from polyvoc import fusion, witness
-from polyvoc.checking import check
-from polyvoc.embedding import Embedder
-from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index import Index
-from polyvoc.kernels import cosines
-from polyvoc.records import FeatureOptions, SearchOptions
-from polyvoc.segment import Batch, Segment
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.writer import IndexWriter
+from polyvoc.features.embedding import Embedder
+from polyvoc.index.check import check_index
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.writer import IndexWriter
+from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.scoring.engine import Engine
+from polyvoc.search.fuse import cosine_similarity, embedding_scores, fuse, fuse_embedding
+from polyvoc.search.index import Index
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import features, photograph, unflushed, vocabularies
 from worlds import World, random_world
 
@@ -65,7 +65,7 @@ def local_scores(engine: Engine, world: World) -> list[Array]:
 
 def fused(segments: list[Segment], world: World, seed: int = 0) -> list[Array]:
     engine = Engine(segments, world.sizes)
-    return witness.fused(engine, local_scores(engine, world), query_of(seed))
+    return fuse_embedding(engine, local_scores(engine, world), query_of(seed))
 
 
 def whole(world: World, vectors: Array | None, seed: int = 0) -> Array:
@@ -81,8 +81,8 @@ def test_words_and_vectors_are_fused(seed: int) -> None:
     world = random_world(seed)
     vectors = vectors_of(world, seed)
     (words,) = local_scores(Engine([segment_of(world, None)], world.sizes), world)
-    near = fusion.nearness(vectors.astype(np.float64) @ query_of(seed)) * vectors.any(axis=1)
-    expected = np.where((words > 0) | (near > 0), fusion.fuse(words, near) + np.log(1 + 1 / len(words)), 0)
+    near = cosine_similarity(vectors.astype(np.float64) @ query_of(seed)) * vectors.any(axis=1)
+    expected = np.where((words > 0) | (near > 0), fuse(words, near) + np.log(1 + 1 / len(words)), 0)
     assert np.allclose(whole(world, vectors, seed), expected, atol=1e-5)
 
 
@@ -143,7 +143,7 @@ def test_a_single_image_is_found() -> None:
 
 def test_no_images_at_all() -> None:
     engine = Engine([], (3, 4))
-    assert witness.fused(engine, [], query_of()) == []
+    assert fuse_embedding(engine, [], query_of()) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -151,11 +151,11 @@ def test_who_else_is_a_candidate_makes_no_difference(seed: int, monkeypatch: pyt
     world = random_world(seed)
     vectors = vectors_of(world, seed)
     everybody = whole(world, vectors, seed)
-    monkeypatch.setattr(witness, "CANDIDATES", 2)
+    monkeypatch.setattr("polyvoc.search.fuse.EMBEDDING_CANDIDATES", 2)
     found = whole(world, vectors, seed)
     assert np.array_equal(found[found > 0], everybody[found > 0])
     (words,) = local_scores(Engine([segment_of(world, None)], world.sizes), world)
-    near = fusion.nearness(vectors.astype(np.float64) @ query_of(seed)) * vectors.any(axis=1)
+    near = cosine_similarity(vectors.astype(np.float64) @ query_of(seed)) * vectors.any(axis=1)
     for scores in (words, near):
         best = [p for p in np.argsort(-scores, kind="stable")[:2] if scores[p] > 0]
         assert (found[best] > 0).all()
@@ -167,7 +167,7 @@ def test_scores_are_not_changed() -> None:
     engine = Engine([segment_of(world, vectors_of(world))], world.sizes)
     scores = local_scores(engine, world)
     before = [part.copy() for part in scores]
-    witness.fused(engine, scores, query_of())
+    fuse_embedding(engine, scores, query_of())
     assert all(np.array_equal(a, b) for a, b in zip(scores, before, strict=True))
 
 
@@ -175,14 +175,14 @@ def test_a_query_without_pixels_is_refused() -> None:
     world = random_world(1)
     engine = Engine([segment_of(world, vectors_of(world))], world.sizes)
     with pytest.raises(OptionError, match="needs the pixels of the query"):
-        witness.fused(engine, local_scores(engine, world), None)
+        fuse_embedding(engine, local_scores(engine, world), None)
 
 
 def test_vectors_of_another_length_are_damage() -> None:
     world = random_world(1)
     engine = Engine([segment_of(world, vectors_of(world))], world.sizes)
     with pytest.raises(DamagedError, match="run 'polyvoc check'"):
-        witness.nearness(engine, np.ones(DIMENSION + 1, np.float32))
+        embedding_scores(engine, np.ones(DIMENSION + 1, np.float32))
 
 
 def test_products_of_halves() -> None:
@@ -193,7 +193,7 @@ def test_products_of_halves() -> None:
     rows[5] = 65504.0
     vector = rng.normal(size=37).astype(np.float32)
     found = np.empty(50, np.float32)
-    cosines.products(rows.view(np.uint16), vector * cosines.SCALE, found)
+    cosine_products(rows.view(np.uint16), vector * COSINE_SCALE, found)
     assert found[3] == -np.inf
     expected = rows.astype(np.float64) @ vector.astype(np.float64)
     others = np.arange(50) != 3
@@ -253,13 +253,13 @@ def test_every_photograph_has_its_vector(index: Path, folder: Path, model: Embed
     assert sorted(held) == [f"{seed}.png" for seed in range(6)]
     for name, vector in held.items():
         assert np.allclose(vector, model.embed(folder / name), atol=1e-3)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_vectors_survive_commits_merges_and_removals(
     folder: Path, words: list[Vocabulary], model: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyvoc.writer.COMMIT_IMAGES", 1)
+    monkeypatch.setattr("polyvoc.index.writer.COMMIT_IMAGES", 1)
     for seed in range(6, 20):
         photograph(folder / f"{seed}.png", seed)
     with IndexWriter.open(tmp_path / "index", words, SMALL, embedding=model) as writer:
@@ -270,7 +270,7 @@ def test_vectors_survive_commits_merges_and_removals(
     assert len(held) == 18
     for name, vector in held.items():
         assert np.allclose(vector, model.embed(folder / name), atol=1e-3)
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_what_the_model_refuses_is_found_by_its_words(index: Path, folder: Path, model: Embedder) -> None:
@@ -280,7 +280,7 @@ def test_what_the_model_refuses_is_found_by_its_words(index: Path, folder: Path,
         report = writer.update([folder])
     assert (report.added, [Path(problem.path).name for problem in report.problems]) == (1, ["broken.png"])
     assert not stored(index)["long.png"].any()
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     with Index.open(index) as opened:
         assert Path(opened.search(folder / "long.png", options=SearchOptions())[0].path).name == "long.png"
 
@@ -379,7 +379,7 @@ def test_images_without_vectors_are_not_mixed_with_others(
     with IndexWriter.open(tmp_path / "plain", embedding=model) as writer:  # now there is none without
         assert writer.update([folder]).added == 6
     assert len(stored(tmp_path / "plain")) == 6
-    assert list(check(tmp_path / "plain")) == []
+    assert list(check_index(tmp_path / "plain")) == []
 
 
 def test_a_wrong_model_leaves_no_index_behind(tmp_path: Path) -> None:

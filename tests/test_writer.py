@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc import features as features_module
-from polyvoc import founding, intake, storage, writer
-from polyvoc.catalogue import FILE, UNFINISHED, Catalogue, FileState
-from polyvoc.checking import check
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, PolyvocError, VocabularyError, WriteError
-from polyvoc.index import Index
-from polyvoc.records import FeatureOptions, Features, IndexReport, SearchOptions
-from polyvoc.vocabulary import Vocabulary
-from polyvoc.workshop import Wanted, Workshop
-from polyvoc.writer import IndexWriter
+from polyvoc.features.extract import extract as features_extract
+from polyvoc.index.build import BuildPlan, SegmentBuilder, read_photographs
+from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue
+from polyvoc.index.check import check_index
+from polyvoc.index.folder import lock_folder
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.search.index import Index
+from polyvoc.storage.files import checksum
+from polyvoc.storage.folders import FileState
+from polyvoc.types import Features, IndexReport
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from processes import in_child
 from samples import build, collection, features, photograph, unflushed, vocabularies
 
@@ -87,14 +90,14 @@ def counts(report: IndexReport) -> tuple[int, int, int, int, int]:
 
 def test_the_first_update_adds_everything(index: Path, folder: Path) -> None:
     assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
             assert opened.search(path)[0].path == str(path)
         row = next(opened.images())
         assert (row.width, row.height) == (160, 120)
-        assert row.n_features == len(features_module.extract(folder / "a.png", SMALL))
-        assert row.digest == storage.checksum(folder / "a.png")
+        assert row.n_features == len(features_extract(folder / "a.png", SMALL))
+        assert row.digest == checksum(folder / "a.png")
 
 
 def test_a_second_update_writes_nothing(index: Path, update: Callable[..., IndexReport]) -> None:
@@ -113,7 +116,7 @@ def test_new_changed_and_vanished_photographs(index: Path, folder: Path, update:
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
             assert opened.search(path)[0].path == str(path)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     assert counts(update()) == (0, 0, 0, 4, 0)
 
 
@@ -135,11 +138,11 @@ def test_a_touched_photograph_is_not_read_again(
     index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.utime(folder / "a.png", ns=(1_000_000_000, 1_000_000_000))
-    monkeypatch.setattr(features_module, "extract", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("polyvoc.features.extract.extract", lambda *_: pytest.fail("read again"))
     assert counts(update()) == (0, 0, 0, 4, 0)
     before = states(index)
     assert counts(update()) == (0, 0, 0, 4, 0)
-    assert states(index) == before and list(check(index)) == []
+    assert states(index) == before and list(check_index(index)) == []
 
 
 def test_broken_photographs_are_remembered(
@@ -152,7 +155,7 @@ def test_broken_photographs_are_remembered(
     assert [Path(problem.path).name for problem in report.problems] == ["broken.png", "empty.jpg"]
     before = states(index)
     with monkeypatch.context() as patch:
-        patch.setattr(features_module, "extract", lambda *_: pytest.fail("read again"))
+        patch.setattr("polyvoc.features.extract.extract", lambda *_: pytest.fail("read again"))
         assert counts(update()) == (0, 0, 0, 4, 2)
     assert states(index) == before
     photograph(folder / "broken.png", 12)
@@ -160,7 +163,7 @@ def test_broken_photographs_are_remembered(
     assert counts(update()) == (1, 0, 0, 4, 0)
     with Index.open(index) as opened:
         assert opened.home.catalogue.problems() == {}
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_a_photograph_that_breaks_is_dropped(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
@@ -169,7 +172,7 @@ def test_a_photograph_that_breaks_is_dropped(index: Path, folder: Path, update: 
     assert names(index) == ["b.png", "c.png", "d.png"]
     photograph(folder / "a.png", 0)
     assert counts(update()) == (1, 0, 0, 3, 0)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_an_emptied_folder_is_refused(index: Path, folder: Path, update: Callable[..., IndexReport], tmp_path: Path) -> None:
@@ -194,7 +197,7 @@ def test_an_emptied_folder_is_refused(index: Path, folder: Path, update: Callabl
 def test_a_photograph_changed_while_it_is_read_is_read_again(
     folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extract = features_module.extract
+    extract = features_extract
 
     def change_after_reading(path: str, options: FeatureOptions, root: bool) -> Features:
         found = extract(path, options, root)
@@ -204,7 +207,7 @@ def test_a_photograph_changed_while_it_is_read_is_read_again(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(features_module, "extract", change_after_reading)
+        patch.setattr("polyvoc.features.extract.extract", change_after_reading)
         assert update().added == 4
     assert counts(update()) == (0, 1, 0, 3, 0)
 
@@ -214,13 +217,13 @@ def test_a_photograph_that_is_gone_while_it_is_read_is_not_remembered(
 ) -> None:
     """A disk may be gone for a while: what the index holds from there stays."""
     photograph(folder / "a.png", 10)
-    aside, read = folder.with_name("aside"), intake.read
+    aside, read = folder.with_name("aside"), read_photographs
 
     def unmounted(*arguments: Any) -> Any:
         folder.rename(aside)
         return read(*arguments)
 
-    monkeypatch.setattr(intake, "read", unmounted)
+    monkeypatch.setattr("polyvoc.index.writer.read_photographs", unmounted)
     assert counts(update()) == (0, 0, 0, 3, 1)
     aside.rename(folder)
     monkeypatch.undo()
@@ -239,7 +242,7 @@ def test_names_that_are_no_text(index: Path, folder: Path, update: Callable[...,
         hit = opened.search(folder / os.fsdecode(b"caf\xe9.png"))[0]
     assert os.fsencode(hit.path).endswith(b"caf\xe9.png")
     assert counts(update()) == (0, 0, 0, 5, 1)
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_progress_is_told(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ def test_nothing_but_problems(words: list[Vocabulary], tmp_path: Path) -> None:
             assert counts(opened.update([tmp_path / "photos"])) == (0, 0, 0, 0, 1)
     with Index.open(tmp_path / "index") as read:
         assert len(read) == 0 and read.search(features(1, 3, dimension=128)) == []
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 # --- adding and removing by name --------------------------------------------------------------------------------
@@ -274,7 +277,7 @@ def test_adding_the_same_name_replaces(tmp_path: Path) -> None:
     with Index.open(tmp_path / "index") as index:
         assert [(row.image, row.path) for row in index.images()] == [(third, "a"), (third + 1, "b")]
         assert index.search(features(3))[0].image == third
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_what_waits_is_seen_by_an_update(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
@@ -282,7 +285,7 @@ def test_what_waits_is_seen_by_an_update(folder: Path, words: list[Vocabulary], 
         opened.add(str(folder / "a.png"), features(1, dimension=128))
         assert counts(opened.update([folder])) == (3, 1, 0, 0, 0)
     assert names(tmp_path / "index") == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +298,7 @@ def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         opened.add("name", features(1, dimension=128))
         assert opened.remove(["name"]) == 1  # what waits, too
     assert names(index) == ["b.png"]
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 def test_features_that_would_harm_are_refused(tmp_path: Path) -> None:
@@ -313,7 +316,7 @@ def test_features_that_would_harm_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_commit_never_holds_more_images_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "COMMIT_IMAGES", 5)
+    monkeypatch.setattr("polyvoc.index.writer.COMMIT_IMAGES", 5)
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
         for seed in range(12):
             opened.add(str(seed), features(seed, seed % 2))
@@ -322,16 +325,16 @@ def test_a_commit_never_holds_more_images_than_a_segment(tmp_path: Path, monkeyp
 
 
 def test_commits_come_by_time_and_by_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "QUANTISE_FEATURES", 8)
-    monkeypatch.setattr(writer, "COMMIT_FEATURES", 30)
+    monkeypatch.setattr("polyvoc.index.build.QUANTISE_FEATURES", 8)
+    monkeypatch.setattr("polyvoc.index.writer.COMMIT_FEATURES", 30)
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
         for seed in range(7):
             opened.add(str(seed), features(seed, 10))
         assert [size.n_images for size in opened.catalogue.segment_sizes()] == [3, 3]
-        monkeypatch.setattr(writer, "COMMIT_SECONDS", 0.0)
+        monkeypatch.setattr("polyvoc.index.writer.COMMIT_SECONDS", 0.0)
         opened.add("last", features(9, 1))
         assert [size.n_images for size in opened.catalogue.segment_sizes()] == [3, 3, 2]
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 # --- one writer at a time ---------------------------------------------------------------------------------------
@@ -366,14 +369,14 @@ def test_a_dead_process_does_not_keep_the_lock(index: Path) -> None:
 
 def test_an_index_made_meanwhile_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process makes the index after this one has looked, and before it has the lock."""
-    take = founding.take_lock
+    take = lock_folder
 
     def make_meanwhile(path: Path) -> object:
-        monkeypatch.setattr(founding, "take_lock", take)
+        monkeypatch.setattr("polyvoc.index.writer.lock_folder", take)
         build(path, collection(3)).close()
         return take(path)
 
-    monkeypatch.setattr(founding, "take_lock", make_meanwhile)
+    monkeypatch.setattr("polyvoc.index.writer.lock_folder", make_meanwhile)
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
         assert opened.catalogue.count_images() == 3
 
@@ -412,7 +415,7 @@ def test_empty_and_unfinished_folders_are_taken(tmp_path: Path) -> None:
             "vocabularies",
         ]
         assert sorted(entry.name for entry in (path / "vocabularies").iterdir()) == ["0", "1"]
-        assert list(check(path)) == []
+        assert list(check_index(path)) == []
 
 
 def test_other_vocabularies_or_options_are_refused(index: Path, words: list[Vocabulary]) -> None:
@@ -448,7 +451,7 @@ def test_an_error_keeps_the_last_commit(tmp_path: Path) -> None:
         opened.add("b", features(2))
         raise ZeroDivisionError
     assert names(tmp_path / "index") == ["a"]
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_an_interrupt_commits_what_waits(
@@ -466,7 +469,7 @@ def test_an_interrupt_commits_what_waits(
     ):
         opened.update([folder])
     assert names(tmp_path / "index") == ["a.png", "b.png"]
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +482,7 @@ def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.
         assert opened.catalogue.count_images() == 0
         opened.commit()
         assert opened.catalogue.count_images() == 1
-    assert list(check(tmp_path / "index")) == []
+    assert list(check_index(tmp_path / "index")) == []
 
 
 def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
@@ -490,9 +493,9 @@ def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
     damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DamagedError, match=r"000003/xy\.npy is damaged"), IndexWriter.open(path) as opened:
         opened.add("more", features(1))
-    assert any(str(damaged) in line for line in check(path))
+    assert any(str(damaged) in line for line in check_index(path))
     damaged.write_bytes(data)
-    assert list(check(path)) == [] and "more" in names(path)
+    assert list(check_index(path)) == [] and "more" in names(path)
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -527,12 +530,12 @@ def test_a_full_disk_keeps_the_last_commit(small_disk: Path) -> None:
     found = {row.path for row in index.images()}
     assert found in (set(committed), {*committed, str(len(committed))})  # the last merge may have failed, not its commit
     assert index.search(features(3, 30), options=SearchOptions())[0].path == "3"
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
     index.close()
     with IndexWriter.open(path) as opened:  # makes room
         opened.remove([str(seed) for seed in range(len(committed) - 1)])
         opened.add("new", features(7))
-    assert "new" in names(path) and list(check(path)) == []
+    assert "new" in names(path) and list(check_index(path)) == []
 
 
 @pytest.mark.parametrize("free", [0, 20, 60, 90, 110, 130])
@@ -546,7 +549,7 @@ def test_a_disk_too_small_for_an_index_is_one_line(small_disk: Path, free: int) 
     assert "\n" not in str(caught.value)
     filler.unlink()
     build(small_disk / "index", collection(3), vocabularies()).close()
-    assert list(check(small_disk / "index")) == []
+    assert list(check_index(small_disk / "index")) == []
 
 
 def test_a_limit_on_file_sizes_keeps_the_last_commit(tmp_path: Path) -> None:
@@ -567,7 +570,7 @@ def test_a_limit_on_file_sizes_keeps_the_last_commit(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
     assert in_child(write_much) == 0
-    assert list(check(path)) == []
+    assert list(check_index(path)) == []
     assert {"image 0", "image 1", "image 2"} <= set(names(path))
 
 
@@ -577,20 +580,20 @@ def test_what_nobody_refers_to_is_swept(index: Path) -> None:
         shutil.copytree(index / "segments/000001", index / name)
     (index / "norms/000099.npy").write_bytes(b"old")
     shutil.copytree(index / "segments/000001", index / "incoming/abc")
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
     with IndexWriter.open(index):
         assert states(index) == before
 
 
 def test_locked_by_a_reader_that_never_ends_is_one_line(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.database.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("polyvoc.storage.sqlite.BUSY_SECONDS", 0.05)
     reader = sqlite3.connect(index / FILE, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM facts").fetchall()
     with pytest.raises(LockedError, match="another process"), IndexWriter.open(index) as opened:
         opened.add("a", features(1, dimension=128))
     reader.close()
-    assert list(check(index)) == []
+    assert list(check_index(index)) == []
 
 
 # --- workers ----------------------------------------------------------------------------------------------------
@@ -599,10 +602,10 @@ def test_locked_by_a_reader_that_never_ends_is_one_line(index: Path, monkeypatch
 class Idle:
     """Workers who look at what they are given, and make nothing."""
 
-    def __init__(self, look: Callable[[Workshop, Wanted], None]) -> None:
+    def __init__(self, look: Callable[[SegmentBuilder, BuildPlan], None]) -> None:
         self.look = look
 
-    def work(self, workshop: Workshop, photographs: Wanted, *_: object) -> Generator[Any, None, None]:
+    def work(self, workshop: SegmentBuilder, photographs: BuildPlan, *_: object) -> Generator[Any, None, None]:
         self.look(workshop, photographs)
         yield from ()
 
@@ -618,7 +621,7 @@ def test_workers_find_a_place_for_what_they_make(index: Path, folder: Path) -> N
 
 
 def test_workers_are_told_which_photographs_and_one_that_is_well(index: Path, folder: Path) -> None:
-    given: list[Wanted] = []
+    given: list[BuildPlan] = []
     for name in ("new.png", "b.png"):
         photograph(folder / name, 10)
     with IndexWriter.open(index) as opened:
@@ -631,7 +634,7 @@ def test_workers_are_told_which_photographs_and_one_that_is_well(index: Path, fo
 def test_millions_of_photographs_take_little_memory_while_workers_work() -> None:
     files = [(str(number), FileState(number, number)) for number in range(100_000)]
     tracemalloc.start()
-    wanted = Wanted(1, files)
+    wanted = BuildPlan(1, files)
     for first in range(0, len(wanted), 500):
         assert wanted.some(range(first, first + 500))[0].image == first + 1
     assert tracemalloc.get_traced_memory()[1] < 2 * len(files)  # bytes

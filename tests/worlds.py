@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.records import Evidence
+from polyvoc.types import LikelihoodTable
 
 BITS = 64
 MOST_VOCABULARIES = 9
@@ -99,7 +99,7 @@ def _lengthened(rng: np.random.Generator, signatures: Signatures) -> Signatures:
     return np.stack([signatures, signatures ^ noise], axis=-1)
 
 
-def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> Evidence:
+def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> LikelihoodTable:
     """Draw a table of evidence: sets grouped anyhow, bins of the ratio or none, rows that fall below 0 and are rough."""
     rng = np.random.default_rng([2009, seed, k, bits])
     n_groups = int(rng.integers(1, min(2**k - 1, 6) + 1))
@@ -108,7 +108,7 @@ def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> Evid
     edges = np.sort(rng.choice([1 / 8, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 1.0], n_edges, replace=False))
     reach = rng.uniform(0.1, 0.8, (n_groups * (len(edges) + 1), 1)) * bits
     rows = rng.uniform(1, 9, reach.shape) * (1 - np.arange(bits + 1) / reach) + rng.normal(0, 0.5, (len(reach), bits + 1))
-    return Evidence(
+    return LikelihoodTable(
         (0, *rng.permutation(groups).tolist()), tuple(edges.tolist()), tuple(map(tuple, rows.tolist())), f"seed {seed}"
     )
 

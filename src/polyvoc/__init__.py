@@ -12,73 +12,60 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyvoc.embedding import Embedder
     from polyvoc.errors import PolyvocError
-    from polyvoc.features import extract, extract_many, root_sift, unpack
-    from polyvoc.index import Index
-    from polyvoc.records import (
-        ClusterOptions,
-        Explanation,
-        FeatureOptions,
-        Features,
-        Hit,
-        Hits,
-        IndexReport,
-        Kind,
-        PairOptions,
-        Problem,
-        SearchOptions,
-        TrainOptions,
-    )
-    from polyvoc.training import train
-    from polyvoc.vocabulary import Vocabulary, default_vocabularies
-    from polyvoc.writer import IndexWriter
+    from polyvoc.features.embedding import Embedder
+    from polyvoc.features.extract import extract, extract_many, root_sift, unpack_bits
+    from polyvoc.index.writer import IndexWriter
+    from polyvoc.options import ClusterOptions, FeatureOptions, PairOptions, SearchOptions, TrainOptions
+    from polyvoc.search.explain import Explanation
+    from polyvoc.search.hits import Hit, Hits
+    from polyvoc.search.index import Index
+    from polyvoc.types import FeatureKind, Features, IndexReport, Problem
+    from polyvoc.vocabulary.train import train
+    from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
 
     open = Index.open
 
 __version__ = "0.1.0"
 
-# Where each public name lives. Modules are imported when a name is first used: `polyvoc --help` needs none of them.
-_HOMES = {
-    "polyvoc.embedding": ("Embedder",),
-    "polyvoc.errors": ("PolyvocError",),
-    "polyvoc.features": ("extract", "extract_many", "root_sift", "unpack"),
-    "polyvoc.index": ("Index",),
-    "polyvoc.records": (
-        "ClusterOptions",
-        "Explanation",
-        "FeatureOptions",
-        "Features",
-        "Hit",
-        "Hits",
-        "IndexReport",
-        "Kind",
-        "PairOptions",
-        "Problem",
-        "SearchOptions",
-        "TrainOptions",
-    ),
-    "polyvoc.training": ("train",),
-    "polyvoc.vocabulary": ("Vocabulary", "default_vocabularies"),
-    "polyvoc.writer": ("IndexWriter",),
+# The module of each public name, imported when the name is first used: `polyvoc --help` needs none of them.
+_MODULES = {
+    "Index": "search.index",
+    "IndexWriter": "index.writer",
+    "SearchOptions": "options",
+    "FeatureOptions": "options",
+    "TrainOptions": "options",
+    "PairOptions": "options",
+    "ClusterOptions": "options",
+    "Features": "types",
+    "FeatureKind": "types",
+    "Hit": "search.hits",
+    "Hits": "search.hits",
+    "Explanation": "search.explain",
+    "IndexReport": "types",
+    "Problem": "types",
+    "Vocabulary": "vocabulary.vocabulary",
+    "default_vocabularies": "vocabulary.vocabulary",
+    "train": "vocabulary.train",
+    "extract": "features.extract",
+    "extract_many": "features.extract",
+    "root_sift": "features.extract",
+    "unpack_bits": "features.extract",
+    "Embedder": "features.embedding",
+    "PolyvocError": "errors",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [  # noqa: RUF022 - in the order of use
-    "open", "Index", "IndexWriter", "SearchOptions", "FeatureOptions", "TrainOptions", "PairOptions", "Features", "Kind", "Hit",
-    "Hits", "Explanation", "IndexReport", "Problem", "Vocabulary", "default_vocabularies", "train", "extract", "extract_many",
-    "root_sift", "unpack", "Embedder", "ClusterOptions", "PolyvocError",
-]  # fmt: skip
+__all__ = ["open", *_MODULES]  # noqa: PLE0604
 
 
 if not TYPE_CHECKING:  # a type checker that sees it would accept any name
 
     def __getattr__(name: str) -> Any:
         if name == "open":
-            return importlib.import_module("polyvoc.index").Index.open
-        if name not in _HOME_OF:
+            return importlib.import_module("polyvoc.search.index").Index.open
+        if name not in _MODULES:
             raise AttributeError(f"module 'polyvoc' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
+        return getattr(importlib.import_module(f"polyvoc.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
-"""`python -m polyvoc` is the command `polyvoc`."""
+"""Run the command line: `python -m polyvoc`."""
 
-from polyvoc.cli import main
+from polyvoc.cli.main import main
 
 main()

@@ -1,20 +1,6 @@
-"""What can go wrong, as one tree. Every message is one line that says what was wrong and what to do next.
+"""What can go wrong, as one tree."""
 
-PolyvocError
-├── OptionError            an option or argument has a value that makes no sense
-├── ImageError             one photograph cannot be used: broken, empty, tiny, huge, without texture
-│   └── UnreachableError   it cannot be read now: no permission, no answer from the disk, no memory
-├── VocabularyError        a vocabulary is missing, damaged, or does not fit
-├── DatasetError           a dataset lacks files, or one of them is damaged or foreign
-├── ExchangeError          a file that another program made, or an image in it, is damaged, foreign or not there
-├── ClusterError           machines of a cluster do not answer
-└── IndexError             an index as a whole
-    ├── NotAnIndexError    the folder holds no index, or something foreign
-    ├── VersionError       the index was written by a newer polyvoc
-    ├── DamagedError       a file of the index is missing, cut or changed
-    ├── LockedError        another process is writing to the index
-    └── WriteError         the disk is full or the folder cannot be written
-"""
+from __future__ import annotations
 
 
 class PolyvocError(Exception):
@@ -49,25 +35,31 @@ class ClusterError(PolyvocError):
     """Machines of a cluster do not answer."""
 
 
-class IndexError(PolyvocError):
+class UnusableIndexError(PolyvocError):
     """An index as a whole cannot be used."""
 
 
-class NotAnIndexError(IndexError):
+class NotAnIndexError(UnusableIndexError):
     """The folder holds no index, or something foreign."""
 
 
-class VersionError(IndexError):
+class VersionError(UnusableIndexError):
     """The index was written in a format this polyvoc does not know."""
 
 
-class DamagedError(IndexError):
+class DamagedError(UnusableIndexError):
     """A file of the index is missing, cut or changed."""
 
 
-class LockedError(IndexError):
+class LockedError(UnusableIndexError):
     """Another process is writing to the index."""
 
 
-class WriteError(IndexError):
+class WriteError(UnusableIndexError):
     """The disk is full or the folder cannot be written."""
+
+
+def require(condition: bool, name: str, value: object, wanted: str) -> None:
+    """Raise OptionError unless a condition on an option holds."""
+    if not condition:
+        raise OptionError(f"{name}={value!r} should be {wanted}")

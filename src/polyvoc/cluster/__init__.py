@@ -1,1 +1,5 @@
-"""Many machines: the same index, the same scores, on Ray. `machines.py` is the door to it."""
+"""Indexing, training and search on several machines, with Ray.
+
+`connect` is the only import of Ray; `holder` is the actor that holds segments; `shards` sends searches to replicas; `build` and
+`train` distribute indexing and training.
+"""

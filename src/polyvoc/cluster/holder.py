@@ -1,15 +1,13 @@
-"""One shard: a process of the cluster that holds some segments of an index and does what it is asked with them.
-
-It may hold several generations of an index at a time: searches that have begun go on with theirs while the next commit is
-opened. A holder that was restarted knows none of them until it is told again.
-"""
+"""An actor that holds segments; what travels."""
 
 from __future__ import annotations
 
+import io
+import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +15,88 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import presets, searching, storage
-from polyvoc.cluster.packing import pack, unpack
-from polyvoc.engine import Engine
 from polyvoc.errors import DamagedError, PolyvocError
-from polyvoc.geometry import Frames
-from polyvoc.home import Home
-from polyvoc.records import Idf, SearchOptions
-from polyvoc.scoring import Query
-from polyvoc.searching import Asked
-from polyvoc.segment import Segment
-from polyvoc.shards import Census, Held, Scores, norm_key, threads_over
-from polyvoc.weighting import Statistics
+from polyvoc.index.folder import IndexFolder
+from polyvoc.index.segment import Segment
+from polyvoc.index.statistics import Statistics, norm_key
+from polyvoc.options import Idf, SearchOptions, preset
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.query import QueryWords
+from polyvoc.scoring.segments import HeldSegment, SegmentInfo
+from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query
+from polyvoc.storage.files import map_array
+from polyvoc.threads import thread_map
+from polyvoc.types import Array, Floats32, Keypoints
+
+SMALL = 64  # numbers: fewer are not worth a look
+
+
+class _Packer(pickle.Pickler):
+    """Pickles arrays narrow, and records without what they have computed of their fields."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Say how arrays and records are put together again."""
+        if type(value) is np.ndarray and value.size >= SMALL and value.dtype.kind in "iuf":
+            return _narrow(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            return _record, (type(value), [getattr(value, field.name) for field in fields(value)])
+        return NotImplemented
+
+
+def pack(value: Any) -> bytes:
+    """Give a value as bytes. Functions travel by name: those at the top level of a module."""
+    out = io.BytesIO()
+    _Packer(out, pickle.HIGHEST_PROTOCOL).dump(value)
+    return out.getvalue()
+
+
+def unpack(content: bytes) -> Any:
+    """Give a value back; only for bytes from machines of one's own cluster."""
+    return pickle.loads(content)  # noqa: S301 - Ray itself unpickles whatever its machines send
+
+
+def _narrow(array: Array) -> Any:
+    """Say how an array is made of fewer bytes: exactly the same numbers come out."""
+    rows = array
+    if len(array) > 1 and array.ndim > 1 and _are_equal(array):
+        rows = array[:1]
+    small = rows.astype(_narrowest(rows), copy=False)
+    if small.nbytes == array.nbytes:
+        return NotImplemented
+    return _widened, (small.tobytes(), small.dtype.str, small.shape, array.dtype.str, len(array))
+
+
+def _narrowest(array: Array) -> np.dtype[Any]:
+    """Give the narrowest type that holds all numbers of an array exactly."""
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            exact = array.dtype == np.float64 and bool((array.astype(np.float32) == array).all())
+        return np.dtype(np.float32) if exact else array.dtype
+    if array.dtype.itemsize == 1 or not array.size:
+        return array.dtype
+    found = np.result_type(np.min_scalar_type(array.min()), np.min_scalar_type(array.max()))
+    return array.dtype if found.kind == "f" else found  # which would not hold all of them exactly
+
+
+def _are_equal(rows: Array) -> bool:
+    """Tell whether all rows are the same, bit by bit."""
+    bits = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    return bool((bits == bits[:1]).all())
+
+
+def _widened(content: bytes, kind: str, shape: Sequence[int], wanted: str, length: int) -> Array:
+    rows = np.frombuffer(content, kind).reshape(shape).astype(wanted)
+    return rows if len(rows) == length else np.repeat(rows, length, axis=0)
+
+
+def _record(kind: type, values: Sequence[Any]) -> Any:
+    """Give a record with these fields; it was checked when it was made."""
+    made: Any = object.__new__(kind)
+    for field, value in zip(fields(kind), values, strict=True):
+        object.__setattr__(made, field.name, value)
+    return made
+
 
 WEIGHED: tuple[Idf, ...] = ("average", "plain")  # kinds of idf that take logarithms
 QUERIES = 32  # that it remembers, with the runs of their lists, from phase 1 to phase 2
@@ -38,7 +106,7 @@ class ForgottenError(PolyvocError):
     """A holder does not know a generation of the index: it was restarted."""
 
 
-class Holding(NamedTuple):
+class SegmentAssignment(NamedTuple):
     """A segment that a holder is in charge of."""
 
     number: int  # among those of the index as it is open, as in places
@@ -48,20 +116,20 @@ class Holding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Charge:
+class ShardAssignment:
     """What a holder has to hold for one generation of an index."""
 
     path: Path
     sizes: tuple[int, ...]
-    holdings: tuple[Holding, ...]
+    holdings: tuple[SegmentAssignment, ...]
     norms: Path | None  # file with those of all images, by the default options
     n_images: int  # of all segments
 
 
-class Inventory(NamedTuple):
+class ShardSummary(NamedTuple):
     """What a holder found in its segments, in their order."""
 
-    census: list[Census]
+    census: list[SegmentInfo]
     spans: list[npt.NDArray[np.int64]]  # ids of the live images of each segment, from .. to [m, 2]
     statistics: Statistics
 
@@ -74,15 +142,15 @@ class Task(NamedTuple):
     shared: tuple[Any, ...]
 
 
-class Holder:
+class ShardActor:
     """Segments of an index, mapped from a disk that all machines share. Several threads may ask at a time."""
 
     def __init__(self, threads: int) -> None:
         """Begin with nothing; work with some threads."""
         self._threads = threads
-        self._held: dict[int, dict[int, Held]] = {}  # by generation, by number
+        self._held: dict[int, dict[int, HeldSegment]] = {}  # by generation, by number
         self._released: set[int] = set()  # a call to hold one of them may be late
-        self._queries: OrderedDict[str, Query] = OrderedDict()
+        self._queries: OrderedDict[str, QueryWords] = OrderedDict()
         self._lock = threading.Lock()
 
     def hold(self, generation: int, charge: bytes, statistics: bytes | None) -> bytes | None:
@@ -92,7 +160,7 @@ class Holder:
         """
         if self._known(generation) is not None:
             return None
-        wanted: Charge = unpack(charge)
+        wanted: ShardAssignment = unpack(charge)
         known: Statistics | None = None if statistics is None else unpack(statistics)
         try:
             held = _hold(wanted, known)
@@ -100,13 +168,13 @@ class Holder:
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{wanted.path}: arrays contradict each other; run 'polyvoc check'") from None
         if known is not None:
-            warm(wanted.sizes, max((one.segment.planes for one in held), default=0))
+            warm_up(wanted.sizes, max((one.segment.planes for one in held), default=0))
             with self._lock:
                 if generation not in self._released:
                     self._held[generation] = {one.number: one for one in held}
         return said
 
-    def _known(self, generation: int) -> dict[int, Held] | None:
+    def _known(self, generation: int) -> dict[int, HeldSegment] | None:
         with self._lock:
             return self._held.get(generation)
 
@@ -122,15 +190,15 @@ class Holder:
         if held is None:
             raise ForgottenError(f"generation {generation} is not held here")
         task: Task = unpack(b"".join(pieces))
-        shared = [self._remembered(value) if isinstance(value, Query) else value for value in task.shared]
-        calls: Sequence[tuple[Held, tuple[Any, ...]]] = [(one, ()) for one in held.values()]
+        shared = [self._remembered(value) if isinstance(value, QueryWords) else value for value in task.shared]
+        calls: Sequence[tuple[HeldSegment, tuple[Any, ...]]] = [(one, ()) for one in held.values()]
         if own is not None:
             calls = [(held[number], (argument,)) for number, argument in unpack(own)]
-        with threads_over(calls, self._threads) as over:
+        with thread_map(calls, self._threads) as over:
             found = list(over(lambda call: task.operation(call[0], *call[1], *shared), calls))
         return pack(found if task.join is None else task.join(found))
 
-    def _remembered(self, query: Query) -> Query:
+    def _remembered(self, query: QueryWords) -> QueryWords:
         """Give the query that is known by this key: the runs of its lists are known, too."""
         with self._lock:
             known = self._queries.setdefault(query.key, query)
@@ -140,22 +208,22 @@ class Holder:
         return known
 
 
-def _hold(charge: Charge, statistics: Statistics | None) -> list[Held]:
+def _hold(charge: ShardAssignment, statistics: Statistics | None) -> list[HeldSegment]:
     norms, key = _read_norms(charge, statistics), norm_key(SearchOptions(), len(charge.sizes))
     found = []
     for part in charge.holdings:
-        segment = Home(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
-        held = Held(part.number, segment, statistics)
+        segment = IndexFolder(charge.path).read_segment(part.segment, charge.sizes, part.deleted)
+        held = HeldSegment(part.number, segment, statistics)
         if norms is not None:
             held.norms[key] = norms[part.first : part.first + segment.n_images]
         found.append(held)
     return found
 
 
-def _read_norms(charge: Charge, statistics: Statistics | None) -> Scores | None:
+def _read_norms(charge: ShardAssignment, statistics: Statistics | None) -> Floats32 | None:
     """Map the norms; whoever knows all segments can do without, if a later commit has taken the file away."""
     try:
-        return None if charge.norms is None else storage.map_array(charge.norms, np.float32, (charge.n_images,))
+        return None if charge.norms is None else map_array(charge.norms, np.float32, (charge.n_images,))
     except DamagedError:
         if statistics is None:
             raise
@@ -163,23 +231,23 @@ def _read_norms(charge: Charge, statistics: Statistics | None) -> Scores | None:
 
 
 @cache
-def warm(sizes: tuple[int, ...], planes: int) -> None:
+def warm_up(sizes: tuple[int, ...], planes: int) -> None:
     """Compile or load the kernels of the usual searches, on a made-up segment: no search should have to wait for that."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, sizes, (40, len(sizes))).astype(np.int32)
     bits = rng.integers(0, 1 << 63, (40, len(sizes), max(planes, 1)), dtype=np.uint64)
     signatures = None if not planes else bits[:, :, 0] if planes == 1 else bits
     engine = Engine.from_words([words, words[:20]], sizes, None if signatures is None else [signatures, signatures[:20]])
-    frames = Frames(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40))
-    asked = Asked(words, signatures, frames)
-    usual = [presets.preset(name, 64 * planes) for name in ("fast", "best")]
+    frames = Keypoints(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40))
+    asked = Query(words, signatures, frames)
+    usual = [preset(name, 64 * planes) for name in ("fast", "best")]
     for options in (*usual, SearchOptions(), *([SearchOptions(hamming=24)] if planes else [])):
-        searching.search(engine, asked, options, threads=1)
+        search(engine, asked, options, threads=1)
 
 
-def _take(held: Sequence[Held], sizes: tuple[int, ...]) -> Inventory:
+def _take(held: Sequence[HeldSegment], sizes: tuple[int, ...]) -> ShardSummary:
     segments = [one.segment for one in held]
-    return Inventory([Census.of(part) for part in segments], [spans(part) for part in segments],
+    return ShardSummary([SegmentInfo.of(part) for part in segments], [spans(part) for part in segments],
                      Statistics.of_segments(segments, sizes))  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Every compiled loop: flat arrays in, flat arrays out, no class known.
+"""Compiled loops over flat arrays (numba). No kernel knows a class of polyvoc.
 
-`build` makes segments, `lookup`, `score` and `matches` read them, `vocabulary` compares descriptors with words.
+`postings` sorts and finds; `lists` votes by scanning lists, `near` by comparing signatures, `matches` by gathering every match;
+`pairs` compares many images; `verification` fits transforms; `vectors` finds nearest words. `compiler` is the only import of numba.
 """

@@ -1,4 +1,4 @@
-"""How a kernel is compiled, and the machine instructions that Python has no name for."""
+"""How kernels are compiled; vector instructions."""
 
 from __future__ import annotations
 

@@ -1,15 +1,12 @@
-"""Many images against one segment at once: first a sketchy score with every image, then the exact one with the best of them.
-
-The arrays are described in `lookup.py`. A list is read once for all features that ask for it, and stays in the cache.
-"""
+"""Many images against one segment."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from polyvoc.kernels.compiler import LANES, kernel, lowest_bit, near_lanes, near_long_lanes, popcount
-from polyvoc.kernels.hamming import near_block
-from polyvoc.kernels.matching import find_shared
+from polyvoc.kernels.postings import near_block
+from polyvoc.kernels.verification import find_shared
 
 
 @kernel

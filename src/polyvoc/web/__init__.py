@@ -1,1 +1,5 @@
-"""The web page and the HTTP interface of `polyvoc serve`: FastAPI over the library."""
+"""The server: HTTP API and web page over one open index.
+
+`server` starts it; `security` decides which requests are served; `routes` and `schemas` are the HTTP API; `service` does the work with
+`pool`, `decoder` (photographs are decoded in separate processes) and `caches`; `html` writes self-contained reports.
+"""

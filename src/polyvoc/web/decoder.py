@@ -1,10 +1,4 @@
-"""Here are bytes from a stranger: what do they show? Decoded in a process of its own, which ends when it takes too long.
-
-Decoders of image formats are large and written in C. One that hangs, crashes or eats memory takes its process along, not the
-server. What comes back are plain bytes with a description in JSON: nothing that a decoder led astray could turn into code.
-
-Run as a program this is the process.
-"""
+"""Decoding in separate processes."""
 
 from __future__ import annotations
 
@@ -25,13 +19,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc import images, stores
 from polyvoc.errors import ImageError, UnreachableError
-from polyvoc.images import GreyImage, Source
-from polyvoc.web.errands import ABANDONED, Errands
+from polyvoc.features.decode import MAX_PIXELS, read_grey, read_rgb, read_thumbnail
+from polyvoc.storage.stores import display_name, is_url
+from polyvoc.types import GreyImage, Source
+from polyvoc.web.pool import ABANDONED, StoreRequests
 
 logger = logging.getLogger("polyvoc.web")
-Wanted = Literal["grey", "rgb", "thumbnail"]
+Output = Literal["grey", "rgb", "thumbnail"]
 MEMORY = 4 << 30  # bytes of address space of the process
 MOST = 1 << 28  # bytes of an answer
 GRACE = 1.0  # seconds for the process to end itself when its time is up
@@ -40,10 +35,10 @@ GRACE = 1.0  # seconds for the process to end itself when its time is up
 class Decoders:
     """Processes that decode: each has one photograph at a time."""
 
-    def __init__(self, count: int, seconds: float, max_pixels: int, errands: Errands | None = None) -> None:
+    def __init__(self, count: int, seconds: float, max_pixels: int, errands: StoreRequests | None = None) -> None:
         """Start them: they are ready when the first photograph comes. What lies in stores is fetched by `errands`."""
         self._seconds = seconds
-        self._errands = errands or Errands(count + ABANDONED, seconds)
+        self._errands = errands or StoreRequests(count + ABANDONED, seconds)
         self._max_pixels = max_pixels  # of bytes; files of the collection may have as many as when they were indexed
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
         for _ in range(count):
@@ -70,16 +65,16 @@ class Decoders:
             while True:
                 self._idle.get_nowait().end()
 
-    def _decode(self, source: Source, wanted: Wanted, long_side: int) -> tuple[dict[str, Any], bytes]:
+    def _decode(self, source: Source, wanted: Output, long_side: int) -> tuple[dict[str, Any], bytes]:
         # Stores are asked here: what decodes needs no network.
-        sent = self._errands.read(source) if isinstance(source, str) and stores.is_url(source) else source
+        sent = self._errands.read(source) if isinstance(source, str) and is_url(source) else source
         path = None if isinstance(sent, bytes) else os.fspath(sent)
-        most = self._max_pixels if isinstance(source, bytes) else images.MAX_PIXELS
+        most = self._max_pixels if isinstance(source, bytes) else MAX_PIXELS
         order = {"wanted": wanted, "long_side": long_side, "max_pixels": most, "seconds": self._seconds, "path": path}
         with self._process() as process:
             told, content = process.ask(order, sent if isinstance(sent, bytes) else b"", self._seconds + GRACE)
         if "error" in told:
-            line = told["error"].replace(images.describe(sent), images.describe(source), 1)
+            line = told["error"].replace(display_name(sent), display_name(source), 1)
             raise (UnreachableError if told["unreachable"] else ImageError)(line)
         return told, content
 
@@ -130,10 +125,7 @@ class _Process:
         self._popen.wait()
 
 
-# --- in the process -----------------------------------------------------------------------------------------------------------
-
-
-def obey(connection: Connection) -> None:
+def serve_requests(connection: Connection) -> None:
     """Decode what is sent, for ever."""
     while True:
         order, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
@@ -148,11 +140,11 @@ def _attempt(order: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byt
     source = content if order["path"] is None else order["path"]
     try:
         if order["wanted"] == "thumbnail":
-            return {}, images.read_thumbnail(source, order["long_side"], order["max_pixels"])
+            return {}, read_thumbnail(source, order["long_side"], order["max_pixels"])
         if order["wanted"] == "rgb":
-            pixels = images.read_rgb(source, order["long_side"], order["max_pixels"])
+            pixels = read_rgb(source, order["long_side"], order["max_pixels"])
             return {"rows": pixels.shape[0], "columns": pixels.shape[1]}, pixels.tobytes()
-        grey = images.read_grey(source, order["long_side"], order["max_pixels"])
+        grey = read_grey(source, order["long_side"], order["max_pixels"])
     except ImageError as error:
         return {"error": str(error), "unreachable": isinstance(error, UnreachableError)}, b""
     rows, columns = grey.pixels.shape
@@ -168,7 +160,7 @@ def main() -> None:
     if sys.platform == "linux":  # elsewhere address space is not limited in earnest
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with suppress(EOFError, OSError):  # the server has gone
-        obey(Connection(int(sys.argv[1])))
+        serve_requests(Connection(int(sys.argv[1])))
 
 
 if __name__ == "__main__":

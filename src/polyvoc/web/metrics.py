@@ -1,4 +1,4 @@
-"""What a server has done so far, as Prometheus reads it; and one line per request in the log."""
+"""Prometheus counters, access log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyvoc.answers import Answer
+from polyvoc.search.hits import SearchResult
 from polyvoc.web.pool import Pool
 from polyvoc.web.service import Service
 
@@ -49,7 +49,7 @@ class Metrics:
             gauge = Gauge(f"polyvoc_{pool.name}_{state}", f"Pieces of work: {pool.name}, {state}.", registry=self._registry)
             gauge.set_function(partial(getattr, pool, state))
 
-    def watched(self, answer: Answer) -> Answer:
+    def watched(self, answer: SearchResult) -> SearchResult:
         """Count the stages of a search, and give its answer on."""
         for stage, value in answer.seconds.items():
             self._stages.labels(stage).observe(value)

@@ -1,4 +1,4 @@
-"""A server from its start to its clean stop: bind, say where, serve, finish what runs."""
+"""Application and server process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,73 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from importlib import resources
 
 import uvicorn
+from fastapi import FastAPI, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
 
+import polyvoc
 from polyvoc.errors import OptionError
-from polyvoc.web.app import create_app
+from polyvoc.web.metrics import Clock, Metrics
+from polyvoc.web.routes import admin_router, handle_errors, images_router, search_router
+from polyvoc.web.security import SecurityMiddleware, Token
+from polyvoc.web.service import IndexEdits, Service
 from polyvoc.web.settings import Settings
+
+DESCRIPTION = """Finds the photographs of a collection that show the same thing as a query photograph.
+Options have the names that they have in the library and on the command line."""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Give the application that serves an index; it is opened at once, and closed when the application stops."""
+    service = Service(settings)
+    app = FastAPI(
+        title="polyvoc", version=polyvoc.__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
+    )
+    token = Token(settings.token)
+    app.state.service = service
+    app.state.changes = changes = IndexEdits(service) if settings.write else None
+    app.state.metrics = Metrics(service, *([changes.pool] if changes else []))
+    app.state.token = token
+    for router in (search_router, images_router, admin_router):
+        app.include_router(router)
+    _serve_page(app)
+    handle_errors(app)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization"],
+            expose_headers=["Retry-After"],
+        )
+    app.add_middleware(SecurityMiddleware, settings=settings, token=token)
+    app.add_middleware(Clock, metrics=app.state.metrics)  # the last one added is the first to see a request
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    if app.state.changes is not None:
+        app.state.changes.close()
+    app.state.service.close()
+
+
+def _serve_page(app: FastAPI) -> None:
+    folder = resources.files("polyvoc.web") / "page"
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(str(folder / "index.html"), headers={"Cache-Control": "no-cache"})
+
+    app.mount("/page", StaticFiles(directory=str(folder)))
+
 
 STOP_SECONDS = 30  # for requests that run when the server is told to stop
 KEEP_SECONDS = 75  # that an idle connection stays open: longer than a client is told to wait before it comes again

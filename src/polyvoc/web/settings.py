@@ -1,4 +1,4 @@
-"""How a server is set up: what it serves, to whom, and within which limits."""
+"""What `serve` is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from polyvoc.errors import OptionError
-from polyvoc.records import ClusterOptions
+from polyvoc.options import ClusterOptions
 
 MEGA = 1_000_000
 

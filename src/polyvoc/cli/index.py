@@ -1,0 +1,275 @@
+"""Index, remove, link, info, check, train."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyvoc.cli.flags import (
+    DEFAULT_INDEX,
+    Binary,
+    FeaturesFile,
+    Folders,
+    Images,
+    IndexPath,
+    Json,
+    KindName,
+    Own,
+    Ray,
+    Shipped,
+    from_record,
+    on_disk,
+    only_one_source,
+)
+from polyvoc.cli.terminal import (
+    describe_words,
+    linked,
+    progress_bar,
+    show_distributions,
+    show_info,
+    show_problems,
+    show_report,
+    talk,
+    write,
+    write_fact,
+    write_json,
+)
+from polyvoc.errors import OptionError
+from polyvoc.options import FEATURE_TEXTS, TRAIN_TEXTS, FeatureOptions, TrainOptions
+from polyvoc.types import Progress
+
+if TYPE_CHECKING:
+    from polyvoc.vocabulary.train import Sample, TrainWorkers
+
+app = typer.Typer()
+
+
+@app.command(
+    "train",
+    epilog="Example: polyvoc train ~/Pictures --out my-words --size 10000 --seed 1\n\n"
+    "Example: polyvoc train ~/Pictures --out orb-words --detector orb\n\n"
+    "Example: polyvoc train --features feats-superpoint-n4096-r1024.h5 --out superpoint-words",
+)
+@from_record(TrainOptions, TRAIN_TEXTS)
+@from_record(FeatureOptions, FEATURE_TEXTS, receiver="reading")
+def train_command(  # noqa: PLR0913, PLR0917
+    chosen: dict[str, Any],
+    reading: dict[str, Any],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.", callback=on_disk)],
+    folders: Folders = None,
+    features: FeaturesFile = None,
+    kind: KindName = None,
+    binary: Binary = False,
+    ray: Ray = None,
+    json: Json = False,
+) -> None:
+    """Train a vocabulary on photographs of your own, or on features of others, for `polyvoc index --vocabulary`."""
+    from polyvoc.features.feature_files import open_features
+    from polyvoc.search.info import describe_vocabulary
+    from polyvoc.vocabulary.train import LocalTrainWorkers, sample_features, train
+    from polyvoc.vocabulary.vocabulary import check_vocabulary_target
+
+    only_one_source(folders, features, {"kind": kind, "binary": binary} if features is None else reading)
+    check_vocabulary_target(out)  # before the hours of training, not after
+    started = time.perf_counter()
+    options = TrainOptions(**chosen)
+    workers: TrainWorkers = LocalTrainWorkers()
+    if ray is not None:
+        from polyvoc.cluster.train import RayTrainWorkers
+
+        workers = RayTrainWorkers(ray)
+    with progress_bar() as progress:
+        if features is not None:
+            file = open_features(features, kind, binary)
+            sample = sample_features(file, options, lambda done, total: progress("images", done, total))
+            source = features.name
+        else:
+            sample, source = _draw(folders or [], FeatureOptions(**reading), options, workers, progress)
+        trained = train(
+            sample,
+            options,
+            lambda done, total, distortion, moved: progress(f"rounds: distortion {distortion:.4f}", done, total),
+            source=source,
+            workers=workers,
+        )
+    trained.save(out)
+    facts = describe_vocabulary(trained)
+    seconds = time.perf_counter() - started
+    if json:
+        problems = [asdict(problem) for problem in sample.problems]
+        write_json({"vocabulary": str(out), **facts, "problems": problems, "seconds": round(seconds, 3)})
+        return
+    write_fact("vocabulary", str(out), describe_words(facts), f"{seconds:.1f} s")
+    show_problems(sample.problems)
+    given = "FOLDER" if features is None else f"--features {shlex.quote(str(features))}"
+    talk(f"Use it: polyvoc index {given} --index NEW.polyvoc --vocabulary {shlex.quote(str(out))}")
+
+
+def _draw(folders: list[str], reading: FeatureOptions, options: TrainOptions, workers: TrainWorkers,
+          progress: Progress) -> tuple[Sample, str]:  # fmt: skip
+    """Draw descriptors from the photographs of folders; and say in words which these were."""
+    from polyvoc.storage.folders import absolute_path, list_photographs
+    from polyvoc.storage.stores import base_name
+    from polyvoc.vocabulary.train import sample_descriptors
+
+    sample = sample_descriptors(
+        [path for path, _ in list_photographs(folders)],
+        reading,
+        limit=options.max_descriptors,
+        seed=options.seed,
+        progress=lambda done, total: progress("photographs", done, total),
+        workers=workers,
+    )
+    return sample, ", ".join(base_name(absolute_path(folder)) for folder in folders)
+
+
+@app.command(
+    "index",
+    epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures",
+)
+@from_record(FeatureOptions, FEATURE_TEXTS)
+def index_command(  # noqa: PLR0913, PLR0917
+    chosen: dict[str, Any],
+    folders: Folders = None,
+    index: IndexPath = DEFAULT_INDEX,
+    vocabularies: Shipped = None,
+    vocabulary: Own = None,
+    bits: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Bits of a signature: 128 rank best, 64 take half the memory, 0 none."),
+    ] = None,
+    embedding: Annotated[
+        Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
+    ] = None,
+    features: FeaturesFile = None,
+    kind: KindName = None,
+    binary: Binary = False,
+    images: Images = None,
+    keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep photographs whose files are gone.")] = False,
+    ray: Ray = None,
+    json: Json = False,
+) -> None:
+    """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    from polyvoc.cluster.build import RayWorkers
+    from polyvoc.features.feature_files import open_features
+    from polyvoc.index.folder import IndexFolder, complete_feature_options
+    from polyvoc.index.writer import IndexWriter, add_feature_file, check_folder, check_kind
+    from polyvoc.storage.folders import check_folders
+    from polyvoc.vocabulary.vocabulary import load_vocabularies
+
+    extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray}
+    reading = {"kind": kind, "binary": binary, "images": images}
+    only_one_source(folders, features, reading if features is None else extracting)
+    # Before a new index is made: are the folders there, or the file, and the machines?
+    check_folders(folders or [])
+    file = None if features is None else open_features(features, kind, binary)
+    started = time.perf_counter()
+    words = load_vocabularies(vocabularies, vocabulary or [], bits)
+    if file is not None:
+        check_kind(file, IndexFolder(index), words)
+        if images is not None:
+            check_folder(file, images)
+    options = complete_feature_options(chosen, IndexFolder(index), words)
+    workers = RayWorkers(ray) if ray else None  # connects
+    with progress_bar() as progress, IndexWriter.open(index, words, options, embedding) as writer:
+        if file is None:
+            report = writer.update(folders or [], keep_missing, progress, workers)
+        else:
+            report = add_feature_file(writer, file, images, keep_missing, progress)
+    seconds = time.perf_counter() - started
+    if json:
+        write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
+    else:
+        show_report(report, seconds)
+    if report.added + report.replaced + report.unchanged == 0:
+        found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
+        raise OptionError(f"nothing to index in {', '.join(folders or [str(features)])}: {found}")
+
+
+@app.command("remove", epilog="Example: polyvoc remove ~/Pictures/2019")
+def remove_command(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Photographs, or folders of them.")],
+    index: IndexPath = DEFAULT_INDEX,
+    json: Json = False,
+) -> None:
+    """Remove photographs from an index; their files stay."""
+    from polyvoc.index.folder import IndexFolder
+    from polyvoc.index.writer import IndexWriter
+
+    IndexFolder(index).catalogue.close()  # an index that is not there should not be made
+    with IndexWriter.open(index) as writer:
+        removed = writer.remove(paths)
+    if json:
+        write_json({"index": str(index), "removed": removed})
+    else:
+        write(f"{removed} removed")
+
+
+@app.command("link", epilog="Example: polyvoc link && polyvoc search query.jpg --smooth 1")
+def link_command(
+    index: IndexPath = DEFAULT_INDEX,
+    candidates: Annotated[int, typer.Option(metavar="NUMBER", help="Images that each photograph is compared with.")] = 20,
+    json: Json = False,
+) -> None:
+    """Find which photographs of an index show the same thing, for `search --smooth`; run it again after adding some."""
+    from polyvoc.index.folder import IndexFolder
+    from polyvoc.index.writer import IndexWriter
+
+    IndexFolder(index).catalogue.close()  # an index that is not there should not be made
+    started = time.perf_counter()
+    with progress_bar() as progress, IndexWriter.open(index) as writer:
+        pairs = writer.link(candidates, progress)
+    seconds = time.perf_counter() - started
+    if json:
+        write_json({"index": str(index), "pairs": pairs, "seconds": round(seconds, 3)})
+    else:
+        write(f"{pairs:,} pairs of photographs that show the same thing, {seconds:.1f} s")
+
+
+@app.command("info", epilog="Example: polyvoc info --index photos.polyvoc")
+def info_command(
+    index: IndexPath = DEFAULT_INDEX,
+    images: Annotated[bool, typer.Option("--images", help="List the photographs, too.")] = False,
+    distributions: Annotated[
+        bool, typer.Option("--distributions", help="Draw how long the lists are, and how much those of a feature share.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Say what an index holds: photographs, features, vocabularies, bytes on the disk, files that could not be used."""
+    from polyvoc.search.index import Index
+    from polyvoc.search.info import index_distributions, index_info, list_images
+
+    opened = Index.open(index)
+    facts = index_info(opened)
+    spread = index_distributions(opened) if distributions else {}
+    listed = list_images(opened) if images else []
+    if json:
+        write_json({**facts, **spread, **({"photographs": listed} if images else {})})
+        return
+    show_info(facts)
+    if distributions:
+        show_distributions(spread)
+    for row in listed:
+        size = f"{row['width']} x {row['height']}"
+        write(f"{row['image']:>7}  {size:>11} {row['features']:>6} features ", linked(row["path"]))
+
+
+@app.command("check", epilog="Example: polyvoc check --index photos.polyvoc")
+def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
+    """Read every file of an index and say what is damaged; exit code 1 if anything is."""
+    from polyvoc.index.check import check_index
+
+    with progress_bar() as progress:
+        damage = list(check_index(index, progress))
+    if json:
+        write_json({"index": str(index), "sound": not damage, "damage": damage})
+    else:
+        for line in damage or [f"{index} is sound"]:
+            write(line)
+    if damage:
+        raise typer.Exit(1)

@@ -1,1 +1,0 @@
-"""Copies among photographs: found, weighed, grouped, and put aside if somebody asks."""

@@ -1,0 +1,1 @@
+"""Other methods to compare with: rank aggregation, joint PCA, ASMK."""

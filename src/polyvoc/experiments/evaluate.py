@@ -1,0 +1,167 @@
+"""How good are the rules on a dataset? Every question's value first, then means and differences with their intervals."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, get_args
+
+from polyvoc.experiments.cache import digest_of
+from polyvoc.experiments.datasets.readers import Dataset
+from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, options_as_dict, preset
+from polyvoc.scoring.rules import USUAL_HAMMING
+from polyvoc.types import Array, LikelihoodTable
+
+Values = list[float | None]  # one per question; None: the question has no right answer at this level
+EVALUATION_VERSION = 1  # of what is judged: raise it when a measure or a score changes its meaning
+MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
+BASE: Merge = "b1"  # what the others are compared with
+HAMMING = USUAL_HAMMING[64][0]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one way of ranking reached."""
+
+    name: str
+    options: Mapping[str, Any]
+    values: Mapping[str, Values]  # by measure, such as "mAP" or "mAP medium"
+    seconds: float  # per question, on this machine, when it was judged
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+
+def evaluation_rules(
+    merges: Sequence[Merge] = MERGES,
+    hamming: Sequence[int | None] | None = None,
+    burstiness: Sequence[Burstiness] = ("none", "intra"),
+    bits: int = 64,
+    **fixed: Any,
+) -> dict[str, SearchOptions]:
+    """Give the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
+    named = {}
+    usual, sigma = USUAL_HAMMING[bits]
+    fixed = {"sigma": sigma, **fixed}
+    hamming = (None, usual) if hamming is None else hamming
+    several = len(set(hamming) - {None}) > 1
+    for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
+        options = SearchOptions(merge=merge, hamming=threshold, burstiness=burst, **fixed)
+        named[rule_name(options, several)] = options
+    return named
+
+
+def recommended(evidence: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
+    """Give the presets, by name. `evidence`: a table fitted on other photographs than those that are judged."""
+    return {f"preset {name}": replace(preset(name, bits), evidence=evidence) for name in get_args(Preset)}
+
+
+def rule_name(options: SearchOptions, threshold: bool = False) -> str:
+    """Name what distinguishes a rule for people; the Hamming threshold only if there are several."""
+    name: str = options.merge
+    if options.hamming is not None:
+        name += f" + HE {options.hamming}" if threshold else " + HE"
+    if options.burstiness != "none":
+        name += " + burstiness" if options.burstiness == "intra" else f" + {options.burstiness} burstiness"
+    return name
+
+
+def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> list[Outcome]:
+    """Judge every rule on a dataset; what was judged before is taken from the cache."""
+    outcomes = []
+    for number, (name, options) in enumerate(named.items()):
+        workbench.progress(f"rules: {name}", number, len(named))
+        told = workbench.remember(
+            digest_of("rule", EVALUATION_VERSION, bench.name, asdict(options)), partial(_timed, bench, options)
+        )
+        outcomes.append(Outcome(name, options_as_dict(options), told["values"], told["seconds"]))
+        workbench.progress(f"rules: {name}", number + 1, len(named))
+    return outcomes
+
+
+def _timed(bench: QuantisedDataset, options: SearchOptions) -> dict[str, Any]:
+    bench.scores(0, options)  # the first search compiles, and builds what all share
+    started = time.perf_counter()
+    values = judge(bench.dataset, lambda question: bench.scores(question, options))
+    return {"values": values, "seconds": (time.perf_counter() - started) / len(bench.dataset.questions)}
+
+
+def judge(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
+    """Judge the ranking that `score` gives for each question, by all measures of the dataset."""
+    return judge_many(dataset, lambda question: {"": score(question)})[""]
+
+
+def judge_many(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
+    """Judge several rankings of each question, by name."""
+    judged: dict[str, dict[str, Values]] = {}
+    for question in range(len(dataset.questions)):
+        for name, scores in score(question).items():
+            ranking = rank(scores)
+            values = judged.setdefault(name, {})
+            for level, truths in dataset.truths.items():
+                for measure in measures_of(dataset):
+                    value = MEASURES[measure](ranking, truths[question])
+                    values.setdefault(f"{measure} {level}".strip(), []).append(value)
+    return judged
+
+
+def measures_of(dataset: Dataset) -> tuple[str, ...]:
+    """Name the measures of a dataset, the one that it is known for first."""
+    if len(dataset.truths) > 1:
+        return dataset.measure, "mP@1", "mP@5", "mP@10"
+    return dataset.measure, "R@1", "R@10"
+
+
+def main_measure(dataset: Dataset) -> str:
+    """Name the measure that a rule is known by: for the revisited sets the one of the medium level."""
+    return f"{dataset.measure} medium" if "medium" in dataset.truths else dataset.measure
+
+
+def groups_of(dataset: Dataset) -> list[str]:
+    """Give the group of each question: questions of one group are not independent."""
+    return [question.group for question in dataset.questions]
+
+
+def mean_of(dataset: Dataset, values: Values) -> Interval:
+    """Give the mean of a measure with its 95 % bootstrap interval."""
+    return bootstrap(values, groups_of(dataset))
+
+
+def gain(dataset: Dataset, values: Values, base: Values) -> Interval:
+    """Give the mean difference to another ranking of the same questions with its 95 % bootstrap interval."""
+    return difference(values, base, groups_of(dataset))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule in the table of an evaluation."""
+
+    rule: str
+    measure: str
+    value: Interval
+    gain: Interval | None  # over `b1` with the same signatures and burstiness; None for that rule itself
+    seconds: float
+
+
+def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | None = None) -> list[Row]:
+    """Give one row per rule, each beside `b1` under the same conditions."""
+    measure = measure or main_measure(dataset)
+    bases = {_conditions(outcome): outcome.values[measure] for outcome in outcomes if outcome.options["merge"] == BASE}
+    rows = []
+    for outcome in outcomes:
+        values = outcome.values[measure]
+        base = bases.get(_conditions(outcome))
+        other = base if outcome.options["merge"] != BASE else None
+        difference = None if other is None else gain(dataset, values, other)
+        rows.append(Row(outcome.name, measure, mean_of(dataset, values), difference, outcome.seconds))
+    return rows
+
+
+def _conditions(outcome: Outcome) -> tuple[Any, ...]:
+    return outcome.options["hamming"], outcome.options["burstiness"]

@@ -1,0 +1,167 @@
+"""The paper's experiments, redone in one run: finds the datasets, runs every section, writes one page and its numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from polyvoc import __version__
+from polyvoc.errors import DatasetError, OptionError
+from polyvoc.experiments.datasets.readers import READERS, Dataset, first_questions, list_images
+from polyvoc.experiments.paper.cells import called, short
+from polyvoc.experiments.paper.efficiency import efficiency
+from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5, figure6, figure7
+from polyvoc.experiments.paper.open_questions import ablations, bursts, hamming, lines, sets, three, weights
+from polyvoc.experiments.paper.setup import Plan, Setup
+from polyvoc.experiments.paper.signature_length import codes
+from polyvoc.experiments.paper.tables import assigned, table2, table3, table4, table5, table6
+from polyvoc.experiments.report.html import render_report
+from polyvoc.experiments.report.plots import save_svg
+from polyvoc.experiments.report.report import Report, Section
+from polyvoc.experiments.workbench import Workbench
+
+Experiment = Callable[[Setup], Section]
+EXPERIMENTS: Mapping[str, Experiment] = {  # by the id of the section
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table5": table5,
+    "table6": table6,
+    "figure2": figure2,
+    "figure3": figure3,
+    "figure4": figure4,
+    "figure5": figure5,
+    "figure6": figure6,
+    "figure7": figure7,
+    "efficiency": efficiency,
+    "assignment": assigned,
+    "ablations": ablations,
+    "sets": sets,
+    "lines": lines,
+    "weights": weights,
+    "three": three,
+    "hamming": hamming,
+    "bursts": bursts,
+    "codes": codes,
+}
+USED = ("holidays", "oxford", "ukbench")  # by the paper
+TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin
+REPORT, NUMBERS, PLOTS = "report.html", "report.json", "plots"
+
+
+def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan, workbench: Workbench) -> Setup:
+    """Find the datasets below a folder, and photographs to train on.
+
+    A sub-folder is a dataset if its name begins with that of one (`holidays`, `holidays150`, ...). Without a folder of
+    distractors every other training photograph is one, and no vocabulary is trained on it.
+    """
+    found = find_datasets(data)
+    if plan.questions is not None:
+        found = {name: first_questions(dataset, plan.questions) for name, dataset in found.items()}
+    folder = train or next((path for path in _folders(data) if path.name.lower().startswith(TRAINING)), None)
+    if folder is None:
+        raise OptionError(
+            f"{data} has no folder of training photographs (train*, flickr*, photos*); give one with --train FOLDER"
+        )
+    photographs = list_images(folder)
+    training = (photographs[0::2] if distractors is None else photographs)[: plan.training]
+    known = {path.resolve() for path in training}
+    others = photographs[1::2] if distractors is None else list_images(distractors)
+    others = tuple(path for path in others if path.resolve() not in known)
+    missing = tuple(called(name) for name in USED if name not in found)
+    return Setup(workbench, plan, found, training, others, missing, folder.name)
+
+
+def find_datasets(data: Path) -> dict[str, Dataset]:
+    """Read every dataset whose folder lies below `data`, by name; the longest matching name decides."""
+    found: dict[str, Dataset] = {}
+    for folder in _folders(data):
+        names = [name for name in READERS if folder.name.lower().startswith(name)]
+        if names:
+            name = max(names, key=len)
+            if name in found:
+                raise DatasetError(f"{data} has two folders of {name}: {found[name].folder.name}, {folder.name}; leave one")
+            found[name] = READERS[name](folder)
+    if not found:
+        wanted = ", ".join(f"{name}*/" for name in READERS if name != "groups")
+        raise DatasetError(f"{data}: no dataset found; expected sub-folders such as {wanted}")
+    return found
+
+
+def _folders(data: Path) -> list[Path]:
+    if not data.is_dir():
+        raise DatasetError(f"{data} is not a folder; give the one that holds the datasets")
+    return sorted(path for path in data.iterdir() if path.is_dir())
+
+
+def run_experiments(lab: Setup, chosen: Sequence[str] = ()) -> Report:
+    """Run the experiments, all or those named; what was measured before is taken from the cache."""
+    wanted, sections = named(chosen), []
+    for number, name in enumerate(wanted):
+        lab.workbench.progress(f"experiments: {name}", number, len(wanted))
+        sections.append(EXPERIMENTS[name](lab))
+    lab.workbench.progress("experiments: done", len(wanted), len(wanted))
+    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
+
+
+def named(chosen: Sequence[str]) -> list[str]:
+    """Give the names of the experiments in their order: all, or those chosen."""
+    unknown = sorted(set(chosen) - set(EXPERIMENTS))
+    if unknown:
+        raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
+    return [name for name in EXPERIMENTS if not chosen or name in chosen]
+
+
+def write_report(report: Report, out: Path) -> Path:
+    """Write the page, its numbers as JSON, and each plot as a file of its own; give the path of the page."""
+    (out / PLOTS).mkdir(parents=True, exist_ok=True)
+    (out / NUMBERS).write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+    for section in report.sections:
+        for number, figure in enumerate(section.figures):
+            suffix = f"-{number + 1}" if len(section.figures) > 1 else ""
+            save_svg(figure, out / PLOTS / f"{section.id}{suffix}.svg")
+    page = out / REPORT
+    page.write_text(render_report(report), encoding="utf-8")
+    return page
+
+
+def _subtitle(lab: Setup) -> str:
+    used = ", ".join(f"{len(dataset.images):,} photographs of {called(name)}" for name, dataset in lab.datasets.items())
+    return (
+        f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own "
+        "where there is one; databases of another size do not have its absolute figures, differences between rules can be "
+        "compared."
+    )
+
+
+def _facts(lab: Setup) -> list[tuple[str, str]]:
+    plan = lab.plan
+    facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
+    for name, dataset in lab.datasets.items():
+        told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
+        facts.append((called(name), "; ".join([told, *dataset.notes])))
+    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes if size != plan.size)
+    trained = f"{lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"
+    most = lab.workbench.features.max_features
+    facts += [
+        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
+        ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
+        ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
+        ("term 2", lab.origin),
+        (
+            "intervals",
+            "95 %, bootstrap over questions, those about the same thing drawn together; several sets of seeds are "
+            "averaged first",
+        ),
+    ]
+    if lab.missing:
+        facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))
+    return facts
+
+
+def _machine() -> str:
+    return f"{platform.system()}, {os.cpu_count()} cores"

@@ -1,0 +1,182 @@
+"""What a report of experiments says: tables with our figures beside the paper's, plots, verdicts, as records that are JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from polyvoc.errors import OptionError
+from polyvoc.experiments.report.figures import Figure, finite, known, reading
+
+Verdict = Literal["reproduces", "partly", "does not", ""]
+Mark = Literal["", "header", "best"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of ours with its interval, and the paper's beside it; None: there is none."""
+
+    value: float | None
+    digits: int = 2  # behind the point
+    low: float | None = None  # of the 95 % interval
+    high: float | None = None
+    paper: float | str | None = None  # a str as it was printed
+    difference: bool = False  # shown with its sign, and in colour if its interval leaves out zero
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Take numbers that JSON knows."""
+        for name in ("value", "low", "high", "paper"):
+            if name != "paper" or not isinstance(self.paper, str):
+                object.__setattr__(self, name, finite(getattr(self, name)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give what JSON can hold."""
+        numbers = {name: getattr(self, name) for name in ("low", "high", "paper")}
+        data = {"value": self.value, "digits": self.digits} | {name: v for name, v in numbers.items() if v is not None}
+        return data | ({"difference": True} if self.difference else {}) | ({"note": self.note} if self.note else {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Give the cell that `as_dict` described."""
+        with reading("cell"):
+            return cls(**data)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, marked as the best one or as a heading of those below it."""
+
+    cells: Sequence[str | Cell]
+    mark: Mark = ""
+
+    def __post_init__(self) -> None:
+        """Refuse cells that nobody can show and marks that nobody knows."""
+        object.__setattr__(self, "cells", tuple(self.cells))
+        for cell in self.cells:
+            if not isinstance(cell, str | Cell):
+                raise OptionError(f"a row holds {cell!r}: write texts as str and numbers as Cell")
+        known(self.mark, Mark, "mark of a row")
+
+    def as_dict(self) -> list[Any] | dict[str, Any]:
+        """Give what JSON can hold: a list if the row has no mark."""
+        cells = [cell if isinstance(cell, str) else cell.as_dict() for cell in self.cells]
+        return {"cells": cells, "mark": self.mark} if self.mark else cells
+
+    @classmethod
+    def from_dict(cls, data: Sequence[Any] | Mapping[str, Any]) -> Self:
+        """Give the row that `as_dict` described."""
+        with reading("row"):
+            cells = data["cells"] if isinstance(data, Mapping) else data
+            mark: Any = data["mark"] if isinstance(data, Mapping) else ""
+            return cls([cell if isinstance(cell, str) else Cell.from_dict(cell) for cell in cells], mark)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head; the first cell of a row names it. Rows become `Row`s as long as the head."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Row | Sequence[Any]]  # Any: str or Cell; a row checks it
+
+    def __post_init__(self) -> None:
+        """Refuse a table without columns and rows that are longer than the head."""
+        if not self.head:
+            raise OptionError(f"table {self.caption!r} has no columns: name at least one")
+        rows = [row if isinstance(row, Row) else Row(row) for row in self.rows]
+        for number, row in enumerate(rows, 1):
+            if len(row.cells) > len(self.head):
+                sizes = f"{len(row.cells)} cells under a head of {len(self.head)}"
+                raise OptionError(f"row {number} of table {self.caption!r} has {sizes}: shorten it or name the columns")
+        filled = (replace(row, cells=[*row.cells, *[""] * (len(self.head) - len(row.cells))]) for row in rows)
+        object.__setattr__(self, "head", tuple(self.head))
+        object.__setattr__(self, "rows", tuple(filled))
+
+    @property
+    def lines(self) -> tuple[Row, ...]:
+        """The rows, all as `Row`."""
+        return tuple(row for row in self.rows if isinstance(row, Row))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give what JSON can hold."""
+        return {"caption": self.caption, "head": list(self.head), "rows": [row.as_dict() for row in self.lines]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Give the table that `as_dict` described."""
+        with reading("table"):
+            return cls(**{**data, "rows": [Row.from_dict(row) for row in data["rows"]]})
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment: what was done, what came out, and whether it is what the paper says."""
+
+    id: str  # where links lead: small letters, digits, hyphens
+    heading: str  # a short name, and after ": " what it is about
+    text: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    verdict: str = ""  # one of Verdict
+    verdict_text: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse verdicts that nobody knows and ids that no link can hold."""
+        for name in ("text", "tables", "figures"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        known(self.verdict, Verdict, f"verdict of section {self.id!r}")
+        if not re.fullmatch("[a-z][a-z0-9-]*", self.id):
+            raise OptionError(f"id of a section is {self.id!r}: write it in small letters, digits and hyphens")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give what JSON can hold."""
+        return {
+            "id": self.id,
+            "heading": self.heading,
+            "text": list(self.text),
+            "tables": [table.as_dict() for table in self.tables],
+            "figures": [figure.as_dict() for figure in self.figures],
+            "verdict": self.verdict,
+            "verdict_text": self.verdict_text,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Give the section that `as_dict` described."""
+        with reading("section"):
+            tables = [Table.from_dict(table) for table in data.get("tables", ())]
+            figures = [Figure.from_dict(figure) for figure in data.get("figures", ())]
+            return cls(**{**data, "tables": tables, "figures": figures})
+
+
+@dataclass(frozen=True)
+class Report:
+    """Sections under a title, with the facts that a reader needs to judge them."""
+
+    title: str
+    subtitle: str
+    facts: Sequence[tuple[str, str]]  # what, and how it was: datasets, vocabularies, machine, what is missing
+    sections: Sequence[Section]
+
+    def __post_init__(self) -> None:
+        """Refuse two sections of one id."""
+        object.__setattr__(self, "facts", tuple((str(label), str(value)) for label, value in self.facts))
+        object.__setattr__(self, "sections", tuple(self.sections))
+        ids = [section.id for section in self.sections]
+        if twice := sorted({name for name in ids if ids.count(name) > 1}):
+            raise OptionError(f"two sections have the id {twice[0]!r}: give each its own")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give what JSON can hold."""
+        facts = [list(fact) for fact in self.facts]
+        sections = [section.as_dict() for section in self.sections]
+        return {"title": self.title, "subtitle": self.subtitle, "facts": facts, "sections": sections}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Give the report that `as_dict` described."""
+        with reading("report"):
+            return cls(**{**data, "sections": [Section.from_dict(section) for section in data["sections"]]})

@@ -1,0 +1,275 @@
+"""Sort postings, find runs, compare signatures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyvoc.kernels.compiler import (
+    LANES,
+    equal_lanes,
+    inlined,
+    kernel,
+    lowest_bit,
+    near_lanes,
+    near_long_lanes,
+    popcount,
+    prefetch,
+)
+
+LONGEST_RUN = 255  # a longer run is several entries of the run directory with the same word
+
+
+@kernel
+def sort_by_word(order, words, size):
+    """Sort feature numbers by word, keeping the order of equals (one pass of a radix sort).
+
+    order: [F] int64 feature numbers; words: [F] word of each feature. Gives the sorted order and starts [size + 1].
+    """
+    starts = np.zeros(size + 1, np.int64)
+    for i in range(len(words)):
+        starts[words[i] + 1] += 1
+    for w in range(size):
+        starts[w + 1] += starts[w]
+    place = starts[:size].copy()
+    sorted_order = np.empty_like(order)
+    for i in range(len(order)):
+        w = words[order[i]]
+        sorted_order[place[w]] = order[i]
+        place[w] += 1
+    return sorted_order, starts
+
+
+@kernel
+def count_runs(starts, partner_words):
+    """Count the entries of the run directory of each list. partner_words: [F] in list order; gives [size + 1] starts."""
+    size = len(starts) - 1
+    run_starts = np.zeros(size + 1, np.int64)
+    for w in range(size):
+        runs = 0
+        length = LONGEST_RUN
+        for p in range(starts[w], starts[w + 1]):
+            if length == LONGEST_RUN or partner_words[p] != partner_words[p - 1]:
+                runs += 1
+                length = 0
+            length += 1
+        run_starts[w + 1] = run_starts[w] + runs
+    return run_starts
+
+
+@kernel
+def fill_runs(starts, partner_words, run_words, run_lengths):
+    """Write the run directory. out: run_words, run_lengths [R], in the order counted by `count_runs`."""
+    entry = -1
+    for w in range(len(starts) - 1):
+        length = LONGEST_RUN
+        for p in range(starts[w], starts[w + 1]):
+            if length == LONGEST_RUN or partner_words[p] != partner_words[p - 1]:
+                entry += 1
+                run_words[entry] = partner_words[p]
+                length = 0
+            length += 1
+            run_lengths[entry] = length
+
+
+@kernel
+def count_repeats(words, feature_starts, size):
+    """Count the images of each word, and the words that an image has more than once.
+
+    words: [F] of one vocabulary, by image. Gives images per word [size], and (image, word, tf) of the repeats.
+    """
+    documents = np.zeros(size, np.int64)
+    seen = np.zeros(size, np.int32)
+    n_repeats = 0
+    for image in range(len(feature_starts) - 1):
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            w = words[f]
+            seen[w] += 1
+            if seen[w] == 1:
+                documents[w] += 1
+            elif seen[w] == 2:
+                n_repeats += 1
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            seen[words[f]] = 0
+    repeats = np.empty((n_repeats, 3), np.int64)
+    row = 0
+    for image in range(len(feature_starts) - 1):
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            seen[words[f]] += 1
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            w = words[f]
+            if seen[w] > 1:
+                repeats[row, 0] = image
+                repeats[row, 1] = w
+                repeats[row, 2] = seen[w]
+                row += 1
+            seen[w] = 0
+    return documents, repeats
+
+
+@inlined
+def distance(signatures, position, signature):
+    """Give the Hamming distance of a posting's signature to one. signatures: [B, postings]; signature: [B]."""
+    h = popcount(signatures[0, position] ^ signature[0])
+    if len(signature) > 1:
+        h += popcount(signatures[1, position] ^ signature[1])
+    return h
+
+
+@inlined
+def near_block(signatures, position, end, signature, threshold):
+    """Tell which of the next LANES postings are within a distance: bit i for position + i, 0 from `end` on."""
+    near = np.uint64(0)
+    if position + LANES <= signatures.shape[1]:
+        if len(signature) > 1:
+            near = near_long_lanes(signatures[0], signatures[1], position, signature[0], signature[1], threshold)
+        else:
+            near = near_lanes(signatures[0], position, signature[0], threshold)
+        if end - position < LANES:  # what follows belongs to the next list
+            near &= (np.uint64(1) << np.uint64(end - position)) - np.uint64(1)
+        return near
+    for p in range(position, end):
+        if distance(signatures, p, signature) <= threshold:
+            near |= np.uint64(1) << np.uint64(p - position)
+    return near
+
+
+AHEAD = 8  # query features whose directories are on their way from memory
+
+
+@inlined
+def sum_lengths(lengths):
+    """Sum uint8 lengths in int32, which vectorises four times wider than int64 (a list has fewer than 2^31 postings)."""
+    total = np.int32(0)
+    for length in lengths:
+        total += np.int32(length)
+    return total
+
+
+@kernel
+def first_entry(run_words, first, last, wanted, size):
+    """Give the first of the entries first .. last of a run directory whose word is not smaller than the one wanted.
+
+    Words are numbered at random, so a guess by proportion is seldom more than a few dozen entries off: one vector comparison
+    around it mostly settles the matter, with one cache miss where a bisection has several. size: of the partner vocabulary.
+    """
+    if last - first >= LANES:
+        guess = first + wanted * (last - first) // size - LANES // 2
+        guess = max(first, min(guess, last - LANES))
+        equal = equal_lanes(run_words, guess, wanted)
+        if equal & np.uint64(1) == 0:  # otherwise the run may have begun before
+            if equal != 0:
+                return guess + lowest_bit(equal)
+            if np.int64(run_words[guess]) > wanted:
+                last = guess
+            else:
+                first = guess + 1
+    while first < last:
+        middle = (first + last) >> 1
+        if np.int64(run_words[middle]) < wanted:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@kernel
+def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
+    """Find the postings of a list whose partner word is the one wanted: (first, after the last)."""
+    first = np.int64(run_starts[number])
+    last = np.int64(run_starts[number + 1])
+    begin = np.int64(starts[number])
+    if wanted < 0:
+        return begin, begin
+    entry = first_entry(run_words, first, last, wanted, size)
+    begin += sum_lengths(run_lengths[first:entry])
+    end = begin
+    while entry < last and np.int64(run_words[entry]) == wanted:
+        end += np.int64(run_lengths[entry])
+        entry += 1
+    return begin, end
+
+
+@kernel
+def partner_size(k, bases, starts):
+    """Give the size of the vocabulary whose words order the runs of vocabulary k: 1 for 0, else 0."""
+    if k > 0:
+        return bases[1]
+    return (bases[2] if len(bases) > 2 else len(starts) - 1) - bases[1]
+
+
+@kernel
+def expect_run(number, wanted, size, run_starts, run_words, run_lengths):
+    """Ask for the cache lines that `find_run` will mostly read."""
+    first = np.int64(run_starts[number])
+    count = np.int64(run_starts[number + 1]) - first
+    guess = first + wanted * count // size
+    prefetch(run_words, guess - LANES // 2)
+    prefetch(run_words, guess)
+    prefetch(run_words, guess + LANES // 2)
+    for entry in range(first, guess + LANES, 64):  # a cache line of lengths
+        prefetch(run_lengths, entry)
+
+
+@kernel
+def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
+    """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none.
+
+    order: [Q] in which query features are looked up; by word, neighbours in memory follow each other. A directory is seldom in
+    the cache: the lines of the next few query features are asked for while this one is looked up.
+    """
+    n_queries, n_vocabularies = words.shape
+    begins = np.zeros((n_queries, n_vocabularies), np.int64)
+    ends = np.zeros((n_queries, n_vocabularies), np.int64)
+    for k in range(first_vocabulary, n_vocabularies):
+        partner = 1 if k == 0 else 0
+        size = partner_size(k, bases, starts)
+        for i in range(n_queries):
+            if i + AHEAD < n_queries:
+                later = order[i + AHEAD]
+                if words[later, k] >= 0 and words[later, partner] >= 0:
+                    expect_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
+            q = order[i]
+            if words[q, k] >= 0:
+                number = bases[k] + words[q, k]
+                begin, end = find_run(number, words[q, partner], size, starts, run_starts, run_words, run_lengths)
+                begins[q, k] = begin
+                ends[q, k] = end
+    return begins, ends
+
+
+@inlined
+def column_of(k, m):
+    """Give the column that holds the words of vocabulary m beside the postings of vocabulary k (m not k's partner)."""
+    return m - 2 if (k < 2 or m > k) else m - 1
+
+
+@inlined
+def equal_words(column, position, end, word):
+    """Tell which of the next LANES words of a column are equal to one (-1: none): bit i for position + i, 0 from `end` on."""
+    if word < 0:
+        return np.uint64(0)
+    if position + LANES <= len(column):
+        equal = equal_lanes(column, position, word)
+        if end - position < LANES:
+            equal &= (np.uint64(1) << np.uint64(end - position)) - np.uint64(1)
+        return equal
+    equal = np.uint64(0)
+    for p in range(position, end):
+        if np.int64(column[p]) == word:
+            equal |= np.uint64(1) << np.uint64(p - position)
+    return equal
+
+
+@kernel
+def longest_query(words, bases, starts):
+    """Give the largest number of postings that one query feature meets. words: [Q, K, A]."""
+    longest = 0
+    for q in range(len(words)):
+        total = 0
+        for k in range(words.shape[1]):
+            for a in range(words.shape[2]):
+                if words[q, k, a] >= 0:
+                    number = bases[k] + words[q, k, a]
+                    total += np.int64(starts[number + 1]) - np.int64(starts[number])
+        longest = max(longest, total)
+    return longest

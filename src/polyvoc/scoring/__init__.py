@@ -1,0 +1,5 @@
+"""From the words of a query to a score for every image.
+
+`query` holds the query's words and their weights, `rules` the merging rules (b0, b1, b2, bayes, posterior, likelihood),
+`segments` counts and votes in one segment, `engine` does so for all segments, here or on other machines.
+"""

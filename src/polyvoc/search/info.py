@@ -1,0 +1,156 @@
+"""What an index holds, its distributions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.index.catalogue import FORMAT, ImageRow
+from polyvoc.index.folder import SEGMENTS, IndexFolder
+from polyvoc.index.segment import word_offsets
+from polyvoc.options import SearchOptions, options_as_dict
+from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.query import QueryWords
+from polyvoc.scoring.rules import cardinality_ratios
+from polyvoc.scoring.segments import live_features, words_at
+from polyvoc.search.index import Index
+from polyvoc.storage.stores import base_name
+from polyvoc.vocabulary.vocabulary import Vocabulary
+
+SAMPLE = 2000  # features whose lists are compared
+BINS = 20  # of a cardinality ratio
+
+
+def index_info(index: Index) -> dict[str, Any]:
+    """Give what there is to know of an index, as plain values for JSON."""
+    home = index.home
+    sizes = home.catalogue.segment_sizes()
+    n_features = sum(row.n_features for row in index.images())
+    stored = disk_bytes(home)
+    return {
+        "index": str(home.path),
+        "format": FORMAT,
+        "commit": home.catalogue.fact("commit"),
+        "images": home.catalogue.count_images(),
+        "features": n_features,
+        "segments": len(sizes),
+        "deleted": sum(size.n_deleted for size in sizes),
+        "bytes": {"total": sum(stored.values()), **stored},
+        "bytes_per_feature": round(_of_segments(stored) / n_features, 2) if n_features else None,
+        "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in home.vocabularies()],
+        "kind": asdict(home.kind),
+        "feature_options": asdict(home.feature_options),
+        "embedding": home.catalogue.fact("embedding", required=False),
+        "default_options": options_as_dict(index.default_options),
+        "problems": [{"path": p.path, "reason": p.reason} for _, p in home.catalogue.problems().values()],
+    }
+
+
+def list_images(index: Index) -> list[dict[str, Any]]:
+    """Give the images of an index, as plain values for JSON."""
+    return list(map(image_info, index.images()))
+
+
+def image_info(row: ImageRow) -> dict[str, Any]:
+    """Give what there is to know of one image, as plain values for JSON."""
+    name, size = base_name(row.path), {"width": row.width, "height": row.height}
+    return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features}
+
+
+def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Give what there is to know of a vocabulary, as plain values for JSON."""
+    return {
+        "fingerprint": vocabulary.fingerprint,
+        "size": vocabulary.size,
+        "dimension": vocabulary.dimension,
+        "bits": vocabulary.bits,
+        "kind": asdict(vocabulary.kind),
+        "provenance": dict(vocabulary.provenance),
+    }
+
+
+def disk_bytes(home: IndexFolder) -> dict[str, int]:
+    """Give the bytes of an index on the disk by kind, most first; the arrays of all segments by name."""
+    counted: Counter[str] = Counter()
+    for path in home.path.rglob("*"):
+        with suppress(FileNotFoundError):  # swept away by a writer this very moment
+            if path.is_file():
+                counted[_kind(path.relative_to(home.path))] += path.stat().st_size
+    return dict(counted.most_common())
+
+
+def _kind(path: Path) -> str:
+    if path.parts[0] == SEGMENTS:
+        return f"{SEGMENTS}/{path.stem}"
+    return path.parts[0] if len(path.parts) > 1 else path.stem
+
+
+def _of_segments(stored: dict[str, int]) -> int:
+    return sum(size for kind, size in stored.items() if kind.startswith(f"{SEGMENTS}/"))
+
+
+def index_distributions(index: Index) -> dict[str, Any]:
+    """Give how long the lists are, and how much those of one feature share, as plain values for JSON.
+
+    Deleted images do not count. The ratios are those of features of the collection, evenly spaced over all of them.
+    """
+    words = _sample(index.engine)
+    return {"list_lengths": _list_lengths(index.engine), "ratios": _ratios(index.engine, words), "sampled_features": len(words)}
+
+
+def _list_lengths(engine: Engine) -> list[dict[str, Any]]:
+    """Count, for each vocabulary, the lists of 1, of 2 to 3, of 4 to 7 ... features. The median is that of lists with any."""
+    found = []
+    for lengths in np.split(engine.statistics.occurrences, word_offsets(engine.sizes)[1:]):
+        held = lengths[lengths > 0]
+        longest = int(held.max(initial=0))
+        edges = 1 << np.arange(max(longest.bit_length(), 1) + 1)
+        counts, _ = np.histogram(held, edges)  # the last edge is above the longest list
+        found.append({
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+            "median": float(np.median(held)) if len(held) else 0.0,
+            "longest": longest,
+            "empty": len(lengths) - len(held),
+        })  # fmt: skip
+    return found
+
+
+def _ratios(engine: Engine, words: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Count the cardinality ratios of features by their words [n, K]: for each pair of vocabularies, then for all of them."""
+    n_vocabularies = len(engine.sizes)
+    if n_vocabularies == 1:
+        return []
+    options = SearchOptions(merge="posterior")  # whose sets are counted
+    query = QueryWords.of(words, None, engine.sizes, options)
+    ratios = cardinality_ratios(engine.counts(query, options))
+    chosen = [*combinations(range(n_vocabularies), 2), *([tuple(range(n_vocabularies))] if n_vocabularies > 2 else [])]
+    return [_histogram(ratios[:, sum(1 << k for k in numbers)], numbers) for numbers in chosen]
+
+
+def _histogram(ratios: npt.NDArray[np.float64], numbers: tuple[int, ...]) -> dict[str, Any]:
+    counts, edges = np.histogram(ratios, BINS, (0, 1))
+    return {
+        "vocabularies": [number + 1 for number in numbers],
+        "edges": edges.round(6).tolist(),
+        "counts": counts.tolist(),
+        "mean": round(float(ratios.mean()), 6) if len(ratios) else None,
+    }
+
+
+def _sample(engine: Engine) -> npt.NDArray[np.int64]:
+    """Give the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
+    lengths = [0 if part is None else int(part) for part in engine.shards.each(live_features)]
+    bounds = np.cumsum([0, *lengths])
+    count = min(int(bounds[-1]), SAMPLE)
+    wanted = np.arange(count) * bounds[-1] // max(count, 1)
+    mine = [wanted[(first <= wanted) & (wanted < last)] - first for first, last in pairwise(bounds)]
+    found = engine.shards.at(words_at, list(enumerate(mine)))
+    return np.concatenate([np.empty((0, len(engine.sizes)), np.int64), *(part for part in found if part is not None)])

@@ -1,0 +1,214 @@
+"""Self-contained HTML reports."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Literal
+
+from polyvoc.errors import ImageError, OptionError
+from polyvoc.features.decode import read_thumbnail
+from polyvoc.search.hits import Hit, SearchResult
+from polyvoc.search.probability import nothing_found_text, probability_text
+from polyvoc.storage.stores import base_name, display_name, has_query, is_url, redact, url_parts
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1d1d1f; --faint: #6b6b70; --rule: #dcdcd6;
+  --right: #2a9d4e; --wrong: #d64541; --all: #16a34a; --fewer: #f59e0b; }
+@media screen and (prefers-color-scheme: dark) { :root { --paper: #17181a; --card: #212327; --ink: #ececee; --faint: #9c9ca3;
+  --rule: #35373c; --right: #4cc674; --wrong: #ef6b63; --all: #4ade80; --fewer: #fbbf24; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 82rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .8rem; }
+h2 { font-size: 1.1rem; margin: 0 0 .75rem; }
+p { margin: .35rem 0; max-width: 62rem; }
+a { color: inherit; }
+.figures { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 1.75rem; padding: 0; list-style: none; }
+.figures li { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: .6rem 1rem; }
+.figures b { display: block; font-size: 1.4rem; font-variant-numeric: tabular-nums; }
+.figures span, .note { color: var(--faint); font-size: .85rem; }
+section { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 1rem 1.1rem;
+  margin: 0 0 1.1rem; }
+.ranking { display: grid; grid-template-columns: minmax(11rem, 15rem) 1fr; gap: 1.1rem; }
+.answers { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(13rem, 45%), 1fr)); gap: .8rem;
+  align-content: start; }
+figure { margin: 0; min-width: 0; }
+.frame { display: block; border: 3px solid var(--rule); border-radius: 8px; overflow: hidden; background: var(--rule); }
+.frame img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: cover; }
+.query .frame img { aspect-ratio: auto; max-height: 20rem; object-fit: contain; }
+.frame.right { border-color: var(--right); } .frame.wrong { border-color: var(--wrong); }
+.absent { display: grid; place-items: center; aspect-ratio: 4 / 3; color: var(--faint); font-size: .85rem; }
+figcaption { font-size: .8rem; line-height: 1.35; margin-top: .3rem; overflow-wrap: anywhere; }
+figcaption .note { font-size: inherit; font-variant-numeric: tabular-nums; }
+svg.matches { display: block; width: 100%; height: auto; border-radius: 8px; }
+.matches line { stroke-width: 1.5; vector-effect: non-scaling-stroke; } .matches .fewer { opacity: .75; }
+.matches circle { stroke: none; }
+.all { stroke: var(--all); fill: var(--all); } .fewer { stroke: var(--fewer); fill: var(--fewer); }
+.key { display: inline-block; width: 1.4rem; height: .3rem; border-radius: 2px; vertical-align: middle; margin-right: .3rem; }
+.key.fewer { margin-left: 1.2rem; }
+.key.all { background: var(--all); } .key.fewer { background: var(--fewer); }
+@media (max-width: 44rem) { .ranking { grid-template-columns: 1fr; } .query { max-width: 15rem; } }
+"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A photograph on a page, and what is written below it."""
+
+    jpeg: bytes | None  # None if the file is gone
+    title: str
+    rank: str = ""  # in bold, before the title
+    note: str = ""  # fainter, after it
+    href: str = ""  # where a click leads
+    mark: Literal["", "right", "wrong"] = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two photographs whose features are joined by lines."""
+
+    jpeg: bytes
+    width: int  # pixels that the positions refer to
+    height: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A match of features: a point in the left and one in the right photograph."""
+
+    left: tuple[float, float]
+    right: tuple[float, float]
+    everywhere: bool  # do all vocabularies agree?
+
+
+def document(title: str, body: Sequence[str], style: str = "") -> str:
+    """Give a whole page of parts made by the functions below, or by others with a style of their own."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escaped(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{escaped(title)}</h1>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def paragraph(text: str) -> str:
+    """Give a paragraph."""
+    return f"<p>{escaped(text)}</p>"
+
+
+def figures(values: Sequence[tuple[str, str]]) -> str:
+    """Give a row of figures, each with what it says."""
+    items = "".join(f"<li><b>{escaped(value)}</b><span>{escaped(name)}</span></li>" for value, name in values)
+    return f'<ul class="figures">{items}</ul>'
+
+
+def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str = "", nothing: str = "Nothing found") -> str:
+    """Give a query and its answers, best first; or what to say if there are none."""
+    shown = "".join(map(_figure, answers)) or f'<p class="note">{escaped(nothing)}.</p>'
+    return (
+        f'<section><h2>{escaped(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
+        f'<p class="note">{escaped(note)}</p></div><div class="answers">{shown}</div></div></section>'
+    )
+
+
+def matches(heading: str, left: Side, right: Side, lines: Sequence[Line], notes: tuple[str, str, str]) -> str:
+    """Give two photographs with lines between their matching features; notes: above, of full and of partial agreement."""
+    height = 600.0
+    scales = height / left.height, height / right.height
+    gap, offset = 12.0, left.width * scales[0]
+    drawn = []
+    for line in sorted(lines, key=lambda line: line.everywhere):  # the surer ones on top
+        x1, y1 = ((value + 0.5) * scales[0] for value in line.left)  # (0, 0) is the centre of the first pixel
+        x2, y2 = ((value + 0.5) * scales[1] for value in line.right)
+        ends = x1, y1, x2 + offset + gap, y2
+        drawn.append(_line(ends, "all" if line.everywhere else "fewer"))
+    width = offset + gap + right.width * scales[1]
+    pictures = _svg_image(left, 0.0, scales[0]) + _svg_image(right, offset + gap, scales[1])
+    above, everywhere, fewer = map(escaped, notes)
+    return (
+        f'<section><h2>{escaped(heading)}</h2><p>{above}</p><p class="note"><span class="key all"></span>{everywhere}'
+        f'<span class="key fewer"></span>{fewer}</p>'
+        f'<svg class="matches" viewBox="0 0 {width:.1f} {height:.1f}" role="img" aria-label="{escaped(heading)}">'
+        f"{pictures}{''.join(drawn)}</svg></section>"
+    )
+
+
+def _figure(picture: Picture) -> str:
+    if picture.jpeg is None:
+        inside = '<span class="absent">file not there</span>'
+    else:
+        inside = f'<img src="{_data(picture.jpeg)}" alt="{escaped(picture.title)}" loading="lazy">'
+    tag, href = ("a", f' href="{escaped(picture.href)}"') if picture.href else ("span", "")
+    rank = f"<b>{escaped(picture.rank)}</b> " if picture.rank else ""
+    note = f' <span class="note">{escaped(picture.note)}</span>' if picture.note else ""
+    return (
+        f'<figure><{tag} class="frame {picture.mark}"{href}>{inside}</{tag}>'
+        f"<figcaption>{rank}{escaped(picture.title)}{note}</figcaption></figure>"
+    )
+
+
+def _line(ends: tuple[float, float, float, float], kind: str) -> str:
+    x1, y1, x2, y2 = (f"{value:.1f}" for value in ends)
+    dots = f'<circle cx="{x1}" cy="{y1}" r="3"/><circle cx="{x2}" cy="{y2}" r="3"/>'
+    return f'<g class="{kind}"><line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>{dots}</g>'
+
+
+def _svg_image(side: Side, x: float, scale: float) -> str:
+    size = f'width="{side.width * scale:.1f}" height="{side.height * scale:.1f}"'
+    return f'<image x="{x:.1f}" y="0" {size} preserveAspectRatio="none" href="{_data(side.jpeg)}"/>'
+
+
+def _data(jpeg: bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
+
+
+def escaped(text: str) -> str:
+    """Escape text; bytes of file names that are no text become question marks."""
+    return escape(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+THUMBNAIL = 320  # pixels of the long side
+BROWSED = ("http://", "https://", "file:///")  # addresses that browsers can open
+
+
+def search_page(answers: Sequence[SearchResult]) -> str:
+    """Give a page that shows each query and its hits."""
+    rankings = []
+    for answer in answers:
+        hits = [picture(hit.path, f"{rank}.", format_score(hit)) for rank, hit in enumerate(answer.hits, start=1)]
+        sure = answer.options.sure
+        nothing = nothing_found_text(sure).capitalize() if sure else "Nothing found"
+        name = display_name(base_name(redact(answer.query)))
+        rankings.append(ranking(name, picture(answer.query), hits, nothing=nothing))
+    return document("polyvoc: photographs that show the same thing", rankings)
+
+
+def format_score(hit: Hit) -> str:
+    """Give what is said of a hit: its score, and how probable it is if anybody knows."""
+    return f"{hit.score:.3g}" if hit.probability is None else f"{hit.score:.3g}, {probability_text(hit.probability)}"
+
+
+def picture(path: str, rank: str = "", note: str = "") -> Picture:
+    """Give a photograph for a page, by the last two parts of its path, with a link to its file."""
+    title = display_name("/".join(url_parts(redact(path))[-2:]))
+    return Picture(thumbnail(path), title, rank, note, href=_link(path))
+
+
+def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
+    """Give a small JPEG of a photograph, None if its file is gone or broken, or its store cannot be opened here."""
+    try:
+        return read_thumbnail(path, long_side)
+    except (ImageError, OptionError):
+        return None
+
+
+def _link(path: str) -> str:
+    """Give where a click on a photograph leads: nowhere if a browser cannot go there."""
+    if not is_url(path):
+        return Path(path).absolute().as_uri()
+    return path if path.startswith(BROWSED) and "::" not in path and not has_query(path) else ""
