@@ -15,8 +15,8 @@ from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, Question
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset
+from random_collections import World
 from samples import vocabularies
-from worlds import World
 
 
 class BareStore(FeatureStore):

@@ -19,7 +19,7 @@ from pages import DOCS, world_of
 from servers import running
 
 pytestmark = quiet
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parent.parent.parent / "README.md"
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.search.fuse import cosine_similarity, embedding_scores, fuse, fuse_embedding
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
+from random_collections import World, random_world
 from samples import features, photograph, unflushed, vocabularies
-from worlds import World, random_world
 
 __all__ = ["unflushed"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_web_answers import without_times
 
 from commands import answer
 from onnxfiles import chain
 from polyvoc.index.writer import IndexWriter
 from servers import Served, refused, serving, upload
-from test_web_answers import without_times
 
 pytest.importorskip("onnxruntime", reason="models need onnxruntime: pip install 'polyvoc[embedding]'")
 

@@ -15,6 +15,7 @@ from polyvoc.errors import ImageError, UnreachableError
 from polyvoc.features.decode import read_rgb
 from polyvoc.index.writer import IndexWriter
 from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.web import pool
 from polyvoc.web.pool import StoreRequests
 from samples import unflushed  # noqa: F401
 from servers import PATIENCE, refused, serving
@@ -97,7 +98,7 @@ def silenced(monkeypatch: pytest.MonkeyPatch, name: str, awake: threading.Event)
     monkeypatch.setattr(pool, name, lambda *given: (hold(awake), original(*given))[1])
 
 
-@pytest.mark.parametrize("function", ["state", "read"])
+@pytest.mark.parametrize("function", ["file_state", "read_url"])
 def test_a_silent_store(
     function: str, index: Path, photographs: Path, awake: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

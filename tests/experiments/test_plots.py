@@ -14,12 +14,12 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 from hypothesis import given, settings
+from test_lab_figures import figures
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.plots import DARK, LIGHT, MARKERS, PANEL, _amount, _columns, _pens, save_svg
 from polyvoc.experiments.report.plots import svg as plots_svg
-from test_lab_figures import figures
 
 HOSTILE = '</text><script>alert("$1 & 2$")</script> #010203 url(#p) \x00\udce9 検索 _'
 STYLES = "line", "points", "bars", "steps", "paper"

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_accuracy import VARIABLE
+from test_laws import RULES, grid_options
 
 import polyvoc
 from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
@@ -33,11 +35,9 @@ from polyvoc.search.links import LinkGraph, find_links
 from polyvoc.search.pipeline import search
 from polyvoc.search.verify import Found
 from polyvoc.storage.folders import list_photographs
+from random_collections import World, random_evidence, random_world, with_assignments, with_long_signatures
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
-from test_accuracy import VARIABLE
-from test_laws import RULES, grid_options
-from worlds import World, random_evidence, random_world, with_assignments, with_long_signatures
 
 __all__ = ["unflushed"]
 pytestmark = quiet

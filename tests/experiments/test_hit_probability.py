@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_searching import world
 
 from benches import bench_of
 from polyvoc.errors import OptionError
@@ -26,7 +27,6 @@ from polyvoc.experiments.report.figures import Figure
 from polyvoc.options import preset
 from polyvoc.search.probability import HitProbability
 from scenes import engine_of, picture, seen_again
-from test_searching import world
 
 TRUE = HitProbability((-1.5, 1.2), (-4.0, 0.9, 7.0))
 

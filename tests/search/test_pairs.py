@@ -12,8 +12,9 @@ from polyvoc.errors import OptionError
 from polyvoc.options import FAST, PairOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.pairs import SMALL_COLLECTION, Candidates, Pairs, batched, find_pairs, pair_candidates
+from polyvoc.search.verify import match_table
+from random_collections import random_evidence, random_world, with_long_signatures
 from scenes import Picture, engine_of, joined, picture, seen_again
-from worlds import random_evidence, random_world, with_long_signatures
 
 SEEDS = range(16)
 

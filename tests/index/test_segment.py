@@ -14,8 +14,8 @@ from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment, word_offsets
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
+from random_collections import World, random_world
 from samples import unflushed
-from worlds import World, random_world
 
 __all__ = ["unflushed"]
 

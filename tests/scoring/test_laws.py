@@ -20,8 +20,8 @@ from polyvoc.options import Merge, SearchOptions, Sets
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import default_table
 from polyvoc.types import LikelihoodTable
+from random_collections import World, random_evidence, random_world, with_assignments, with_long_signatures
 from samples import unflushed
-from worlds import World, random_evidence, random_world, with_assignments, with_long_signatures
 
 __all__ = ["unflushed"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_lab_figures import figures
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
-from test_lab_figures import figures
 
 TEXT = st.text(max_size=6)
 NUMBER = st.none() | st.floats(-1e6, 1e6) | st.just(float("nan"))

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import NotAnIndexError
+from polyvoc.index import writer
 from polyvoc.index.catalogue import FILE, UNFINISHED
 from polyvoc.index.check import check_index
-from polyvoc.index import writer
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions, SearchOptions
 from polyvoc.search.index import Index

@@ -39,9 +39,9 @@ from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
+from random_collections import World, random_evidence, random_world, with_long_signatures
 from samples import features, unflushed
 from views import SCENES, VIEWS
-from worlds import World, random_evidence, random_world, with_long_signatures
 
 __all__ = ["unflushed"]
 

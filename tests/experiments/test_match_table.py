@@ -23,7 +23,7 @@ from polyvoc.experiments.paper.open_questions import (
 )
 from polyvoc.options import Merge, SearchOptions
 from polyvoc.scoring.rules import BayesModel
-from worlds import World, random_world
+from random_collections import World, random_world
 
 SEEDS = range(40)
 LINE = (0.7, 0.2)

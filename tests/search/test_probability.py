@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_searching import RIGHT, world
 
 from commands import answer, run
 from conftest import draw_scene
@@ -22,7 +23,6 @@ from polyvoc.search.query import Query
 from polyvoc.types import FeatureKind
 from polyvoc.web.html import search_page
 from scenes import SIZES, engine_of, picture
-from test_searching import RIGHT, world
 
 SHIPPED = shipped_hit_probability()
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_web_server import wait_until
 
 from conftest import draw_scene
 from polyvoc.index.writer import IndexWriter
 from servers import PATIENCE, Served, jpeg, refused, serving
-from test_web_server import wait_until
 
 PHOTO = jpeg(draw_scene(91, (300, 220)))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_relocation import state
 
 from commands import answer, refuse, run
 from polyvoc.cli.demo import find_photographs
@@ -38,9 +39,8 @@ from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.web.html import escaped
 from samples import unflushed
-from test_relocation import state
 
-BENCHMARKS = str(Path(__file__).parent.parent / "benchmarks")
+BENCHMARKS = str(Path(__file__).parent.parent.parent / "benchmarks")
 sys.path.insert(0, BENCHMARKS)
 
 from alterations import ALTERATIONS, file_name  # noqa: E402

@@ -13,8 +13,8 @@ import pytest
 import reference
 from polyvoc.options import Burstiness, Merge, SearchOptions, Sets
 from polyvoc.types import LikelihoodTable
+from random_collections import random_world, with_assignments
 from reference import score_words
-from worlds import random_world, with_assignments
 
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 

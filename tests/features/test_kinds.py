@@ -31,7 +31,7 @@ from servers import refused, serving
 
 __all__ = ["unflushed"]
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 NAMES = ("astronaut", "brick", "camera", "cat", "coffee", "gravel")
 KINDS = {"sift": FeatureKind(), "orb": FeatureKind("orb", 256, True), "sift-64": FeatureKind("sift-64", 64)}
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
@@ -284,7 +284,7 @@ def test_shipped_vocabularies_are_sift_as_ever() -> None:
 
 
 def _meta(number: int) -> str:
-    return (Path(polyvoc.__file__).parent / "vocabularies" / str(number) / "meta.json").read_text(encoding="utf-8")
+    return (Path(polyvoc.__file__).parent / "data" / "vocabularies" / str(number) / "meta.json").read_text(encoding="utf-8")
 
 
 def test_an_index_made_before_there_were_kinds_is_sift(worlds: dict[str, World], tmp_path: Path) -> None:

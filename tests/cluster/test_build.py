@@ -33,7 +33,7 @@ from samples import photograph, scores, unflushed, vocabularies
 __all__ = ["unflushed"]
 
 pytestmark = quiet
-CHAOS = Path(__file__).parent / "chaos"
+CHAOS = Path(__file__).parent.parent / "failing_files"
 SMALL = FeatureOptions(long_side=160, max_features=30)
 WORDS = vocabularies(2, size=20, dimension=128)
 
@@ -366,7 +366,7 @@ with IndexWriter.open(sys.argv[1], WORDS, SMALL) as opened:
 def test_a_killed_driver_keeps_its_commits(alone: bool, workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
     path, gate = tmp_path / "many", Gate(folder / "1")
     command = [sys.executable, "-c", DRIVER, path, folder, workers.address]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     with subprocess.Popen(command, env=environment) as driver:
         gate.reader()
         eventually(lambda: len(paths_in(path)) >= 10)

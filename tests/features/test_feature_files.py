@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_colmap import NAMES, extract
+from test_colmap import photographs as photographs  # noqa: PLC0414
+from test_hloc import FILE, fill
 
 import samples
 from commands import answer, refuse, run
@@ -24,9 +27,6 @@ from polyvoc.search.index import Index
 from polyvoc.types import FeatureKind, Features
 from polyvoc.vocabulary.train import sample_features, train
 from samples import unflushed  # noqa: F401 - quick
-from test_colmap import NAMES, extract
-from test_colmap import photographs as photographs  # noqa: PLC0414
-from test_hloc import FILE, fill
 
 
 def write(path: Path, images: dict[str, Features]) -> Path:

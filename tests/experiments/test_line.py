@@ -21,9 +21,9 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
+from random_collections import World, random_world
 from samples import unflushed
 from views import SCENES, VIEWS
-from worlds import World, random_world
 
 __all__ = ["unflushed"]
 
