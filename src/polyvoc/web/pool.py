@@ -51,7 +51,9 @@ class StoreRequests:
             self._free.release()
             raise UnreachableError(f"{display_name(url)}: no thread is left to ask its store; try again later") from error
         if not wait([answer], self._seconds).done:
-            raise UnreachableError(f"{display_name(url)}: its store has not answered within {self._seconds:g} s; try again later")
+            raise UnreachableError(
+                f"{display_name(url)}: its store has not answered within {self._seconds:g} s; try again later"
+            )
         return answer.result()
 
 
