@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from polyvoc.index.build import BuildPlan, BuildResult, MergeResult, PendingImag
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.commit import Commits
 from polyvoc.index.folder import (
-    COPIES,
     NEIGHBOURS,
     EmbeddingRecord,
     EmbeddingSource,
@@ -52,9 +51,6 @@ from polyvoc.storage.folders import (
 from polyvoc.storage.stores import display_name, is_url
 from polyvoc.types import FeatureKind, Features, Floats32, IndexReport, LikelihoodTable, Problem, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from polyvoc.duplicates.compare import PairSearch
 
 
 @dataclass
@@ -279,43 +275,6 @@ class IndexWriter:
         self._save_facts({NEIGHBOURS: asdict(LinksRecord(commit, len(pairs), checksum))})
         self._commits.sweep()
         return len(pairs)
-
-    def find_copies(self, mirror: bool = True, progress: Progress | None = None) -> list[Problem]:
-        """Let images that have not asked yet look for copies, also for mirror images; `duplicates.take` reads what they find.
-
-        Gives the files that could not be read to ask as mirror images. What was found is kept every now and then.
-        """
-        from polyvoc.duplicates.compare import PairSearch, can_mirror
-        from polyvoc.search.index import Index
-
-        self.commit()
-        index = Index(self.home.read_engine(linked=False), self.home, 0, self.home.read_line(), self.home.read_evidence())
-        search = PairSearch(index, mirror and can_mirror(index))
-        saved = time.monotonic()
-        with closing(search.run(progress)) as found:
-            try:
-                for _ in found:
-                    if time.monotonic() - saved >= COMMIT_SECONDS:
-                        self._save_copies(search)
-                        saved = time.monotonic()
-            finally:
-                self._save_copies(search)
-        return search.problems
-
-    def _save_copies(self, search: PairSearch) -> None:
-        """Keep what was found so far; searches do not read it, so it is no commit to them."""
-        from polyvoc.duplicates.compare import PairsRecord
-
-        before = self.home.read_copies()
-        if before is not None and (before.asked, before.mirrored) == (search.asked, search.mirrored):
-            return
-        serial = 1 if before is None else before.serial + 1
-        pairs = search.pairs()
-        checksum = write_file(self.home.copies_file(serial), pairs)
-        record = PairsRecord(serial, len(pairs), checksum, search.asked, search.mirrored)
-        with self.catalogue.transaction():
-            self.catalogue.put_facts({COPIES: asdict(record)})
-        self._commits.sweep()
 
     def _save_facts(self, facts: dict[str, Any]) -> None:
         self.commit()
