@@ -6,7 +6,7 @@
 DATA holds the folders holidays*, ukbench* and photos*. Originals, the first of each group of Holidays and some of Ukbench, are
 altered in nine ways; originals, altered ones, the other photographs of their groups (the same scene, another shot: no copies)
 and those of photos* are indexed together, and `polyvoc duplicates` runs. Coefficients are fitted on every other scene
-(`--fit` writes them to src/polyvoc/data/duplicate_probability.json); all figures are of the other half of the scenes. A second fit, to every other
+(`--fit` writes them to src/polyvoc/tables/copies.json); all figures are of the other half of the scenes. A second fit, to every other
 alteration alone, is judged by the other alterations of the other scenes. FOLDER keeps altered photographs and the index.
 """
 
@@ -39,7 +39,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 
 ROOT = Path(__file__).parent.parent
-TABLE = ROOT / "src" / "polyvoc" / "data" / "duplicate_probability.json"
+TABLE = ROOT / "src" / "polyvoc" / "tables" / "copies.json"
 PLOT = ROOT / "docs" / "duplicates.svg"
 SURE = 0.9
 USUAL = 10  # bits of 64: the threshold that tools for duplicates come with
