@@ -17,7 +17,7 @@ from PIL import Image
 
 from commands import answer, refuse, run
 from disk import contents
-from polyvoc.cli.demo import find_photographs
+from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.cli.duplicates import FORMULA, duplicates_csv, duplicates_page
 from polyvoc.duplicates.compare import compare, pending_tasks, read_pairs
 from polyvoc.duplicates.groups import Copy, Duplicates, Group, ImageFile, Link, find_duplicates, group_copies
