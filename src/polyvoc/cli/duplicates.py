@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import shlex
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +33,10 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # with which a spreadsheet tak
 STYLE = ".answers .frame img { object-fit: contain; }"  # crops are shown whole
 
 
+def _path(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, callback=on_disk)
+
+
 @app.command(
     "duplicates",
     epilog="Example: polyvoc duplicates ~/Pictures --html report.html\n\n"
@@ -47,23 +50,16 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     min_probability: Annotated[
         float,
         typer.Option(
-            metavar="NUMBER",
-            help="Minimum probability of a pair, 0 to 1. At 0.9 about nine of ten reported pairs are copies.",
+            metavar="NUMBER", help="Minimum probability of a pair, 0 to 1. At 0.9 about nine of ten pairs are copies."
         ),
     ] = MIN_PROBABILITY,
     mirror: Annotated[
         bool, typer.Option("--mirror/--no-mirror", help="Find mirror images, too: every new file is read once more.")
     ] = True,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with thumbnails.", callback=on_disk)] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per photograph.", callback=on_disk)] = None,
-    move: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Move all but the best of each group there; can be undone.", callback=on_disk),
-    ] = None,
-    undo: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Move files back from there; or the path of a journal.", callback=on_disk),
-    ] = None,
+    html: Annotated[Path | None, _path("FILE", "Write a page with thumbnails.")] = None,
+    csv: Annotated[Path | None, _path("FILE", "Write one row per photograph.")] = None,
+    move: Annotated[Path | None, _path("FOLDER", "Move all but the best of each group there; can be undone.")] = None,
+    undo: Annotated[Path | None, _path("FOLDER", "Move files back from there; or the path of a journal.")] = None,
     json: Json = False,
 ) -> None:
     """Find copies: re-encoded, resized, cropped, rotated, mirrored, with text or a frame. Nothing is deleted.
@@ -98,7 +94,7 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
     moves = None if move is None else _move(duplicates, index, move)
     seconds = time.perf_counter() - started
     if json:
-        result = {"index": str(index), **duplicates_as_dict(duplicates), "problems": _problems_as_dicts(problems)}
+        result = {"index": str(index), **duplicates_as_dict(duplicates), "problems": list(map(asdict, problems))}
         write_json({**result, **({} if moves is None else _moves_as_dict(moves)), "seconds": round(seconds, 3)})
         return
     show_duplicates(duplicates, seconds)
@@ -162,12 +158,8 @@ def _undo(journal: Path, json: bool) -> None:
 
 
 def _moves_as_dict(moves: Moves) -> dict[str, Any]:
-    moved = [{"from": os.fspath(path), "to": os.fspath(target)} for path, target in moves.done]
-    return {"moved": moved, "not_moved": _problems_as_dicts(moves.problems)}
-
-
-def _problems_as_dicts(problems: list[Problem]) -> list[dict[str, str]]:
-    return [{"path": problem.path, "reason": problem.reason} for problem in problems]
+    moved = [{"from": path, "to": target} for path, target in moves.done]
+    return {"moved": moved, "not_moved": list(map(asdict, moves.problems))}
 
 
 # -- reports
@@ -209,13 +201,7 @@ def duplicates_as_dict(duplicates: Duplicates) -> dict[str, Any]:
             "copies": [{name: copy[name] for name in (*FILE_FIELDS, *COPY_FIELDS)} for copy in copies],
         })  # fmt: skip
     pairs = [
-        {
-            "first": link.first,
-            "second": link.second,
-            "probability": round(link.probability, 6),
-            "identical": link.identical,
-            "transform": link.transform.tolist(),
-        }
+        asdict(link) | {"probability": round(link.probability, 6), "transform": link.transform.tolist()}
         for link in duplicates.links
     ]
     return {

@@ -5,13 +5,11 @@ An image is compared as it is, and as its mirror image: word search, spatial ver
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -37,7 +35,6 @@ from polyvoc.features.extract import single_cv2_thread
 from polyvoc.index.catalogue import ImageRow
 from polyvoc.index.folder import COPIES, IndexFolder, record_of
 from polyvoc.index.writer import COMMIT_SECONDS, IndexWriter
-from polyvoc.options import SearchOptions
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
@@ -180,23 +177,19 @@ def _live_ids(index: Index) -> npt.NDArray[np.int64]:
     return np.sort(np.concatenate([np.empty(0, np.int64), *(part.ids[part.live] for part in index.engine.standing())]))
 
 
-@dataclass(eq=False)
 class PairComparer:
     """Gathers the evidence of pairs of images of one index; threads may share it."""
 
-    index: Index
-    _images: OrderedDict[int, GreyImage | None] = field(default_factory=OrderedDict)  # small ones, last used last
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, index: Index) -> None:
+        """Compare images of an index."""
+        self.index = index
+        self._options = replace(index.preset("fast"), top=CANDIDATES + 1)  # and the image itself
+        self._read_small = lru_cache(CACHED_IMAGES)(_read_small)
 
     @cached_property
-    def options(self) -> SearchOptions:
-        """Return the options of the word search."""
-        return replace(self.index.preset("fast"), top=CANDIDATES + 1)  # and the image itself
-
-    @cached_property
-    def table(self) -> Array:
+    def _table(self) -> Array:
         """Return the weights of matches."""
-        return match_table(self.index.engine, self.options)
+        return match_table(self.index.engine, self._options)
 
     def find_pairs(self, task: PairTask) -> PairResult:
         """Compare an image with the earlier ones; of a pair that matches both plain and mirrored, return the stronger."""
@@ -215,7 +208,7 @@ class PairComparer:
     def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
         """Yield the queries of an image; with the width of the image for its mirror image, else None."""
         if task.plain:
-            yield self.index.asked(row.image, self.options), None
+            yield self.index.asked(row.image, self._options), None
         if task.mirror:
             # Descriptors are not stored: its file is read again.
             features = mirror_features(self.index.features(row.path))
@@ -225,9 +218,9 @@ class PairComparer:
     def _candidates(self, query: Query, image: int) -> list[Found]:
         """Return the earlier images that are consistent with a query by one transform."""
         engine = self.index.engine
-        hits = search(engine, query, self.options, threads=1)
+        hits = search(engine, query, self._options, threads=1)
         earlier = [hit.place for hit in hits if hit.image < image]
-        verified = verify(engine, query.sketch, earlier, self.options, threads=1).values()
+        verified = verify(engine, query.sketch, earlier, self._options, threads=1).values()
         return [one for one in verified if one.transform is not None and one.weight >= MIN_LLR and one.inliers >= MIN_INLIERS]
 
     def _pair(self, row: ImageRow, query: ImageWords, candidate: Found, mirror_width: int | None) -> np.void:
@@ -237,7 +230,7 @@ class PairComparer:
         transform = (
             candidate.transform if mirror_width is None else compose(candidate.transform, mirror_transform(mirror_width))
         )
-        first, second = self._small(row), self._small(other)
+        first, second = self._read_small(row.path), self._read_small(other.path)
         similarity = NO_SIMILARITY if first is None or second is None else pixel_similarity(first, second, transform)
         evidence = {**self._feature_evidence(row, other, query, candidate), **similarity._asdict()}
         pair: np.void = np.array([(row.image, other.image, transform, [evidence[name] for name in EVIDENCE])], PAIR)[0]
@@ -247,7 +240,7 @@ class PairComparer:
         """Return the evidence of the features and of their transform."""
         assert candidate.transform is not None
         (stored,) = self.index.engine.sketches([candidate.place])
-        inliers = self.index.engine.inliers(query, candidate.place, self.table)
+        inliers = self.index.engine.inliers(query, candidate.place, self._table)
         size, other_size = (row.width, row.height), (other.width, other.height)
         moved, points = apply(candidate.transform, query.keypoints.xy), stored.keypoints.xy
         back = apply(inverse(candidate.transform), points)
@@ -270,21 +263,13 @@ class PairComparer:
         """Return the side of a pixel of the extraction, in pixels of the full size."""
         return max(1.0, max(size) / self.index.home.feature_options.long_side)
 
-    def _small(self, row: ImageRow) -> GreyImage | None:
-        """Return a reduced image, None if its file cannot be read."""
-        with self._lock:
-            if row.image in self._images:
-                self._images.move_to_end(row.image)
-                return self._images[row.image]
-        try:
-            image = read_grey(row.path, LONG_SIDE)
-        except (ImageError, OptionError):
-            image = None
-        with self._lock:
-            self._images[row.image] = image
-            while len(self._images) > CACHED_IMAGES:
-                self._images.popitem(last=False)
-        return image
+
+def _read_small(path: str) -> GreyImage | None:
+    """Read a reduced image; return None if its file cannot be read."""
+    try:
+        return read_grey(path, LONG_SIDE)
+    except (ImageError, OptionError):
+        return None
 
 
 def mirror_features(features: Features) -> Features:
