@@ -1,6 +1,6 @@
 """Processes that do a part of a test: as another user, or to be killed half way.
 
-Run as a program this is a warm process, which has loaded everything and forks one child after the other: see `Nursery`.
+Run as a program this is a warm process, which has loaded everything and forks one child after the other: see `WarmProcess`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from types import FrameType
 from typing import Any, NoReturn
 
 NOBODY = 65534
-PATIENCE = 100  # seconds until a child that hangs is ended
+TIMEOUT = 100  # seconds until a child that hangs is ended
 # Functions of the operating system and of SQLite that change something on the disk.
 DISK = frozenset({"open", "flush", "close", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany"})
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Do something in a process of its own; give how it ended: 0, or what is wrong is on stderr."""
+    """Do something in a process of its own; return how it ended: 0, or the error is on stderr."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
         child = os.fork()
@@ -51,7 +51,7 @@ def as_nobody(path: Path, work: Callable[[], None]) -> int:
 
 
 def is_root() -> bool:
-    """Tell whether other users can be played."""
+    """Return whether this process can become another user."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -75,10 +75,10 @@ class Run:
     steps: int  # disk operations, counted before and after each
 
 
-class Nursery:
+class WarmProcess:
     """A warm process with children to be killed. Use it in a `with` statement."""
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> WarmProcess:
         command = [sys.executable, "-W", "ignore", __file__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
@@ -102,7 +102,7 @@ def _serve(jobs: dict[str, Callable[..., None]]) -> None:
         child = os.fork()
         if child == 0:
             os.close(receive)
-            signal.alarm(PATIENCE)
+            signal.alarm(TIMEOUT)
             _run(lambda: _count_steps(lambda: jobs[order["job"]](*order["values"]), order["step"], send))  # noqa: B023
         os.close(send)
         started = time.perf_counter()
@@ -126,7 +126,7 @@ def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> N
 
 @contextmanager
 def dying(fatal: int | None) -> Iterator[Callable[[], int]]:
-    """Count the disk operations inside, and die at the fatal one; gives what tells how many there were."""
+    """Count the disk operations inside, and die at the fatal one; yields a function that returns how many there were."""
     steps = 0
 
     def count(name: str) -> None:
@@ -159,7 +159,7 @@ def watched(look: Callable[[str], None]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    import test_crash
+    import killed_work
 
-    test_crash.warm()
-    _serve(test_crash.JOBS)
+    killed_work.warm()
+    _serve(killed_work.JOBS)
