@@ -15,7 +15,15 @@ import pytest
 
 from polyvoc.errors import DamagedError, WriteError
 from polyvoc.storage.files import (
-    META, checksum, flush_tree, folder_errors, map_array, read_meta, replace_file, write_errors, write_folder,
+    META,
+    checksum,
+    flush_tree,
+    folder_errors,
+    map_array,
+    read_meta,
+    replace_file,
+    write_errors,
+    write_folder,
 )  # fmt: skip
 from samples import unflushed
 

@@ -33,7 +33,13 @@ from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info
 from polyvoc.storage.folders import (
-    absolute_path, check_folders, file_digest, file_state, is_below, list_photographs, read_with_digest,
+    absolute_path,
+    check_folders,
+    file_digest,
+    file_state,
+    is_below,
+    list_photographs,
+    read_with_digest,
 )  # fmt: skip
 from polyvoc.storage.stores import (
     _modified,
