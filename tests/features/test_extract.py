@@ -75,7 +75,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-# --- one photograph -----------------------------------------------------------------------------------------
+# --- one photograph
 
 
 def test_shapes_types_and_norms() -> None:
@@ -204,7 +204,7 @@ def test_errors_of_opencv_are_image_errors(monkeypatch: pytest.MonkeyPatch) -> N
         assert type(caught.value) is kind  # only errors of the image itself are permanent
 
 
-# --- many photographs ---------------------------------------------------------------------------------------
+# --- many photographs
 
 
 def test_many_are_as_one_by_one_in_order(files: list[Path]) -> None:
@@ -275,7 +275,7 @@ def test_an_invalid_number_of_threads_raises() -> None:
         extract_many([], threads=0)
 
 
-# --- descriptors --------------------------------------------------------------------------------------------
+# --- descriptors
 
 
 def test_root_sift_by_hand() -> None:

@@ -180,7 +180,7 @@ def file_errors(path: Path, expected: str) -> str | None:
         return f"{path} is missing"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
-    return f"{path} is damaged: its checksum differs from the recorded one"
+    return f"{path} is damaged: its checksum differs from the one recorded"
 
 
 def require_local_path(path: Path) -> None:
