@@ -242,7 +242,7 @@ def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, p
     assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
     jpeg = (photographs / "wall-a.jpg").read_bytes()
     read: list[str] = []
-    monkeypatch.setattr("polyvoc.features.decode.read_url", lambda url: (read.append(url), jpeg)[1])
+    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (read.append(url), jpeg)[1])
     page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})])
     assert read == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
     assert "hunter2" not in page and "href=" not in page

@@ -263,8 +263,8 @@ def _run_opencv(
     # OpenCV keeps all that tie with the last one: break ties by position, then cut.
     order = np.lexsort((angle, size, x, y, -response))[:max_features]
     octave = np.array([k.octave for k in keypoints], np.int64)
-    bytes_of = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
-    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], bytes_of)
+    codes = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
+    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], codes)
 
 
 def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:
