@@ -242,7 +242,9 @@ def tails(costs: Costs, assumed: Assumptions) -> list[dict[str, Any]]:
 # --- the check
 
 
-def predicted(costs: Costs, rule: str, query: int, segments: list[float], shards: int | None, threads: int, verify: int) -> float:
+def predicted(
+    costs: Costs, rule: str, query: int, segments: list[float], shards: int | None, threads: int, verify: int
+) -> float:
     """Return the seconds of a search on this machine: by the library (shards: None), or over Ray nodes that share its cores."""
     case = Case(0, 0, rule="posterior" if rule == "posterior" else "likelihood")
     gain = costs["search"]["two_threads"] if min(threads, shards or threads) > 1 else 1.0
@@ -293,7 +295,9 @@ def check(costs: Costs) -> list[dict[str, Any]]:
     for rule, verify in (("fast", 0), ("default", 100), ("posterior", 100)):
         alone = costs["alone"][rule]
         for threads in (1, cores):
-            what = f"{serve['images']:,} images, {alone['features']} query features, {rule}, {threads} thread{'s' * (threads > 1)}"
+            what = (
+                f"{serve['images']:,} images, {alone['features']} query features, {rule}, {threads} thread{'s' * (threads > 1)}"
+            )
             prediction = predicted(costs, rule, alone["features"], parts, None, threads, verify)
             enter(what, "this run", prediction, alone[str(threads)])
     check_ray(costs, stored("ray")["serving"], cores, enter)

@@ -167,7 +167,9 @@ def driver() -> str:
 def assumptions() -> str:
     """All that was not measured."""
     values = result("scale")["assumptions"].items()
-    return table("assumption | value | option", [[ASSUMED[name], f"{v:,g}", f"`--{name.replace('_', '-')}`"] for name, v in values])
+    return table(
+        "assumption | value | option", [[ASSUMED[name], f"{v:,g}", f"`--{name.replace('_', '-')}`"] for name, v in values]
+    )
 
 
 def provenance() -> str:
