@@ -1,4 +1,4 @@
-"""How fast are the postings? Build rate, bytes, and time per rule at 65,536 to 1,000,000 images.
+"""Speed and size of the postings: build rate, bytes, and time per rule at 65,536 to 1,000,000 images.
 
     python benchmarks/engine.py PHOTOGRAPHS --work FOLDER [--images 65536 262144 1000000]
 
@@ -47,7 +47,7 @@ RULES = ("b0", "b1", "b2", "bayes", "posterior")
 
 
 def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
-    """Words and signatures of real photographs in three vocabularies, cached in the work folder."""
+    """Return words and signatures of real photographs in three vocabularies, cached in the work folder."""
     cache = work / "words.npz"
     if not cache.exists():
         quantiser = Quantiser(default_vocabularies())
@@ -69,7 +69,7 @@ def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
 
 @kernel
 def scatter_add(numbers, starts, postings, scores):
-    """The least that voting can be: add 1 to the image of every posting of the lists."""
+    """Add 1 to the image of every posting of the lists: the lower bound of voting."""
     visited = 0
     for number in numbers:
         first, last = np.int64(starts[number]), np.int64(starts[number + 1])
@@ -80,7 +80,7 @@ def scatter_add(numbers, starts, postings, scores):
 
 
 def bare(engine: Engine, numbers: np.ndarray) -> int:
-    """Scatter-add the lists of a query over all segments, on one thread; gives the number of postings."""
+    """Scatter-add the lists of a query over all segments, on one thread; return the number of postings."""
     visited = 0
     for segment in engine.segments:
         scores = np.zeros(segment.n_images, np.float32)
@@ -95,7 +95,7 @@ def seconds_of(function: Any) -> float:
 
 
 def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], repeats: int, hamming: bool) -> dict[str, Any]:
-    """Seconds of every rule, with and without signatures, on one and two threads, beside bare scatter-adds; interleaved."""
+    """Return the seconds of every rule, with and without signatures, on one and two threads, beside bare scatter-adds; interleaved."""
     samples: dict[str, list[float]] = {}
     postings, distinct = [], []
     for repeat in range(repeats + 1):
@@ -123,10 +123,10 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
 
 
 def ratios(result: dict[str, Any]) -> dict[str, float]:
-    """The promises, as ratios of medians of one run."""
+    """Return ratios of medians of one run."""
     median = result["median_seconds"]
     one = "{}, 1 thread".format
-    promised = {
+    named = {
         "bayes / b1": median[one("bayes")] / median[one("b1")],
         "posterior / b1": median[one("posterior")] / median[one("b1")],
         "b1 / bare, every list as often as named": median[one("b1")] / median["bare, every list as often as named, 1 thread"],
@@ -138,12 +138,12 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
     }
     for rule in ("b1", "bayes", "posterior"):
         if one(f"{rule} + signatures") in median:
-            promised[f"{rule} with / without signatures"] = median[one(f"{rule} + signatures")] / median[one(rule)]
-    return promised
+            named[f"{rule} with / without signatures"] = median[one(f"{rule} + signatures")] / median[one(rule)]
+    return named
 
 
 def private_memory() -> int:
-    """Bytes of this process that are not mapped files."""
+    """Return the bytes of this process that are not mapped files."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
@@ -151,7 +151,7 @@ def private_memory() -> int:
 
 
 def memory_of_search(engine: Engine, query: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
-    """Growth of private memory over ten searches, warm."""
+    """Return private memory before and after ten searches, warm."""
     options = SearchOptions(top=10)
     prepared = engine.query(*query, options)
     engine.best(prepared, options)

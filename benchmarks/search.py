@@ -1,4 +1,4 @@
-"""Where does the time of one search go? Decode, SIFT, quantise, score: in a warm process and for the whole command.
+"""Time of each stage of a search (decode, SIFT, quantise, score) in a warm process, and of the whole command.
 
     python benchmarks/search.py PHOTOGRAPHS QUERY... --work FOLDER
 
@@ -26,7 +26,7 @@ from polyvoc.features.extract import _beside_the_main_thread, _sift, detect
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
-    """Seconds and JSON answer of one command in a new process."""
+    """Return the seconds and the JSON of one command in a new process."""
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "polyvoc", *arguments, "--json"], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
@@ -44,7 +44,7 @@ def at_1024(path: Path, work: Path) -> Path:
 
 
 def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
-    """Seconds of each stage with the index open and the kernels compiled."""
+    """Return the seconds of each stage, with the index open and the kernels compiled."""
     options = index.default_options
     marks = [time.perf_counter()]
     grey = read_grey(query, index.home.feature_options.long_side)
@@ -61,7 +61,7 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 
 def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
-    """Seconds of OpenCV's SIFT in the main thread, and beside it as the library does."""
+    """Return the seconds of OpenCV's SIFT in the main thread, and in a thread beside it, as in the library."""
     grey, most = read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
     marks = [time.perf_counter()]
     _sift(grey.pixels, most)
@@ -72,7 +72,7 @@ def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 
 def unchanged_run(folder: Path, index: Path) -> dict[str, Any]:
-    """Index an unchanged folder again: seconds, and whether any file of the index changed."""
+    """Index an unchanged folder again; return the seconds, and the files of the index that changed."""
     state = lambda: {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(index.rglob("*"))}  # noqa: E731
     before = state()
     seconds, report = run("index", str(folder), "--index", str(index))
