@@ -30,7 +30,7 @@ def rules(line: tuple[float, float]) -> dict[str, SearchOptions]:
     table = evaluation_rules(line=line)
     for hamming in (None, HAMMING):
         for merge in ("bayes", "posterior"):
-            options = SearchOptions(merge=merge, hamming=hamming, sets="image", line=line)
+            options = SearchOptions(merge=merge, hamming=hamming, burstiness="none", sets="image", line=line, verify=0)
             table[f"{rule_name(options)}, image sets"] = options
     return table
 

@@ -34,7 +34,7 @@ from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.report.figures import Figure
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import BEST, DEFAULT, SearchOptions
+from polyvoc.options import SearchOptions, preset
 from polyvoc.search.probability import HitProbability
 from polyvoc.types import LikelihoodTable
 from polyvoc.vocabulary.vocabulary import default_vocabularies
@@ -109,16 +109,16 @@ def gather(
         engine = part(bench, "", size, questions).engine
         for name in SETS:
             queries = part(bench, name, size, questions)
-            samples[name][size] = collect(queries, replace(DEFAULT, likelihood_table=tables[name]), engine=engine)
+            samples[name][size] = collect(queries, replace(preset("default"), likelihood_table=tables[name]), engine=engine)
             print(name, size, len(samples[name][size]), "hits", flush=True)
     return samples
 
 
 def variants(bench: QuantisedDataset, size: int, fitted: dict[str, HitProbability], questions: int) -> dict[str, Any]:
     """Return the calibration with another preset, and with fewer vocabularies and bits, of the model fitted to the default."""
-    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, BEST)}
+    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, preset("best"))}
     for members, bits in VARIANTS:
-        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), DEFAULT
+        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), preset("default")
     reports: dict[str, Any] = {}
     for way, (own, options) in ways.items():
         reports[way], engine = {}, part(own, "", size, questions).engine

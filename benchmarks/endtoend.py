@@ -24,7 +24,7 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import extract, extract_pixels
 from polyvoc.index.segment import Batch, Segment
-from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.index import Index
 from polyvoc.search.query import Query
@@ -101,7 +101,7 @@ def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptio
 def verification(engine: Engine, quantiser: Quantiser, found: Features, threads: int | None) -> dict[str, float]:
     """Return the seconds to score all images, and to verify the best 200."""
     query = Query(*quantiser.quantise(found.descriptors), Keypoints(found.xy, found.scale, found.angle))
-    options = engine.settled(FAST)
+    options = engine.settled(preset("fast"))
     begin = time.perf_counter()
     scores = engine.scores(engine.query(query.words, query.signatures, options), options, threads)
     scored = time.perf_counter()
@@ -128,7 +128,7 @@ def main() -> None:
     engine = build(real, arguments.images, arguments.work / "segments")
     index, quantiser = Index(engine), Quantiser(real.vocabularies)
     queries = [at_1024(query, arguments.work) for query in arguments.queries]
-    chosen = {"fast": FAST, "default": DEFAULT, "best": BEST}
+    chosen = {name: preset(name) for name in ("fast", "default", "best")}
     for options in chosen.values():
         stages(index, quantiser, queries[0], options)  # compiles, and reads the files
     measured: dict[str, Any] = {name: [] for name in chosen}

@@ -17,6 +17,7 @@ import resource
 import shutil
 import statistics as st
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 RULES = ("b0", "b1", "b2", "bayes", "posterior")
+PLAIN = SearchOptions(merge="posterior", burstiness="none", verify=0)
 
 
 # ------------------------------------------------------------------------------------------------ real words
@@ -100,7 +102,7 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
     postings, distinct = [], []
     for repeat in range(repeats + 1):
         for words, signatures in queries:
-            plain = engine.query(words, None, SearchOptions(merge="b1"))
+            plain = engine.query(words, None, replace(PLAIN, merge="b1"))
             named = np.sort(plain.numbers.ravel())
             once = np.unique(named)
             jobs = {"bare, every list as often as named, 1 thread": lambda named=named: bare(engine, named),
@@ -108,7 +110,7 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
             for threads in (1, 2):
                 for merge in RULES:
                     for threshold in (None, 24) if hamming and merge in ("b1", "bayes", "posterior") else (None,):
-                        options = SearchOptions(merge=merge, hamming=threshold)
+                        options = replace(PLAIN, merge=merge, hamming=threshold)
                         query = engine.query(words, signatures, options)
                         name = f"{merge}{' + signatures' if threshold else ''}, {threads} thread{'s' * (threads > 1)}"
                         jobs[name] = lambda query=query, options=options, t=threads: engine.scores(query, options, t)
@@ -152,12 +154,11 @@ def private_memory() -> int:
 
 def memory_of_search(engine: Engine, query: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
     """Return private memory before and after ten searches, warm."""
-    options = SearchOptions(top=10)
-    prepared = engine.query(*query, options)
-    engine.best(prepared, options)
+    prepared = engine.query(*query, PLAIN)
+    engine.best(prepared, PLAIN)
     before = private_memory()
     for _ in range(10):
-        engine.best(prepared, options)
+        engine.best(prepared, PLAIN)
     return {"private_before": before, "private_after_10_searches": private_memory()}
 
 
@@ -193,7 +194,7 @@ def main() -> None:
         measured = time_rules(engine, queries, arguments.repeats, hamming=True)
         entry = {"build": rate, "bytes_per_feature": bytes_per_feature(engine), "ratios": ratios(measured), **measured,
                  "memory": memory_of_search(engine, queries[0])}  # fmt: skip
-        entry["norms_seconds"] = seconds_of(lambda engine=engine: Engine(engine.segments, engine.sizes).norms(SearchOptions()))
+        entry["norms_seconds"] = seconds_of(lambda engine=engine: Engine(engine.segments, engine.sizes).norms(PLAIN))
         result["sizes"][f"{n_images} images, K={k}"] = entry
         print(n_images, k, rate, entry["bytes_per_feature"], entry["ratios"], entry["memory"], sep="\n  ", flush=True)
     if arguments.build_only:

@@ -129,12 +129,13 @@ def fit_own_table(index: Index) -> LikelihoodTable | None:
 
 def ways(bits: int, table: LikelihoodTable | None) -> dict[str, SearchOptions]:
     """Return the ways of searching; `table` was fitted on other photographs of the same kind of feature."""
-    signed = SearchOptions(hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
+    plain = SearchOptions(merge="b1", burstiness="none", verify=0)
+    signed = replace(plain, hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
     fast, default = preset("fast", bits), preset("default", bits)
     named = {
-        "b1": SearchOptions(merge="b1"),
-        "posterior": SearchOptions(merge="posterior"),
-        "b1 + HE + best": replace(signed, merge="b1"),
+        "b1": plain,
+        "posterior": replace(plain, merge="posterior"),
+        "b1 + HE + best": signed,
         "posterior + HE + best": replace(signed, merge="posterior"),
         "fast, shipped table": fast,
         "default, shipped table": default,

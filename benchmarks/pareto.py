@@ -46,7 +46,8 @@ def ways() -> list[Way]:
     every = []
     for name, members in SETS.items():
         for bits in (0, 64, 128):
-            score = SearchOptions(merge="likelihood", burstiness="best") if bits else SearchOptions(merge="posterior")
+            rule = {"merge": "likelihood", "burstiness": "best"} if bits else {"merge": "posterior", "burstiness": "none"}
+            score = SearchOptions(**rule, verify=0)
             verified = replace(score, verify=200)
             stages = {"scores": score, "verified": verified, "expanded": replace(verified, expand=5)}
             every += [

@@ -19,7 +19,7 @@ from polyvoc.experiments.paper.word_statistics import bytes_per_feature
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
 from polyvoc.search.index import Index
 from polyvoc.types import Features, Floats32, LikelihoodTable
 from polyvoc.vocabulary.train import train
@@ -31,7 +31,7 @@ SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as f
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
 # Number of vocabularies and options; the last one is what every peer is compared with.
-PRESETS = {"polyvoc fast": (3, FAST), "polyvoc default": (3, DEFAULT), "polyvoc best": (3, BEST)}
+PRESETS = {f"polyvoc {name}": (3, preset(name)) for name in ("fast", "default", "best")}
 ASMK = {  # binary, idf, words per query feature
     "asmk, default": (True, False, 5),
     "asmk, idf": (True, True, 5),
@@ -147,13 +147,13 @@ class Polyvoc:
 def polyvoc_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
     """Yield plain B0 over one vocabulary, and the presets."""
     indexes: dict[int, Index] = {}
-    for name, (count, options) in {"plain B0": (1, SearchOptions(merge="b0")), **PRESETS}.items():
+    for name, (count, options) in {"plain B0": (1, SearchOptions(merge="b0", burstiness="none", verify=0)), **PRESETS}.items():
         if count not in indexes:
             with IndexWriter.open(work / f"{count}.polyvoc", default_vocabularies(count)) as writer:
                 for number, features in enumerate(collection.features):
                     writer.add(str(number), features)
             indexes[count] = Index.open(work / f"{count}.polyvoc")
-        table = collection.likelihood_table if options.signed else None
+        table = collection.likelihood_table if options.merge == "likelihood" else None
         yield (
             name,
             Polyvoc(collection, indexes[count], replace(options, likelihood_table=table), count * training.words_seconds),
