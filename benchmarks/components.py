@@ -112,7 +112,7 @@ def weight_of_inliers(comparison: Comparison) -> dict[str, Any]:
     bench, options = comparison.bench(way.members, way.bits), comparison.options(way)
     outcomes = {boost: Outcome([], []) for boost in BOOSTS}
     for question in range(len(comparison.dataset.questions)):
-        query = bench.asked(question)
+        query = bench.query(question)
         (scores,), _ = score_all(bench.engine, query, replace(options, verify=0))
         places = [one.place for one in bench.engine.ranked([scores], options.verify)]
         nats = np.zeros(len(scores))

@@ -139,7 +139,7 @@ def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> Quantis
 
 def timed(bench: QuantisedDataset, question: int, options: SearchOptions) -> tuple[Scores, float]:
     """Return the scores of all images and the seconds of processor time from words on: other programs may use the machine."""
-    query = bench.asked(question, options.assignments)
+    query = bench.query(question, options.assignments)
     started = time.process_time()
     parts, _ = score_all(bench.engine, query, options)
     return np.concatenate(parts), time.process_time() - started

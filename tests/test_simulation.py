@@ -27,7 +27,7 @@ def seconds(work: Work = WORK, layout: Layout = LAYOUT) -> float:
 
 
 def test_one_shard_by_hand() -> None:
-    # once, packing, submitting, half a round trip, two segments in a row, unpacking, the call, half a round trip, taking the reply
+    # once, packing, submitting, half a round trip, two segments, unpacking, the call, half a round trip, taking the reply
     expected = 0.004 + 0.002 + 0.0005 + 0.0002 + 2 * 0.010 + 0.001 + 0.003 + 0.0002 + 0.0001
     assert Cluster(WORK, LAYOUT, LINK, EVEN).run(0, 5) == pytest.approx([expected] * 5)
 
