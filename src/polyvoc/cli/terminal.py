@@ -105,7 +105,7 @@ def print_report(report: IndexReport, seconds: float) -> None:
     """Print what a run of indexing did."""
     counts = (f"{getattr(report, name)} {name}" for name in ("added", "replaced", "removed", "unchanged"))
     write(f"{', '.join(counts)}; {report.features:,} new features; {seconds:.1f} s")
-    show_problems(report.problems)
+    print_problems(report.problems)
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
@@ -138,8 +138,8 @@ def print_results(results: list[SearchResult], timings: bool, named: bool) -> No
             print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
-def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
-    """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
+def print_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
+    """Print one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.experiments.measures import MEASURES
 
     dataset = bench.dataset
@@ -154,11 +154,11 @@ def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[fl
         value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
         gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
         write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
-    show_problems(bench.store.problems)
+    print_problems(bench.store.problems)
 
 
-def show_calibration(told: dict[str, Any]) -> None:
-    """Show the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
+def print_calibration(told: dict[str, Any]) -> None:
+    """Print the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
     print_row(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
     if "tied" in told:
         spread = told["intervals"]
@@ -223,8 +223,8 @@ def _spread(name: str, bounds: Sequence[float | None]) -> str:
     return f"{name} {low} to {high}"
 
 
-def show_reproduction(report: Report, page: Path) -> None:
-    """Show what reproduces and what does not, and where the page is."""
+def print_reproduction(report: Report, page: Path) -> None:
+    """Print what reproduces and what does not, and where the page is."""
     for section in report.sections:
         write(f"{section.heading:<58} {section.verdict}")
         if section.verdict_text:
