@@ -26,8 +26,7 @@ from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.search.verify import default_match_table, inlier_pairs
-from polyvoc.types import ImageWords
+from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 CANDIDATES = 20
@@ -54,19 +53,20 @@ def pairs_by_inliers(index: Index, labels_by_path: dict[str, str]) -> dict[str, 
     """Verify the best hits of every photograph of a labelled set; count right and wrong pairs by inliers."""
     paths = {row.image: row.path for row in index.images()}
     refs = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
-    images = {image: ImageWords.of(index.engine.segments[n], p) for image, (n, p) in refs.items()}
+    images = {image: index.engine.segments[n].image_words(p) for image, (n, p) in refs.items()}
     right: Counter[int] = Counter()
     wrong: Counter[int] = Counter()
     options = replace(index.preset("fast"), top=CANDIDATES + 1)
     table = default_match_table(len(index.engine.sizes), index.engine.bits)
     seconds = 0.0
     for image, query in images.items():
-        for hit in index.search_words(query.words, query.signatures, options):
+        prepared = VerificationQuery.of(query, table)
+        for hit in index.search(image, options):
             if hit.image == image:
                 continue
             number, position = refs[hit.image]
             begin = time.perf_counter()
-            inliers = len(inlier_pairs(query, index.engine.segments[number], position, table))
+            inliers = len(inlier_pairs(prepared, index.engine.segments[number], position))
             seconds += time.perf_counter() - begin
             pair = {labels_by_path.get(paths[image], f"{image}"), labels_by_path.get(paths[hit.image], f"{hit.image}")}
             (right if len(pair) == 1 else wrong)[inliers] += 1

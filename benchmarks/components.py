@@ -27,9 +27,9 @@ from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS, first_questions
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.options import SearchOptions
-from polyvoc.search.fuse import cosine_similarity, fuse
+from polyvoc.search.fuse import fuse, score_of_cosines
 from polyvoc.search.pipeline import score_all
-from polyvoc.search.verify import verify
+from polyvoc.search.verify import VerificationQuery, match_table, verify
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from trial import Comparison, Outcome, Way, timed
 
@@ -113,11 +113,12 @@ def weight_of_inliers(comparison: Comparison) -> dict[str, Any]:
     outcomes = {boost: Outcome([], []) for boost in BOOSTS}
     for question in range(len(comparison.dataset.questions)):
         query = bench.query(question)
-        (scores,), _ = score_all(bench.engine, query, replace(options, verify=0))
-        places = [one.place for one in bench.engine.ranked([scores], options.verify)]
+        (scores,) = score_all(bench.engine, query, replace(options, verify=0))
+        refs = [one.ref for one in bench.engine.rank([scores], bench.engine.images(), options.verify)]
+        prepared = VerificationQuery.of(query.image_words, match_table(bench.engine, options))
         nats = np.zeros(len(scores))
-        for (_, position), verified in verify(bench.engine, query.sketch, places, options).items():
-            nats[position] = verified.weight
+        for (_, position), verified in verify(bench.engine, prepared, refs).items():
+            nats[position] = verified.weight or 0.0
         for boost, one in outcomes.items():
             one.values.append(comparison.judge(question, scores * (1 + np.log1p(nats / boost))))
     base = outcomes.pop(math.inf)
@@ -154,7 +155,7 @@ def fusion(comparison: Comparison, vectors: npt.NDArray[Any]) -> dict[str, Any]:
     outcomes = {name: Outcome([], []) for name in ("local", "embedding", "both")}
     for number, question in enumerate(comparison.dataset.questions):
         local, _ = timed(bench, number, options)
-        near = cosine_similarity(vectors @ vectors[question.image])
+        near = score_of_cosines(vectors @ vectors[question.image])
         for name, scores in (("local", local), ("embedding", near), ("both", fuse(local, near))):
             outcomes[name].values.append(comparison.judge(number, scores))
     better = max(("local", "embedding"), key=lambda name: float(np.mean(outcomes[name].values)))

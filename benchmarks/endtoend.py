@@ -26,10 +26,10 @@ from polyvoc.features.extract import extract, extract_pixels
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.options import FeatureOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.search.index import Index
+from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
-from polyvoc.search.verify import verify
-from polyvoc.types import Features, Keypoints
+from polyvoc.search.verify import VerificationQuery, match_table, verify
+from polyvoc.types import Features
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from search import at_1024
@@ -82,7 +82,7 @@ def build(photographs: Photographs, count: int, folder: Path) -> Engine:
     return Engine([Segment.open(path) for path in folders], sizes)
 
 
-def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptions) -> dict[str, float]:
+def stages(engine: Engine, quantiser: Quantiser, query: Path, options: SearchOptions) -> dict[str, float]:
     """Return the seconds of each stage of one search."""
     feature_options = FeatureOptions()
     marks = [time.perf_counter()]
@@ -92,7 +92,7 @@ def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptio
     marks.append(time.perf_counter())
     words, signatures = quantiser.quantise(found.descriptors)
     marks.append(time.perf_counter())
-    index.search_words(words, signatures, options, features=found)
+    search(engine, Query(words, signatures, found.keypoints), options)
     marks.append(time.perf_counter())
     names = ("decode", "sift", "quantise", "rank")
     return {**dict(zip(names, np.diff(marks).tolist(), strict=True)), "all": marks[-1] - marks[0]}
@@ -100,14 +100,14 @@ def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptio
 
 def verification(engine: Engine, quantiser: Quantiser, found: Features, threads: int | None) -> dict[str, float]:
     """Return the seconds to score all images, and to verify the best 200."""
-    query = Query(*quantiser.quantise(found.descriptors), Keypoints(found.xy, found.scale, found.angle))
-    options = engine.settled(preset("fast"))
+    query = Query(*quantiser.quantise(found.descriptors), found.keypoints)
+    plan = engine.plan(preset("fast"))
     begin = time.perf_counter()
-    scores = engine.scores(engine.query(query.words, query.signatures, options), options, threads)
+    scores = engine.scores(engine.query(query.words, query.signatures, plan), plan, threads)
     scored = time.perf_counter()
-    refs = [one.place for one in engine.ranked(scores, 200)]
+    refs = [one.ref for one in engine.rank(scores, engine.images(), 200)]
     ranked = time.perf_counter()
-    verify(engine, query.sketch, refs, options, threads)
+    verify(engine, VerificationQuery.of(query.image_words, match_table(engine, plan.options)), refs, threads)
     return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}
 
 
@@ -126,17 +126,17 @@ def main() -> None:
     arguments = parser.parse_args()
     real = Photographs(sorted(arguments.photographs.rglob("*.jpg")), arguments.cache)
     engine = build(real, arguments.images, arguments.work / "segments")
-    index, quantiser = Index(engine), Quantiser(real.vocabularies)
+    quantiser = Quantiser(real.vocabularies)
     queries = [at_1024(query, arguments.work) for query in arguments.queries]
     chosen = {name: preset(name) for name in ("fast", "default", "best")}
     for options in chosen.values():
-        stages(index, quantiser, queries[0], options)  # compiles, and reads the files
+        stages(engine, quantiser, queries[0], options)  # compiles, and reads the files
     measured: dict[str, Any] = {name: [] for name in chosen}
     parts: dict[str, list[dict[str, float]]] = {"1 thread": [], "all threads": []}
     for _ in range(arguments.repeats):
         for query in queries:
             for name, options in chosen.items():
-                measured[name].append(stages(index, quantiser, query, options))
+                measured[name].append(stages(engine, quantiser, query, options))
             found = extract(query, FeatureOptions())
             for name, threads in (("1 thread", 1), ("all threads", None)):
                 parts[name].append(verification(engine, quantiser, found, threads))

@@ -34,6 +34,7 @@ from polyvoc.experiments.paper.word_statistics import (
     heaps_law,
 )
 from polyvoc.features.extract import extract_many
+from polyvoc.index.statistics import norm_key, norms
 from polyvoc.kernels.compiler import kernel
 from polyvoc.options import FeatureOptions, SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -102,7 +103,7 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
     postings, distinct = [], []
     for repeat in range(repeats + 1):
         for words, signatures in queries:
-            plain = engine.query(words, None, replace(PLAIN, merge="b1"))
+            plain = engine.query(words, None, engine.plan(replace(PLAIN, merge="b1")))
             named = np.sort(plain.numbers.ravel())
             once = np.unique(named)
             jobs = {"bare, every list as often as named, 1 thread": lambda named=named: bare(engine, named),
@@ -110,10 +111,10 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
             for threads in (1, 2):
                 for merge in RULES:
                     for threshold in (None, 24) if hamming and merge in ("b1", "bayes", "posterior") else (None,):
-                        options = replace(PLAIN, merge=merge, hamming=threshold)
-                        query = engine.query(words, signatures, options)
+                        plan = engine.plan(replace(PLAIN, merge=merge, hamming=threshold))
+                        query = engine.query(words, signatures, plan)
                         name = f"{merge}{' + signatures' if threshold else ''}, {threads} thread{'s' * (threads > 1)}"
-                        jobs[name] = lambda query=query, options=options, t=threads: engine.scores(query, options, t)
+                        jobs[name] = lambda query=query, plan=plan, t=threads: engine.scores(query, plan, t)
             for name, job in jobs.items():
                 seconds = seconds_of(job)
                 if repeat:  # the first round warms the page cache
@@ -144,6 +145,12 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
     return named
 
 
+def all_norms(engine: Engine) -> list[np.ndarray]:
+    """Return the norms of all images."""
+    key = norm_key(PLAIN, len(engine.sizes))
+    return [norms(segment, engine.statistics, key) for segment in engine.segments]
+
+
 def private_memory() -> int:
     """Return the bytes of this process that are not mapped files."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
@@ -154,11 +161,12 @@ def private_memory() -> int:
 
 def memory_of_search(engine: Engine, query: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
     """Return private memory before and after ten searches, warm."""
-    prepared = engine.query(*query, PLAIN)
-    engine.best(prepared, PLAIN)
+    plan = engine.plan(PLAIN)
+    prepared = engine.query(*query, plan)
+    engine.best(prepared, plan, 10)
     before = private_memory()
     for _ in range(10):
-        engine.best(prepared, PLAIN)
+        engine.best(prepared, plan, 10)
     return {"private_before": before, "private_after_10_searches": private_memory()}
 
 
@@ -194,7 +202,7 @@ def main() -> None:
         measured = time_rules(engine, queries, arguments.repeats, hamming=True)
         entry = {"build": rate, "bytes_per_feature": bytes_per_feature(engine), "ratios": ratios(measured), **measured,
                  "memory": memory_of_search(engine, queries[0])}  # fmt: skip
-        entry["norms_seconds"] = seconds_of(lambda engine=engine: Engine(engine.segments, engine.sizes).norms(PLAIN))
+        entry["norms_seconds"] = seconds_of(lambda engine=engine: all_norms(engine))
         result["sizes"][f"{n_images} images, K={k}"] = entry
         print(n_images, k, rate, entry["bytes_per_feature"], entry["ratios"], entry["memory"], sep="\n  ", flush=True)
     if arguments.build_only:

@@ -7,6 +7,7 @@ is no evidence for its neighbours, and most queries are not in the collection.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,8 @@ import numpy.typing as npt
 
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.options import SearchOptions
-from polyvoc.search.pipeline import score_all
+from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
-from polyvoc.types import ImageWords
 
 Array = npt.NDArray[np.float64]
 
@@ -35,10 +35,11 @@ def graph(bench: QuantisedDataset, options: SearchOptions) -> npt.NDArray[np.int
         first += segment.n_images
     for number, segment in enumerate(bench.engine.segments):
         for position in range(segment.n_images):
-            image = ImageWords.of(segment, position)
+            image = segment.image_words(position)
             bits = image.signatures if image.signatures.shape[1] else None
-            _, verified = score_all(bench.engine, Query(image.words, bits, image.frames), options)
-            for (other, at), one in verified.items():
+            query = Query(image.words, bits, image.keypoints)
+            for one in search(bench.engine, query, replace(options, top=options.verify)):
+                other, at = one.ref
                 inliers[starts[number] + position, starts[other] + at] = one.inliers
     return np.maximum(inliers, inliers.T)
 

@@ -39,7 +39,7 @@ from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import PairOptions
 from polyvoc.search.index import Index
-from polyvoc.search.pairs import Candidates, Pairs, find_pairs, join_pairs, pair_candidates, verify_pairs
+from polyvoc.search.pairs import Candidates, Pairs, find_candidates, find_pairs, join_pairs, verify_pairs
 from polyvoc.types import Features
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
@@ -124,11 +124,11 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     """Return recall and seconds of the batch, without and with verification."""
     true_pairs, most, _ = photographs.true_pairs, max(RANKS), photographs.features  # read before timing
     index, index_seconds = timed(lambda: polyvoc_index(photographs, work / "photos.polyvoc"))
-    quantiser = index.home.quantiser  # one photograph at a time, as queries are; an index quantises many together
+    quantiser = index.folder.quantiser  # one photograph at a time, as queries are; an index quantises many together
     _, quantise_seconds = timed(lambda: [quantiser.quantise(features.descriptors) for features in photographs.features])
     options = index.preset("fast")
     find_pairs(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles
-    best, seconds = timed(lambda: pair_candidates(index.engine, options, most))
+    best, seconds = timed(lambda: find_candidates(index.engine, options, most))
     pairs, _ = join_pairs(best)
     verified, verify_seconds = timed(lambda: verify_pairs(index.engine, pairs, options))
     kept, kept_seconds = timed(lambda: index.pairs(PairOptions(verify=True)))
@@ -186,9 +186,9 @@ def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
     some = random.Random(0).sample(images, min(count, len(images)))
     options = replace(index.preset("fast"), top=top + 1)
     index.search(some[0], options=options, threads=THREADS)
-    pair_candidates(index.engine, options, top, some[:2])
+    find_candidates(index.engine, options, top, some[:2])
     found, seconds = timed(lambda: [index.search(image, options=options, threads=THREADS) for image in some])
-    best, batch_seconds = timed(lambda: pair_candidates(index.engine, options, top))
+    best, batch_seconds = timed(lambda: find_candidates(index.engine, options, top))
     rows = {image: set(others) for image, others in zip(best.images.tolist(), best.others.tolist(), strict=True)}
     shares = [
         _share(rows[image], [hit.image for hit in hits if hit.image != image][:top])

@@ -21,13 +21,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polyvoc
 from machine import write_result
 from polyvoc.cluster.build import RayWorkers
 from polyvoc.cluster.connect import connect, disconnect
 from polyvoc.cluster.shards import PIECE, ReplicaSet
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ClusterOptions, SearchOptions
+from polyvoc.scoring.segments import Candidate, find_image
 from polyvoc.search.index import Index
+from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query, query_of_image
 from polyvoc.storage.folders import list_photographs
 
 STORE = 200 << 20  # bytes of a node's object store
@@ -60,18 +64,18 @@ def cluster(nodes: int) -> Iterator[str]:
 class Watch:
     """Records what a set of replicas sends and receives, and the time of each fan-out."""
 
-    def __init__(self, fleet: ReplicaSet) -> None:
+    def __init__(self, replicas: ReplicaSet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = fleet.gather, fleet.get
-        fleet.gather, fleet.get = self.gather, self.get  # type: ignore[method-assign]
+        self._gather, self._get = replicas.gather, replicas.get
+        replicas.gather, replicas.get = self.gather, self.get  # type: ignore[method-assign]
 
-    def gather(self, generation: Any, calls: dict[int, bytes | None], pieces: list[bytes], whole: bool) -> dict[int, Any]:
+    def gather(self, snapshot: Any, calls: dict[int, bytes | None], pieces: list[bytes], require_all: bool) -> dict[int, Any]:
         self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())
         started = time.perf_counter()
-        answers = self._gather(generation, calls, pieces, whole)
+        replies = self._gather(snapshot, calls, pieces, require_all)
         self.fan_outs.append(time.perf_counter() - started)
-        return answers
+        return replies
 
     def get(self, reference: Any) -> Any:
         content = self._get(reference)
@@ -101,20 +105,29 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def compare(local: Index, far: Index, options: SearchOptions, images: list[int]) -> dict[str, Any]:
+def stored_query(index: Index, image: int) -> Query:
+    row = index.image(image)
+    return query_of_image(index.engine, index.find(image), (row.width, row.height))
+
+
+def ranking(candidates: list[Candidate]) -> list[tuple[int, float]]:
+    return [(one.image, one.score) for one in candidates]
+
+
+def compare(local: Index, remote: Index, options: SearchOptions, images: list[int]) -> dict[str, Any]:
     """Search both indexes in turn with the same images; the hits must be equal."""
-    assert far._fleet is not None
-    watch = Watch(far._fleet)
-    queries = [local.asked(image, options) for image in images]
+    watch = Watch(remote.engine.shards.replicas)
+    queries = [stored_query(local, image) for image in images]
     for query in queries[:3]:  # loads what is loaded once
-        far.find(query, options)
+        search(remote.engine.session(), query, options)
     rows = []
     for query in queries:
-        here, hits = timed(lambda query=query: local.find(query, options))
-        one, _ = timed(lambda query=query: local.find(query, options, threads=1))
+        here, candidates = timed(lambda query=query: search(local.engine, query, options))
+        one, _ = timed(lambda query=query: search(local.engine, query, options, threads=1))
         watch.clear()
-        there, same = timed(lambda query=query: far.find(query, options))
-        assert same == hits and same.complete
+        session = remote.engine.session()
+        there, same = timed(lambda query=query, session=session: search(session, query, options))
+        assert ranking(same) == ranking(candidates) and not session.shards.missing
         rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
     most = max(len(row[3]) for row in rows)
     fan_outs = [1e3 * st.median(row[3][at] for row in rows if len(row[3]) > at) for at in range(most)]
@@ -131,11 +144,9 @@ def compare(local: Index, far: Index, options: SearchOptions, images: list[int])
     }
 
 
-def empty_call(far: Index, count: int = 200) -> float:
+def empty_call(remote: Index, count: int = 200) -> float:
     """Return the milliseconds of a fan-out with next to no work."""
-    from polyvoc.scoring.segments import find_image
-
-    times = [timed(lambda: far.engine.shards.each(find_image, -1))[0] for _ in range(count)]
+    times = [timed(lambda: remote.engine.shards.each(find_image, -1))[0] for _ in range(count)]
     return round(1e3 * st.median(times), 2)
 
 
@@ -182,14 +193,14 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
         found["transport"] = transport()
         for shards in SHARDS:
             started = time.perf_counter()
-            far = Index.open(path, ray=ClusterOptions(address, shards=shards, timeout=60))
+            remote = polyvoc.open(path, ray=ClusterOptions(address, shards=shards, timeout=60))
             entry: dict[str, Any] = {"open_seconds": round(time.perf_counter() - started, 2)}
             for name, options in rules(local).items():
-                entry[name] = compare(local, far, options, chosen)
+                entry[name] = compare(local, remote, options, chosen)
                 log(f"{shards} shards, {name}: {json.dumps(entry[name])}")
-            entry["empty_fan_out"] = empty_call(far)
+            entry["empty_fan_out"] = empty_call(remote)
             found["shards"][str(shards)] = entry
-            del far
+            remote.close()
     return found
 
 

@@ -23,6 +23,8 @@ import polyvoc
 from machine import write_result
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import _off_main_thread, _sift, detect
+from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
@@ -47,13 +49,13 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Return the seconds of each stage, with the index open and the kernels compiled."""
     options = index.default_options
     marks = [time.perf_counter()]
-    grey = read_grey(query, index.home.feature_options.long_side)
+    grey = read_grey(query, index.folder.feature_options.long_side)
     marks.append(time.perf_counter())
-    found = detect(grey, index.home.feature_options)
+    found = detect(grey, index.folder.feature_options)
     marks.append(time.perf_counter())
-    words, signatures = index.home.quantiser.quantise(found.descriptors, options.assignments)
+    words, signatures = index.folder.quantiser.quantise(found.descriptors, options.assignments)
     marks.append(time.perf_counter())
-    index.search_words(words, signatures, options, features=found)
+    search(index.engine, Query(words, signatures, found.keypoints), options, index.probability)
     marks.append(time.perf_counter())
     names = ("decode", "sift", "quantise", "score")  # the last one verifies, too
     stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}
@@ -62,7 +64,8 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Return the seconds of OpenCV's SIFT in the main thread, and in a thread beside it, as in the library."""
-    grey, most = read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
+    options = index.folder.feature_options
+    grey, most = read_grey(query, options.long_side), options.max_features
     marks = [time.perf_counter()]
     _sift(grey.pixels, most)
     marks.append(time.perf_counter())

@@ -34,7 +34,7 @@ from endtoend import Photographs, medians
 from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.index.catalogue import ImageRow, SegmentRow
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.hits import Hits
@@ -72,7 +72,7 @@ def synthetic_index(folder: Path, files: list[Path], count: int, cache: Path) ->
         for first in range(writer.catalogue.next_image(), count + 1, SEGMENT):
             commit(writer, photographs.images(first, min(SEGMENT, count + 1 - first)), files)
             log(f"images {first} and following")
-    errors = list(check_index(partial))
+    errors = list(check(partial))
     assert not errors, errors
     partial.rename(folder)
 

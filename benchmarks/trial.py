@@ -141,7 +141,7 @@ def timed(bench: QuantisedDataset, question: int, options: SearchOptions) -> tup
     """Return the scores of all images and the seconds of processor time from words on: other programs may use the machine."""
     query = bench.query(question, options.assignments)
     started = time.process_time()
-    parts, _ = score_all(bench.engine, query, options)
+    parts = score_all(bench.engine, query, options)
     return np.concatenate(parts), time.process_time() - started
 
 
