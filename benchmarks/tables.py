@@ -160,6 +160,31 @@ def peers() -> str:
     )
 
 
+SHOWN_PEERS = ("polyvoc fast", "polyvoc default", "polyvoc best", "asmk, idf", "asmk, whole vectors", "pycolmap, 100 verified",
+               "perceptual hash")  # fmt: skip
+
+
+def readme_peers() -> str:
+    """The presets beside the strongest form of each other package: for README."""
+    sets = result("peers")["sets"]
+    rows = []
+    for name in SHOWN_PEERS:
+        entries = [(sets[each]["methods"][name], digits) for each, digits in DIGITS.items()]
+        values = [(f"{entry['value']['mean']:.{digits}f}", f"{entry['median_milliseconds']:.0f}") for entry, digits in entries]
+        rows.append([name, *(cell for pair in values for cell in pair), f"{entries[0][0]['bytes_per_feature']:.0f}"])
+    return markdown(["method", "Holidays mAP", "ms", "Ukbench N-S", "ms", "bytes per feature"], rows)
+
+
+def readme_speed() -> str:
+    """One line on speed: for README."""
+    found, engines = result("search"), result("engine")
+    warm, size = found["warm_median_seconds"], "1000000 images, K=2"
+    million = 1000 * engines["sizes"][size]["median_seconds"]["bayes, 2 threads"]
+    return (f"Speed on two cores: a warm search in {found['index']['images']:,} photographs takes {1000 * warm['all']:.0f} ms, SIFT included; "
+            f"scoring a million images by words of two vocabularies takes {million:.0f} ms; indexing reads "
+            f"{found['index']['photographs_per_second']:.0f} photographs per second.")  # fmt: skip
+
+
 def endtoend() -> str:
     """The time of a search over many images, by stage."""
     measured = result("endtoend")
@@ -299,7 +324,7 @@ def findings(name: str, number: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
-    "peers": peers, "ray": ray,
+    "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES, **tooltables.TABLES,
 }  # fmt: skip
 
