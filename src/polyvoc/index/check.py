@@ -16,7 +16,7 @@ from polyvoc.index.folder import EmbeddingRecord, IndexFolder
 from polyvoc.index.segment import MAX_VOCABULARIES, Segment, word_offsets
 from polyvoc.kernels.postings import LONGEST_RUN
 from polyvoc.options import FeatureOptions, SearchOptions
-from polyvoc.storage.files import META, file_errors, folder_errors, map_array
+from polyvoc.storage.files import file_errors, folder_errors, map_array
 from polyvoc.types import Array, FeatureKind, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -243,9 +243,9 @@ def _vocabularies(home: IndexFolder) -> Iterator[str]:
     facts = [home.catalogue.fact(name) for name in ("sizes", "vocabularies", "vocabulary_checksums")]
     for number, (size, fingerprint, checksum) in enumerate(zip(*facts, strict=False)):
         folder = home.vocabulary_folder(number)
-        found = file_errors(folder / META, checksum)
-        if found is not None:
-            yield found
+        errors = list(folder_errors(folder, checksum))
+        if errors:
+            yield from errors
             continue
         try:
             vocabulary = Vocabulary.load(folder)
