@@ -6,12 +6,16 @@ So the kernels can also run with their bounds checked, and not compiled: numba r
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import config
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
+from polyvoc.kernels import compiler
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, BOTH, INTER, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -185,5 +189,20 @@ def _vectors() -> dict[str, Array]:
     }
 
 
+def record_calls() -> set[str]:
+    """Return a set that fills with the names of the functions of polyvoc.kernels that run as Python, from now on."""
+    called: set[str] = set()
+    folder = str(Path(compiler.__file__).parent)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            called.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    return called
+
+
 if __name__ == "__main__":
-    np.savez(sys.argv[1], **call_all())
+    called = record_calls() if config.DISABLE_JIT else set()
+    results = call_all()
+    np.savez(sys.argv[1], called=np.array(sorted(called), str), **results)
