@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import __version__
 from polyvoc.errors import ExchangeError, ImageError, OptionError, VocabularyError
-from polyvoc.features.extract import check_features
+from polyvoc.features.extract import check_features, extract_many
 from polyvoc.features.feature_files import FeatureFile, kind_of
 from polyvoc.kernels.vectors import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import thread_map
-from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Problem, Words
+from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches
-from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, fitting_bits, project, random_rotation
-
-if TYPE_CHECKING:
-    from polyvoc.types import Location
+from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, project, random_rotation
 
 # Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
 RoundDone = Callable[[int, int, float, float], None]
@@ -167,8 +164,6 @@ def draw_descriptors(
     paths: Sequence[Location], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
 ) -> Iterator[KeyedSample | Problem]:
     """Yield all descriptors of each image with their keys, or its problem; `first` is the number of the first image."""
-    from polyvoc.features.extract import extract_many  # training on descriptors made elsewhere does without OpenCV
-
     for number, (path, result) in enumerate(extract_many(paths, options, threads), first):
         if isinstance(result, ImageError):
             yield Problem(str(path), str(result))
@@ -191,8 +186,10 @@ def train(
     """
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
-    bits = fitting_bits(options.bits, descriptors.shape[1])
-    rotation = random_rotation(descriptors.shape[1], bits) if bits else None
+    dimension = descriptors.shape[1]
+    # A bit needs an axis. Where not all fit, one uint64: such signatures are compared fastest, and have likelihood tables.
+    bits = options.bits if options.bits <= dimension else min(64, dimension)
+    rotation = random_rotation(dimension, bits) if bits else None
     random = np.random.default_rng(options.seed)
     clustered = descriptors
     if len(descriptors) > options.max_descriptors:

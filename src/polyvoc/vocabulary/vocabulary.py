@@ -255,14 +255,6 @@ def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats32:
     return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[skip : skip + bits], dtype=np.float32)
 
 
-def fitting_bits(bits: int, dimension: int) -> int:
-    """Return the length of signatures of at most `bits` bits for descriptors of a dimension: there is one axis for each bit.
-
-    One uint64 where not all fit: such signatures are compared fastest, and there are likelihood tables for them.
-    """
-    return bits if bits <= dimension else min(64, dimension)
-
-
 def project(descriptors: Descriptors, rotation: Floats32) -> Floats32:
     """Return the coordinates [n, bits] of `descriptors` [n, dimension] along the axes of the rotation."""
     table = np.asarray(descriptors, dtype=np.float32)
