@@ -20,7 +20,7 @@
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const [text, element] = [texts.currentNode.data.trim(), texts.currentNode.parentElement];
-    if (!text || !element.checkVisibility({ visibilityProperty: true }) || element.closest("option, [aria-hidden=true], .unseen, .skip")) continue;
+    if (!text || !element.checkVisibility({ visibilityProperty: true }) || element.closest("option, [aria-hidden=true], .visually-hidden, .skip")) continue;
     const style = getComputedStyle(element);
     const ground = behind(element);
     const [r, g, b, a] = rgba(element instanceof SVGElement ? style.fill : style.color);
