@@ -105,7 +105,8 @@ class MatchesView {
     const { params } = this;
     const which = params.get("which") ?? (this.hasInliers ? "inliers" : "all");
     const hidden = (params.get("hide") ?? "").split(",");
-    return { which, mode: params.get("draw") === "dots" ? "dots" : "lines", hidden, limit: Number(params.get("limit") ?? SHOWN) };
+    const mode = params.get("draw") === "dots" ? "dots" : "lines";
+    return { which, mode, hidden, limit: Number(params.get("shown") ?? SHOWN) };
   }
 
   /** Change one of the settings, and the link. */
@@ -123,13 +124,13 @@ class MatchesView {
 
   showControls() {
     const { which, mode } = this.settings();
-    this.slider = el("input", { type: "range", id: "limit", min: 1, step: 1 });
+    this.slider = el("input", { type: "range", id: "shown", min: 1, step: 1 });
     this.slider.addEventListener("input", () => {
-      this.params.set("limit", this.slider.value);
+      this.params.set("shown", this.slider.value);
       this.refresh();
     });
     this.slider.addEventListener("change", () => this.updateLink()); // browsers limit how often the URL may change
-    this.sliderText = el("output", { for: "limit" });
+    this.sliderText = el("output", { for: "shown" });
     this.legend = el("div", { class: "legend", role: "group", "aria-label": "Sets" });
     this.controls.replaceChildren(
       segmented({
@@ -153,7 +154,7 @@ class MatchesView {
         onChange: (value) => this.set("draw", value),
       }),
       el("fieldset", { class: "segmented" }, el("legend", {}, "Same word in vocabularies"), this.legend),
-      el("div", { class: "field slider" }, el("label", { for: "limit" }, "Highest weights: ", this.sliderText), this.slider),
+      el("div", { class: "field slider" }, el("label", { for: "shown" }, "Highest weights: ", this.sliderText), this.slider),
     );
   }
 
@@ -266,8 +267,7 @@ class MatchesView {
 
   /** Find the previous and the next hit. */
   async findNeighbours() {
-    const params = new URLSearchParams(this.params);
-    const result = await search(this.about, params, { signal: this.signal }).catch(() => null);
+    const result = await search(this.about, this.params, { signal: this.signal }).catch(() => null);
     const hits = result?.hits ?? [];
     const here = hits.findIndex((hit) => hit.image === this.image);
     if (here < 0) return;
