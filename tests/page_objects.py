@@ -24,11 +24,6 @@ class View:
     link: str  # {query} and {other} are images
     text: str
 
-    def visit(self, ui: Ui, image: Callable[[str], int]) -> None:
-        """Open the view and wait until it is complete."""
-        ui.go(self.link.format(query=image("cat-crop"), other=image("cat-viewpoint")))
-        expect(ui.text(self.text)).to_be_visible()
-
 
 SIDES = urlencode({"left": "merge=b1&verify=0", "right": "preset=best"})
 VIEWS = [
@@ -143,6 +138,10 @@ class Ui:
         with self.page.expect_request(is_search(f"{option}={value}")):
             self.page.get_by_role("combobox", name=option, exact=True).select_option(value)
 
+    def choices(self, option: str) -> list[str]:
+        options = self.page.get_by_role("combobox", name=option.replace("_", " "), exact=True).locator("option")
+        return options.evaluate_all("(all) => all.map((one) => one.value)")
+
     def check(self, name: str) -> None:
         """Select a radio button."""
         self.page.get_by_role("radio", name=name, exact=True).check(force=True)
@@ -213,7 +212,8 @@ def style(element: Locator, name: str) -> str:
 
 
 def visits(ui: Ui, image: Callable[[str], int]) -> Iterator[View]:
-    """Open every view, one after the other."""
+    """Open every view, one after the other, and wait until it is complete."""
     for view in VIEWS:
-        view.visit(ui, image)
+        ui.go(view.link.format(query=image("cat-crop"), other=image("cat-viewpoint")))
+        ui.expect_text(view.text)
         yield view

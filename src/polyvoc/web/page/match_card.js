@@ -28,7 +28,7 @@ export function matchCard(explanation, number, query) {
       "dl",
       { class: "details" },
       detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
-      detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the score)`),
+      detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the total)`),
       detail("Ratio", formatNumber(match.ratio)),
       detail("Geometry", match.inlier ? "consistent" : "not consistent"),
     ),

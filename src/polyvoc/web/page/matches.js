@@ -310,5 +310,5 @@ function summaryText({ matches, inliers, score, n_matches: total }) {
   if (inliers === 0) return `${text}, not consistent with any geometric transform.`;
   const weight = matches.filter((match) => match.inlier).reduce((sum, match) => sum + match.weight, 0);
   const share = formatPercent(weight / score);
-  return `${formatInteger(inliers)} of ${text} are consistent with one geometric transform, with ${share} of the score.`;
+  return `${formatInteger(inliers)} of ${text} are consistent with one geometric transform, with ${share} of the total weight.`;
 }
