@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browsers import Watch, is_search
+from browsers import is_search
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ VIEWS = [
 class Ui:
     """One tab of the browser."""
 
-    def __init__(self, page: Page, address: str) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
-        self._address = address
+        self._address = page.url.partition("#")[0]
         self.main = page.get_by_role("main")
         self.collection = page.get_by_role("list", name="Photographs of the collection").get_by_role("link")
         self.verified = page.locator(".badge.verified")
@@ -51,16 +51,6 @@ class Ui:
         self.drawing = page.get_by_role("group", name=re.compile("^Matches of"))
         self.lines = self.drawing.locator(".lines path.link")
         self.card = page.get_by_role("complementary", name="Match")
-
-    @classmethod
-    def open(cls, watch: Watch, link: str = "#/") -> Ui:
-        """Open a link in a new tab."""
-        return cls(watch.open(link), watch.address)
-
-    @classmethod
-    def open_anew(cls, watch: Watch, link: str = "#/", script: str | None = None, **options: Any) -> Ui:
-        """Open a link in a browser context of its own."""
-        return cls(watch.open_anew(link, script, **options), watch.address)
 
     def go(self, link: str) -> None:
         self.page.goto(self._address + link)
@@ -126,9 +116,6 @@ class Ui:
         self.expect_heading(f"Photographs that match {re.escape(photo.name)}")
         self.expect_results()
 
-    def open_options(self) -> None:
-        self.text("All options").click()
-
     def set_number(self, option: str, value: str) -> None:
         with self.page.expect_request(is_search(f"{option}={value}")):
             self.page.get_by_role("spinbutton", name=option.replace("_", " ")).fill(value)
@@ -146,12 +133,18 @@ class Ui:
         """Select a radio button."""
         self.page.get_by_role("radio", name=name, exact=True).check(force=True)
 
+    def search(self, query: int) -> None:
+        """Search with an image of the collection, and show all options."""
+        self.go(f"#/search?query={query}")
+        self.expect_results()
+        self.text("All options").click()
+
     def assert_hits(self, api: httpx.Client, query: int, options: dict[str, Any]) -> None:
         """Compare the tiles with the hits of the server."""
         result = api.post("/search", params={"query": query, "top": 24, **options}).json()
         tiles = self.page.get_by_role("list", name="Results").locator("[data-image]")
         expect(tiles).to_have_count(len(result["hits"]))
-        assert images_of(tiles) == [hit["image"] for hit in result["hits"]]
+        assert [int(tile.get_attribute("data-image") or -1) for tile in tiles.all()] == [hit["image"] for hit in result["hits"]]
 
     def assert_rankings(self, api: httpx.Client, query: int, options: dict[str, dict[str, Any]]) -> None:
         """Compare both rankings with the server, and the number of images in both with the summary and the lines."""
@@ -162,7 +155,7 @@ class Ui:
             rows = self.page.get_by_role("list", name=f"Ranking on the {side}").get_by_role("listitem")
             for rank in (0, len(hits[side]) - 1):
                 expect(rows.nth(rank)).to_have_attribute("data-image", str(hits[side][rank]))
-            assert images_of(rows) == hits[side]
+            assert [int(row.get_attribute("data-image") or -1) for row in rows.all()] == hits[side]
         shared = set(hits["left"][:10]) & set(hits["right"][:10])
         self.expect_text(f"{len(shared)} of the top 10 are in both.")
         expect(self.page.locator("svg.moves path")).to_have_count(len(set(hits["left"]) & set(hits["right"])))
@@ -191,19 +184,10 @@ class Ui:
         assert [float(value) for value in self.params["region"].split(",")] == pytest.approx(expected, abs=3)
 
 
-def images_of(items: Locator) -> list[int]:
-    return [int(item.get_attribute("data-image") or -1) for item in items.all()]
-
-
 def position(dot: Locator) -> tuple[float, float]:
     """The screen position where a match ends."""
-    x, y = dot.evaluate(
-        """(dot) => {
-          dot.ownerSVGElement.scrollIntoView({ block: "center" });
-          const { x, y } = dot.getPointAtLength(0).matrixTransform(dot.getScreenCTM());
-          return [x, y];
-        }"""
-    )
+    dot.evaluate("(dot) => dot.ownerSVGElement.scrollIntoView({ block: 'center' })")
+    x, y = dot.evaluate("(dot) => ((p) => [p.x, p.y])(dot.getPointAtLength(0).matrixTransform(dot.getScreenCTM()))")
     return x, y
 
 

@@ -93,12 +93,12 @@ def watch(usual: BrowserContext, server: str) -> Iterator[Watch]:
 @pytest.fixture
 def ui(watch: Watch) -> Ui:
     """The start view in a new tab."""
-    return Ui.open(watch)
+    return Ui(watch.open())
 
 
 @pytest.fixture
 def phone(watch: Watch) -> Ui:
-    return Ui.open_anew(watch, **PHONE)
+    return Ui(watch.open_anew(**PHONE))
 
 
 MISBEHAVE = """async () => {
@@ -170,7 +170,7 @@ def test_minimum_probability_may_leave_no_hits(ui: Ui, tmp_path: Path) -> None:
     ui.upload(tmp_path / "unknown.png")
     expect(ui.page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
     expect(ui.verified).to_have_count(0)
-    ui.open_options()
+    ui.text("All options").click()
     ui.set_number("sure", "0.95")
     ui.expect_text("No hits with a probability of at least 95 %")
     expect(ui.hit(1)).to_have_count(0)
@@ -191,7 +191,7 @@ def test_broken_file_gives_one_line(watch: Watch, ui: Ui, world: Path) -> None:
 
 def test_expired_upload(watch: Watch, world: Path) -> None:
     watch.expect_status(404, 404, 404)
-    ui = Ui.open(watch, "#/search?query=uExpiredExpiredExp")
+    ui = Ui(watch.open("#/search?query=uExpiredExpiredExp"))
     ui.expect_heading("This upload has expired")
     ui.expect_text("Drop it again, or choose it again")
     ui.page.get_by_label("Choose it again").set_input_files(world / "queries" / "cat.jpg")
@@ -298,7 +298,7 @@ def test_matches_view(ui: Ui, world: Path) -> None:
 
 def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
-    ui = Ui.open(watch, f"{link}&which=all&shown=1000")
+    ui = Ui(watch.open(f"{link}&which=all&shown=1000"))
     matches = explanation["matches"]
     inliers = sum(match["inlier"] for match in matches)
     in_all = sum(match["mask"] == 2 ** explanation["n_vocabularies"] - 1 for match in matches)
@@ -318,7 +318,7 @@ def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str,
 
 def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
-    ui = Ui.open(watch, link)
+    ui = Ui(watch.open(link))
     expect(ui.card).to_have_text("Point at a match, tap it, or select one with the arrow keys.")
     ui.page.mouse.move(*position(ui.drawing.locator(".dots path").last))
     ui.expect_match(r"Match \d+ of \d+")
@@ -341,7 +341,7 @@ def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) ->
 def test_filters_and_slider(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
     matches = explanation["matches"]
-    ui = Ui.open(watch, link)
+    ui = Ui(watch.open(link))
 
     def expect_shown(number: int) -> None:
         expect(ui.drawing).to_have_attribute("data-shown", str(number))
@@ -370,10 +370,9 @@ def test_filters_and_slider(watch: Watch, explained: tuple[str, dict[str, Any]])
 # -- options
 
 
-def test_compare_view(watch: Watch, api: httpx.Client, image: ImageId) -> None:
+def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("coins-dark")
-    ui = Ui.open(watch, f"#/search?query={query}")
-    ui.expect_results()
+    ui.search(query)
     ui.link_named("Compare options").click()
     ui.expect_heading("Compare search options")
     ui.assert_rankings(api, query, {"left": {"merge": "b1", "verify": 0}, "right": {}})
@@ -386,11 +385,9 @@ def test_compare_view(watch: Watch, api: httpx.Client, image: ImageId) -> None:
     ui.expect_heading("Why coins-dark.jpg matches coins-dark.jpg")
 
 
-def test_options(watch: Watch, api: httpx.Client, image: ImageId) -> None:
+def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("rocket-crop")
-    ui = Ui.open(watch, f"#/search?query={query}")
-    ui.expect_results()
-    ui.open_options()
+    ui.search(query)
     rules = set(ui.choices("merge"))
     assert rules >= {"b0", "b1", "b2", "bayes", "posterior"}
     for rule in rules - {api.get("/about").json()["presets"]["default"]["merge"]}:
@@ -415,10 +412,8 @@ def test_options(watch: Watch, api: httpx.Client, image: ImageId) -> None:
     ui.expect_text("· best$")
 
 
-def test_options_have_the_help_choices_and_limits_of_the_server(watch: Watch, api: httpx.Client, image: ImageId) -> None:
-    ui = Ui.open(watch, f"#/search?query={image('rocket-crop')}")
-    ui.expect_results()
-    ui.open_options()
+def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: httpx.Client, image: ImageId) -> None:
+    ui.search(image("rocket-crop"))
     texts = api.get("/about").json()["texts"]
     schemas = {one["name"]: one["schema"] for one in api.get("/openapi.json").json()["paths"]["/search"]["post"]["parameters"]}
     shown = ui.page.locator("[data-option]").evaluate_all("(all) => all.map((one) => one.dataset.option)")
@@ -453,7 +448,7 @@ def test_browse(ui: Ui) -> None:
 
 def test_statistics(watch: Watch, api: httpx.Client) -> None:
     info = api.get("/statistics").json()
-    ui = Ui.open(watch, "#/statistics")
+    ui = Ui(watch.open("#/statistics"))
     cards = ui.page.get_by_role("list", name="Summary").get_by_role("listitem")
     for number, value in enumerate((info["images"], info["features"], len(info["vocabularies"]))):
         expect(cards.nth(number).locator("b")).to_have_text(f"{value:,}")
@@ -470,7 +465,7 @@ def test_statistics(watch: Watch, api: httpx.Client) -> None:
 
 
 def test_add_and_remove(watch: Watch, world: Path) -> None:
-    ui = Ui.open(watch, "#/browse")
+    ui = Ui(watch.open("#/browse"))
     ui.page.locator("#add-input").set_input_files([world / "new.jpg", world / "broken.jpg"])
     ui.expect_text("1 photograph added.")
     expect(ui.page.get_by_role("listitem").filter(has_text=re.compile("^broken.jpg: "))).to_be_visible()
@@ -490,7 +485,7 @@ def test_add_and_remove(watch: Watch, world: Path) -> None:
 
 def test_names_are_never_markup(watch: Watch, image: ImageId) -> None:
     query = image(MARKUP)
-    ui = Ui.open(watch, "#/browse?find=onerror")
+    ui = Ui(watch.open("#/browse?find=onerror"))
     expect(ui.page.get_by_role("link", name=f"Search with {MARKUP}.jpg")).to_be_visible()
     ui.page.get_by_text(f"{MARKUP}.jpg", exact=True).click()
     ui.expect_text(f"photos/{re.escape(MARKUP)}.jpg$")
@@ -507,7 +502,7 @@ def test_names_are_never_markup(watch: Watch, image: ImageId) -> None:
 
 
 def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
-    first, second = Ui.open(watch), Ui.open_anew(watch)
+    first, second = Ui(watch.open()), Ui(watch.open_anew())
     for view in visits(first, image):
         second.page.goto("about:blank")  # so that nothing of the previous view remains
         second.go(first.link)
@@ -518,7 +513,7 @@ def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
 
 
 def test_copy_link(watch: Watch) -> None:
-    ui = Ui.open_anew(watch, "#/browse?page=2", permissions=["clipboard-read", "clipboard-write"])
+    ui = Ui(watch.open_anew("#/browse?page=2", permissions=["clipboard-read", "clipboard-write"]))
     ui.expect_text("61 to 64 shown")
     ui.button("Copy link").click()
     expect(ui.page.get_by_role("status").filter(has_text="Link copied")).to_be_visible()
@@ -603,7 +598,7 @@ def test_every_focus_is_visible(ui: Ui, image: ImageId) -> None:
 
 
 def test_shortcuts(watch: Watch) -> None:
-    ui = Ui.open(watch, "#/statistics")
+    ui = Ui(watch.open("#/statistics"))
     ui.expect_text("Disk space")
     dialog = ui.page.get_by_role("dialog", name="Keyboard shortcuts")
     ui.press("?")
@@ -616,7 +611,7 @@ def test_shortcuts(watch: Watch) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast(watch: Watch, image: ImageId, scheme: str) -> None:
-    ui = Ui.open_anew(watch, color_scheme=scheme)
+    ui = Ui(watch.open_anew(color_scheme=scheme))
     backgrounds = set()
     for view in visits(ui, image):
         assert ui.page.evaluate(browsers.LOW_CONTRAST) == [], view.name
@@ -653,9 +648,9 @@ LASTING = "document.getAnimations().filter((one) => one.effect.getComputedTiming
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
 def test_reduced_motion(watch: Watch, image: ImageId, motion: str) -> None:
     link = f"#/search?query={image('rocket-crop')}&preset=fast"
-    ui = Ui.open_anew(watch, link, COUNT_ANIMATIONS, reduced_motion=motion)
+    ui = Ui(watch.open_anew(link, COUNT_ANIMATIONS, reduced_motion=motion))
     ui.expect_results()
-    ui.open_options()
+    ui.text("All options").click()
     ui.set_choice("merge", "b0")
     ui.expect_text("· fast, merge b0$")
     assert (ui.page.evaluate("window.animated") == 0) is (motion == "reduce")
@@ -673,7 +668,7 @@ def private(browser: Browser, world: Path) -> Iterator[str]:
 
 def test_token_from_the_link(usual: BrowserContext, private: str) -> None:
     with Watch(usual, private) as watch:
-        ui = Ui.open_anew(watch, f"#token={TOKEN}")
+        ui = Ui(watch.open_anew(f"#token={TOKEN}"))
         ui.expect_loaded_samples()
         assert ui.page.url == f"{private}#/"
         assert ui.page.evaluate("history.length") <= 2
@@ -687,7 +682,7 @@ def test_token_from_the_link(usual: BrowserContext, private: str) -> None:
 def test_wrong_token(usual: BrowserContext, private: str) -> None:
     with Watch(usual, private) as watch:
         watch.expect_status(401, 401)
-        ui = Ui.open_anew(watch)
+        ui = Ui(watch.open_anew())
         field = ui.page.get_by_role("textbox", name=re.compile("^Token"))
         field.fill("wrong")
         ui.button("Continue").click()
