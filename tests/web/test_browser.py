@@ -170,7 +170,7 @@ def test_minimum_probability_may_leave_no_hits(ui: Ui, tmp_path: Path) -> None:
     expect(ui.page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
     expect(ui.verified).to_have_count(0)
     ui.text("All options").click()
-    ui.set_number("sure", "0.95")
+    ui.set_number("min_probability", "0.95")
     ui.expect_text("No hits with a probability of at least 95 %")
     expect(ui.hit(1)).to_have_count(0)
     ui.link_named("Show less probable hits").click()
@@ -416,7 +416,7 @@ def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: htt
     texts = api.get("/about").json()["texts"]
     schemas = {one["name"]: one["schema"] for one in api.get("/openapi.json").json()["paths"]["/search"]["post"]["parameters"]}
     shown = ui.page.locator("[data-option]").evaluate_all("(all) => all.map((one) => one.dataset.option)")
-    hidden = {"top", "whole", "smooth", "fuse"}  # the last two: the index has no links and no embeddings
+    hidden = {"top", "require_all", "smooth", "fuse"}  # the last two: the index has no links and no embeddings
     assert set(shown) == texts.keys() - hidden
     for name in shown:
         field, schema = ui.page.locator(f"[data-option='{name}']"), schemas[name]["anyOf"][0]

@@ -2,7 +2,7 @@
 
 export const TOP = 24; // hits, unless the link sets another number
 export const MAX_TOP = 192;
-export const MIN_PROBABILITY = "sure";
+export const MIN_PROBABILITY = "min_probability";
 
 const QUERY_PARAMS = ["query", "region"];
 

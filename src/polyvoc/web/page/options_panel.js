@@ -10,7 +10,7 @@ const PRESET_HELP = {
   best: "more candidates are verified; query expansion",
 };
 const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others follow in the order of the server
-const HIDDEN = ["top", "whole"]; // set by "Show more"; only for commands that must not return a partial result
+const HIDDEN = ["top", "require_all"]; // set by "Show more"; only for commands that must not return a partial result
 /** Options that need something which the index may lack: the property of `/about` that tells whether it is there. */
 const NEEDS = { smooth: "smooth", fuse: "fuse", hamming: "bits", sigma: "bits", [MIN_PROBABILITY]: "probabilities" };
 
