@@ -11,7 +11,8 @@ from PIL import Image, ImageDraw
 
 from polyvoc.features.extract import extract
 from polyvoc.index.writer import IndexWriter
-from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
+from polyvoc.vocabulary.assign import project
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 # What needs more than Python: left out by `scripts/test --fast`.
 SLOW = {

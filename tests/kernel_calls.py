@@ -25,9 +25,9 @@ from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
 from polyvoc.types import Floats32
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project, sign
 from polyvoc.vocabulary.train import LocalPointSet, train
-from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation, sign
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 Array = npt.NDArray[Any]
 IMAGES, FEATURES, QUERIES = 8, 40, 10

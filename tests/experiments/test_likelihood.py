@@ -38,7 +38,8 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.search.index import Index
-from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
+from polyvoc.vocabulary.assign import project
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 from random_collections import World, random_evidence, random_world, with_long_signatures
 from samples import features, unflushed
 from views import SCENES, VIEWS

@@ -11,7 +11,7 @@ from PIL import Image
 
 from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.options import FeatureOptions, TrainOptions
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project
 from polyvoc.vocabulary.train import (
     KeyedSample,
     LocalPointSet,
@@ -21,7 +21,7 @@ from polyvoc.vocabulary.train import (
     sample_descriptors,
     train,
 )
-from polyvoc.vocabulary.vocabulary import Vocabulary, project
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def blobs(count: int = 3000, dimension: int = 16, seed: int = 0) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
-from polyvoc.index.statistics import Statistics, norm_key
+from polyvoc.index.statistics import Statistics
 from polyvoc.options import Idf, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.query import QueryWords

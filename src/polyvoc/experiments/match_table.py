@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.index.segment import with_planes
 from polyvoc.index.statistics import idf_squared
 from polyvoc.options import Idf, SearchOptions
 from polyvoc.scoring.rules import cardinality_ratios
-from polyvoc.types import Array, Floats64
+from polyvoc.types import Array, Floats64, with_planes
 
 UNRELATED = 255  # distance of features that do not share the word
 

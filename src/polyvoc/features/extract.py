@@ -50,11 +50,11 @@ def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = Tru
     return extract_pixels(read_grey(source, options.long_side, name=name), options, name, root)
 
 
-def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
+def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root: bool = True) -> Features:
     """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
     features = detect(image, options, name, root)
     if len(features) < MIN_FEATURES:
-        raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
+        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; remove it")
     return features
 
 
@@ -80,7 +80,7 @@ def extract_many(
     return run(count_threads(threads))
 
 
-def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root: bool = True) -> Features:
+def detect(image: GreyImage, options: FeatureOptions, name: Source = "image", root: bool = True) -> Features:
     """Return the features of decoded pixels, strongest first; perhaps none."""
     check_detector(options.detector)
     try:
@@ -88,9 +88,11 @@ def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root:
     except (MemoryError, cv2.error) as error:
         if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
             reason = "not enough memory to find its features now; close other programs, or reduce it"
-            raise UnreachableError(f"{name}: {reason}") from error
-        raise ImageError(f"{name}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it") from error
-    height, width = image.pixels.shape
+            raise UnreachableError(f"{display_name(name)}: {reason}") from error
+        raise ImageError(
+            f"{display_name(name)}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it"
+        ) from error
+    (height, width), kind = image.pixels.shape, DETECTOR_KINDS[options.detector]
     # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
     # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
@@ -98,10 +100,10 @@ def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root:
         xy=((raw.xy + 0.5) * factor - 0.5).astype(np.float32),
         scale=(raw.scale * np.sqrt(factor.prod())).astype(np.float32),
         angle=raw.angle,
-        descriptors=_descriptors(raw, options.kind, root),
+        descriptors=_descriptors(raw, kind, root),
         width=image.width,
         height=image.height,
-        name=options.kind.name,
+        name=kind.name,
     )
 
 

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
-from polyvoc.index.statistics import NormKey, Statistics, norms
+from polyvoc.index.statistics import Statistics, norms
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.postings import find_runs
-from polyvoc.options import Burstiness
+from polyvoc.options import Burstiness, NormKey
 from polyvoc.scoring.query import QueryWords, Weights
 from polyvoc.scoring.rules import Counts, ScoringPlan
 from polyvoc.types import Array, Floats32, ImageRef, ImageWords
@@ -112,9 +112,13 @@ class BestCandidates(NamedTuple):
     requested: Entries
 
 
-def as_candidates(entries: Entries) -> list[Candidate]:
-    """Return entries as candidates."""
-    return [Candidate((segment, position), image, score) for segment, position, image, score in entries.tolist()]
+def as_candidates(best: BestCandidates) -> tuple[list[Candidate], list[Candidate]]:
+    """Return entries as candidates: the ranked and the requested ones."""
+    ranked, requested = (
+        [Candidate((segment, position), image, score) for segment, position, image, score in entries.tolist()]
+        for entries in best
+    )
+    return ranked, requested
 
 
 # -- operations: phase 1, phase 2

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ClusterError, OptionError
-from polyvoc.index.segment import with_planes, word_offsets
+from polyvoc.index.segment import word_offsets
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
 from polyvoc.kernels.verification import list_words
 from polyvoc.options import PairOptions, ScoringOptions
@@ -26,7 +26,7 @@ from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, norms_of
 from polyvoc.search.verify import VerificationQuery, match_table, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Array, Floats32, ImageRef, Progress
+from polyvoc.types import Array, Floats32, ImageRef, Progress, with_planes
 
 # Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a limit of 1 nat with as many extra
 # candidates 94 and 92 %, in about the same time; of the 5 best they find all.

@@ -23,11 +23,12 @@ from polyvoc.kernels.vectors import (
     group_by_cell,
     rotate_rows,
     scan_cells,
+    sign_words,
     sum_by_word,
 )
 from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import Descriptors, Floats32, Signatures, Words
-from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies, project, sign
+from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies
 
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.93  # of the words' variance lies in their heads
@@ -57,6 +58,41 @@ class Quantiser:
         if rotation is None or not self.signed:
             return words, None
         return words, sign(project(descriptors, rotation), words, self.vocabularies)
+
+
+def project(descriptors: Descriptors, rotation: Floats32) -> Floats32:
+    """Return the coordinates [n, bits] of `descriptors` [n, dimension] along the axes of the rotation."""
+    table = np.asarray(descriptors, dtype=np.float32)
+    if table.ndim != 2 or table.shape[1] != rotation.shape[1]:
+        raise OptionError(f"descriptors of shape {table.shape} do not fit a rotation of {rotation.shape[1]} numbers")
+    return table @ rotation.T
+
+
+def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Vocabulary]) -> Signatures:
+    """Return the signatures of descriptors with coordinates `z` [n, bits]: uint64, one for each word, or two beyond 64 bits.
+
+    `words` is [n, K] or [n, K, assignments], for K vocabularies; two uint64 are one more axis at the end. Bit i is set if z_i
+    lies strictly above the word's median. The word -1 (none) has the signature 0.
+    """
+    if words.ndim not in (2, 3) or words.shape[:2] != (len(z), len(vocabularies)):
+        raise OptionError(f"words {words.shape} do not fit {len(z)} descriptors and {len(vocabularies)} vocabularies")
+    assigned = words if words.ndim == 3 else words[:, :, None]  # [n, K, assignments]
+    points = np.ascontiguousarray(z, dtype=np.float32)
+    planes = (z.shape[1] + 63) // 64
+    signatures: Signatures = np.empty((*assigned.shape, planes), dtype=np.uint64)
+    for k, vocabulary in enumerate(vocabularies):
+        thresholds = vocabulary.thresholds
+        if thresholds is None or thresholds.shape[1] != z.shape[1]:
+            raise VocabularyError(
+                f"vocabulary {k} has signatures of {vocabulary.bits} bits, not {z.shape[1]}: train all with the same bits"
+            )
+        of_k = np.ascontiguousarray(assigned[:, k], dtype=np.int32)
+        if of_k.size and not -1 <= of_k.min() <= of_k.max() < vocabulary.size:
+            raise OptionError(f"words of vocabulary {k} should be -1 to {vocabulary.size - 1}")
+        signed = np.empty((*of_k.shape, planes), dtype=np.uint64)
+        sign_words(points, of_k, thresholds, signed)
+        signatures[:, k] = signed
+    return signatures.reshape(words.shape if planes == 1 else (*words.shape, planes))
 
 
 class Assigner:

@@ -18,8 +18,8 @@ from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import thread_map
 from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Location, Problem, Words
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches
-from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, project, random_rotation
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, project
+from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, random_rotation
 
 # Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
 RoundDone = Callable[[int, int, float, float], None]

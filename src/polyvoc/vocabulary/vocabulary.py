@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError, VocabularyError
-from polyvoc.kernels.vectors import sign_words
 from polyvoc.storage.files import META, file_errors, map_array, read_meta, require_local_path, write_folder
-from polyvoc.types import SIFT, Array, Descriptors, FeatureKind, Floats32, Signatures
+from polyvoc.types import SIFT, Array, FeatureKind, Floats32
 
 FORMAT = "polyvoc vocabulary"
 VERSION = 2  # of the folder's format
@@ -253,41 +252,6 @@ def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats32:
     axes, triangle = np.linalg.qr(gauss)
     # Signs are LAPACK's choice; a positive diagonal makes the decomposition unique.
     return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[skip : skip + bits], dtype=np.float32)
-
-
-def project(descriptors: Descriptors, rotation: Floats32) -> Floats32:
-    """Return the coordinates [n, bits] of `descriptors` [n, dimension] along the axes of the rotation."""
-    table = np.asarray(descriptors, dtype=np.float32)
-    if table.ndim != 2 or table.shape[1] != rotation.shape[1]:
-        raise OptionError(f"descriptors of shape {table.shape} do not fit a rotation of {rotation.shape[1]} numbers")
-    return table @ rotation.T
-
-
-def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Vocabulary]) -> Signatures:
-    """Return the signatures of descriptors with coordinates `z` [n, bits]: uint64, one for each word, or two beyond 64 bits.
-
-    `words` is [n, K] or [n, K, assignments], for K vocabularies; two uint64 are one more axis at the end. Bit i is set if z_i
-    lies strictly above the word's median. The word -1 (none) has the signature 0.
-    """
-    if words.ndim not in (2, 3) or words.shape[:2] != (len(z), len(vocabularies)):
-        raise OptionError(f"words {words.shape} do not fit {len(z)} descriptors and {len(vocabularies)} vocabularies")
-    assigned = words if words.ndim == 3 else words[:, :, None]  # [n, K, assignments]
-    points = np.ascontiguousarray(z, dtype=np.float32)
-    planes = (z.shape[1] + 63) // 64
-    signatures: Signatures = np.empty((*assigned.shape, planes), dtype=np.uint64)
-    for k, vocabulary in enumerate(vocabularies):
-        thresholds = vocabulary.thresholds
-        if thresholds is None or thresholds.shape[1] != z.shape[1]:
-            raise VocabularyError(
-                f"vocabulary {k} has signatures of {vocabulary.bits} bits, not {z.shape[1]}: train all with the same bits"
-            )
-        of_k = np.ascontiguousarray(assigned[:, k], dtype=np.int32)
-        if of_k.size and not -1 <= of_k.min() <= of_k.max() < vocabulary.size:
-            raise OptionError(f"words of vocabulary {k} should be -1 to {vocabulary.size - 1}")
-        signed = np.empty((*of_k.shape, planes), dtype=np.uint64)
-        sign_words(points, of_k, thresholds, signed)
-        signatures[:, k] = signed
-    return signatures.reshape(words.shape if planes == 1 else (*words.shape, planes))
 
 
 def _checked_table(name: str, values: npt.ArrayLike) -> Floats32:

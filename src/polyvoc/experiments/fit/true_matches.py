@@ -14,11 +14,10 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
-from polyvoc.index.segment import with_planes
 from polyvoc.options import SearchOptions
 from polyvoc.search.index import Index
 from polyvoc.search.verify import default_match_table, inlier_pairs
-from polyvoc.types import Array, Floats64, ImageWords, Progress
+from polyvoc.types import Array, Floats64, ImageWords, Progress, with_planes
 
 
 def count_sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
