@@ -22,8 +22,8 @@ from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import Preset, SearchOptions, TrainOptions
 from polyvoc.options import preset as presets_preset
 from polyvoc.vocabulary.vocabulary import default_vocabularies
+from samples import VARIABLE
 
-VARIABLE = "POLYVOC_PHOTOGRAPHS"
 GROUPS = 40  # of each set of photographs
 B1 = SearchOptions(merge="b1")  # what the paper starts from: the lists of all vocabularies, added
 

@@ -317,11 +317,7 @@ class Index:
 
 
 def _read_engine(home: IndexFolder, fleet: ReplicaSet | None) -> Engine:
-    if fleet is None:
-        return home.read_engine()
-    from polyvoc.cluster.shards import open_engine
-
-    return open_engine(home, fleet)
+    return home.read_engine() if fleet is None else fleet.read_engine(home)
 
 
 def open_index(path: Path, cluster: ClusterOptions | None = None) -> tuple[Index, float]:
