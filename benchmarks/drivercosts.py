@@ -54,7 +54,7 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
     """Measure a call of an actor that does nothing: the whole way, and what of it is the driver's work."""
     from ray.cluster_utils import Cluster
 
-    from polyvoc.cluster.connect import cluster_cores, connect, disconnect, start_actor
+    from polyvoc.cluster.connect import cluster_cores, connect, start_actor
 
     class Echo:  # here, so that it travels itself: workers do not know this file
         def say(self, content: bytes) -> bytes:
@@ -63,8 +63,8 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
     made = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
     )
+    ray = connect(made.address)
     try:
-        ray = connect(made.address)
         actor = start_actor(ray, Echo, next(iter(cluster_cores(ray))))
         content = os.urandom(48 * 1024)
         ray.get([actor.say.remote(content) for _ in range(20)])
@@ -81,7 +81,7 @@ def ray_calls(count: int = 400) -> dict[str, Any]:
             "drain": drains,
         }
     finally:
-        disconnect()
+        ray.shutdown()
         made.shutdown()
 
 

@@ -23,8 +23,8 @@ from typing import Any
 
 from machine import write_result
 from polyvoc.cluster.build import RayWorkers
-from polyvoc.cluster.connect import connect, disconnect
-from polyvoc.cluster.shards import PIECE, ReplicaSet
+from polyvoc.cluster.connect import connect
+from polyvoc.cluster.shards import PIECE, RayShards, ReplicaSet, open_index
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ClusterOptions, SearchOptions
 from polyvoc.search.index import Index
@@ -49,27 +49,27 @@ def cluster(nodes: int) -> Iterator[str]:
     for _ in range(nodes - 1):
         made.add_node(**settings)
     made.wait_for_nodes()
+    ray = connect(made.address)
     try:
-        connect(made.address)
         yield made.address
     finally:
-        disconnect()
+        ray.shutdown()
         made.shutdown()
 
 
 class Watch:
-    """Writes down what a fleet sends and receives, and how long each fan-out takes."""
+    """Records what a replica set sends and receives, and how long each fan-out takes."""
 
-    def __init__(self, fleet: ReplicaSet) -> None:
+    def __init__(self, replicas: ReplicaSet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = fleet.gather, fleet.get
-        fleet.gather, fleet.get = self.gather, self.get  # type: ignore[method-assign]
+        self._gather, self._get = replicas.gather, replicas.get
+        replicas.gather, replicas.get = self.gather, self.get  # type: ignore[method-assign]
 
-    def gather(self, generation: Any, calls: dict[int, bytes | None], pieces: list[bytes], whole: bool) -> dict[int, Any]:
+    def gather(self, snapshot: Any, calls: dict[int, bytes | None], pieces: list[bytes], require_all: bool) -> dict[int, Any]:
         self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())
         started = time.perf_counter()
-        answers = self._gather(generation, calls, pieces, whole)
+        answers = self._gather(snapshot, calls, pieces, require_all)
         self.fan_outs.append(time.perf_counter() - started)
         return answers
 
@@ -103,8 +103,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def compare(local: Index, far: Index, options: SearchOptions, asking: list[int]) -> dict[str, Any]:
     """Ask both in turn with the same images; the answers must be equal."""
-    assert far._fleet is not None
-    watch = Watch(far._fleet)
+    assert isinstance(far.engine.shards, RayShards)
+    watch = Watch(far.engine.shards.replicas)
     asked = [local.asked(image, options) for image in asking]
     for query in asked[:3]:  # loads what is loaded once
         far.find(query, options)
@@ -182,7 +182,7 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
         found["transport"] = transport()
         for shards in SHARDS:
             started = time.perf_counter()
-            far = Index.open(path, ray=ClusterOptions(address, shards=shards, patience=60))
+            far = open_index(path, None, ClusterOptions(address, shards, 1, 60))
             entry: dict[str, Any] = {"open_seconds": round(time.perf_counter() - started, 2)}
             for name, options in rules(local).items():
                 entry[name] = compare(local, far, options, asking)

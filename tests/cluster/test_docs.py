@@ -1,4 +1,4 @@
-"""The commands and the program of docs/cluster.md, except those that start and stop Ray: `ray stop` would end other clusters."""
+"""The commands and the program of docs/cluster.md run, except `ray start` and `ray stop`, which would end other clusters."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class ShardActor:
 
         Calls may come in any order, more than once, and after the snapshot was released.
         """
-        if self._segments(snapshot) is not None:
+        if snapshot in self._snapshots:
             return None
         wanted: ShardAssignment = unpack(assignment)
         known: Statistics | None = None if statistics is None else unpack(statistics)
@@ -113,7 +113,7 @@ class ShardActor:
 
     def run(self, snapshot: int, own: bytes | None, *pieces: bytes) -> bytes:
         """Run a task on all segments, or for each (number, argument) of `own`; return its results, joined if it joins."""
-        segments = self._segments(snapshot)
+        segments = self._snapshots.get(snapshot)
         if segments is None:
             raise UnknownSnapshotError(f"snapshot {snapshot} is not loaded here")
         task: Task = unpack(b"".join(pieces))
@@ -124,10 +124,6 @@ class ShardActor:
         with thread_map(calls, self._threads) as over:
             results = list(over(lambda call: task.operation(call[0], *call[1], *shared), calls))
         return pack(results if task.join is None else task.join(results))
-
-    def _segments(self, snapshot: int) -> dict[int, HeldSegment] | None:
-        with self._lock:
-            return self._snapshots.get(snapshot)
 
     def _cached(self, query: QueryWords) -> QueryWords:
         """Return the first query with this key: segments keep the runs of its lists."""
