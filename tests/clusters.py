@@ -19,7 +19,6 @@ from polyvoc.index.segment import Segment
 from polyvoc.options import ClusterOptions, FeatureOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.index import Index
-from polyvoc.search.links import LinkGraph
 from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState
 from samples import photograph, vocabularies
@@ -98,11 +97,10 @@ def store_segments(path: Path, segments: Sequence[Segment]) -> IndexFolder:
     return folder
 
 
-def load_engine(replicas: ReplicaSet, folder: IndexFolder, neighbours: LinkGraph | None = None) -> Engine:
+def load_engine(replicas: ReplicaSet, folder: IndexFolder) -> Engine:
     """Load an index into a replica set, its segments placed anew."""
     replicas.placement = {}
-    layout = folder.read_layout()
-    return Engine(RayShards.open(folder, layout, replicas), layout.sizes, neighbours=neighbours)
+    return replicas.read_engine(folder, folder.read_layout())
 
 
 def shards_of(index: Index) -> RayShards:

@@ -24,7 +24,7 @@ from polyvoc.cluster.shards import ReplicaSet, assign_replicas, assign_segments,
 from polyvoc.errors import ClusterError, DamagedError, OptionError, UnusableIndexError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
-from polyvoc.options import SearchOptions, preset
+from polyvoc.options import preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import image_words_at
 from polyvoc.search.explain import explain
@@ -32,6 +32,7 @@ from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.info import index_distributions
 from polyvoc.search.links import LinkGraph, find_links
 from polyvoc.search.pipeline import search
+from polyvoc.search.verify import is_reliable
 from polyvoc.storage.folders import list_photographs
 from random_collections import RULES, World, grid_options, random_evidence, random_world, with_assignments, with_long_signatures
 from samples import VARIABLE, build, collection, features, unflushed, vocabularies
@@ -110,20 +111,21 @@ def test_scores_of_random_collections(count: int, replica_sets: dict[int, Replic
     for seed, world in worlds(20):
         local = with_ties(world, 1 + seed % 4)
         remote = load_engine(replica_sets[count], store_segments(tmp_path / str(seed), local.segments))
-        assert remote.shards.census == local.shards.census
+        assert remote.shards.infos == local.shards.infos
         assert all(np.array_equal(getattr(remote.statistics, name), getattr(local.statistics, name))
                    for name in ("n_images", "occurrences", "documents"))  # fmt: skip
         for number, merge in enumerate(RULES):
             bits = 128 if world.query_signatures.ndim > world.words.ndim else 64
             table = random_evidence(seed, len(world.sizes), bits) if merge == "likelihood" else None
-            options = grid_options(31 * seed + number, merge=merge, top=5, evidence=table)
-            query = local.query(world.words, world.query_signatures, options)
-            same = remote.query(world.words, world.query_signatures, options)
-            assert np.array_equal(remote.counts(same, options), local.counts(query, options))
-            for one, other in zip(remote.scores(same, options), local.scores(query, options), strict=True):
+            options = grid_options(31 * seed + number, merge=merge, top=5, likelihood_table=table)
+            plan = local.plan(options)
+            query = local.query(world.words, world.query_signatures, plan)
+            same = remote.query(world.words, world.query_signatures, remote.plan(options))
+            assert np.array_equal(remote.counts(same, plan), local.counts(query, plan))
+            for one, other in zip(remote.scores(same, plan), local.scores(query, plan), strict=True):
                 assert one.dtype == other.dtype and np.array_equal(one, other)
             for depth in (1, 4, 100):
-                assert remote.best(same, options, depth=depth) == local.best(query, options, depth=depth)
+                assert values(remote.best(same, plan, depth)[0]) == values(local.best(query, plan, depth)[0])
 
 
 def gallery(seed: int, bits: int) -> tuple[Picture, list[Picture]]:
@@ -151,16 +153,17 @@ def with_vectors(segments: list[Segment]) -> list[Segment]:
 def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     picture, images = gallery(bits, bits)
     segments = with_vectors(engine_of(images, 3).segments)
-    graph = find_links(engine_of(images), preset("fast", bits))
-    local = Engine(segments, segments[0].sizes, neighbours=LinkGraph(graph))
-    remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments), LinkGraph(graph))
+    links = find_links(engine_of(images), preset("fast", bits))
+    local = Engine(segments, segments[0].sizes)
+    remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments))
     query = replace(picture.asked, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
     searches = [replace(preset("default", bits), fuse=True)]
     for name, top in ((name, top) for name in ("fast", "default", "best") for top in (1, 6, 50)):
         for change in ({}, {"verify": 2 if name != "fast" else 0}, {"smooth": 0.5}):
             searches.append(replace(preset(name, bits), top=top, **change))
     for options in searches:
-        assert values(search(remote, query, options)) == values(search(local, query, options))
+        one, other = (search(engine, query, options, links=LinkGraph(links)) for engine in (remote, local))
+        assert values(one) == values(other)
     for segment, position in ((0, 0), (2, 1)):
         hit = Hit(3 * segment + position, "", 0.0)
         one, other = (explain(engine, query, searches[-1], (segment, position), hit) for engine in (remote, local))
@@ -171,15 +174,14 @@ def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int,
 def test_the_methods_of_an_index(nodes: Nodes, index: Path) -> None:
     with polyvoc.open(index) as local, open_index(index, None, nodes.options(2)) as remote:
         assert (len(remote), remote.commit, remote.default_options) == (len(local), local.commit, local.default_options)
-        assert len(remote.engine.shards.census) > 3
+        assert len(remote.engine.shards.infos) > 3
         for seed in range(6):
             hits = remote.search(features(seed), top=7)
             assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
         assert plain(remote.search(5)) == plain(local.search(5))
         assert index_distributions(remote) == index_distributions(local)
-        options = SearchOptions()
-        words = local.quantise(features(3), options)
-        assert np.array_equal(remote.score_words(*words, options), local.score_words(*words, options))
+        words = local.folder.quantiser.quantise(features(3).descriptors)
+        assert np.array_equal(remote.score_words(*words), local.score_words(*words))
         assert repr(remote.explain(features(2), 3)) == repr(local.explain(features(2), 3))
         with pytest.raises(OptionError, match="image 999 is not in the index"):
             remote.image(999)
@@ -225,7 +227,7 @@ def test_replicas_take_turns_and_drop_what_is_released(nodes: Nodes, index: Path
     wait_until(lambda: all(len(replicas.available(snapshot, shard)) == 2 for shard in (0, 1)))
     assert len({replicas.available(snapshot, shard)[0] for shard in (0, 0, 1, 1)}) == 4
     for _ in range(3):
-        replicas.read_engine(IndexFolder(index)).shards.close()
+        load_engine(replicas, IndexFolder(index)).shards.close()
     loaded = [[snapshot.number]] * 4
     wait_until(lambda: [ray.get(actor.__ray_call__.remote(lambda self: sorted(self._snapshots))) for actor in actors] == loaded)
     assert remote.search(features(1)).complete
@@ -305,7 +307,7 @@ def test_a_replica_replaces_one_that_hangs(nodes: Nodes, index: Path, expected: 
 def test_a_slow_actor_responds_again_after_a_commit(nodes: Nodes, small: Path) -> None:
     """Its files need not exist any more: the later commit has other norms, and merges segments."""
     remote = open_index(small, None, nodes.options(2, timeout=0.5))
-    before = plain(remote.search(features(4), options=replace(remote.default_options, whole=True)))
+    before = plain(remote.search(features(4), require_all=True))
     build(small, collection(10, first=20), commits=6).close()
     with stopped(actor_of(remote, 0)):
         assert not remote.search(features(4)).complete
@@ -323,31 +325,35 @@ def test_a_restarted_actor_does_not_need_the_norms_of_an_old_commit(nodes: Nodes
 
 
 def test_a_hit_that_is_lost_is_left_out_of_the_expansion(replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
-    picture, images = gallery(0, 64)
-    segments = engine_of(images, 3).segments
-    remote = load_engine(replica_sets[2], store_segments(tmp_path / "index", segments)).attempt()
-    call = remote.shards.at
+    rng = np.random.default_rng(0)
+    query = picture(rng, 40)
+    images = [joined(seen_again(rng, query.chosen(slice(0, 24))), picture(rng, 20)) for _ in range(3)]
+    segments = engine_of([*images, *(picture(rng, 30) for _ in range(6))], 3).segments
+    remote = load_engine(replica_sets[2], store_segments(tmp_path / "index", segments)).session()
+    call, lost = remote.shards.at, []
 
     def lose(operation: Any, own: Any, *shared: Any, threads: int | None = None) -> list[Any]:
         results = call(operation, own, *shared, threads=threads)
-        return [None, *results[1:]] if operation is image_words_at else results
+        if operation is image_words_at and results:
+            lost.append(own[0])
+            results[0] = None
+        return results
 
     remote.shards.at = lose  # type: ignore[method-assign]
-    candidates = search(remote, picture.asked, replace(preset("best", 64), top=9))
-    assert candidates and candidates[0].trusted
+    candidates = search(remote, query.asked, replace(preset("best", 64), top=9))
+    assert lost and is_reliable(candidates[0])
 
 
 def test_require_all_waits_or_fails(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
     remote = open_index(index, None, nodes.options(2, timeout=60))
-    options, replicas = replace(remote.default_options, whole=True), shards_of(remote).replicas
     actor = actor_of(remote, 0)
     os.kill(process_of(actor), signal.SIGKILL)
-    assert plain(remote.search(features(4), options=options)) == expected[4]  # after the restart of the actor
+    assert plain(remote.search(features(4), require_all=True)) == expected[4]  # after the restart of the actor
     ray.kill(actor)  # without a restart
     wait_until(lambda: not remote.search(features(4)).complete)
-    replicas.options = nodes.options(2, timeout=0.2)
+    shards_of(remote).replicas.options = nodes.options(2, timeout=0.2)
     with pytest.raises(ClusterError, match=r"1 of 2 shards .* within 0\.2 s"):
-        remote.search(features(4), options=options)
+        remote.search(features(4), require_all=True)
     lost = remote.search(features(4)).missing[0][0]
     with pytest.raises(ClusterError, match=f"image {lost} "):
         remote.image(lost)
@@ -421,6 +427,6 @@ def test_photographs(nodes: Nodes, tmp_path: Path) -> None:
     results = [plain(local.search(query, options=one)) for query, one in queries]
     for count in SHARDS:
         remote = open_index(tmp_path / "index", None, nodes.options(count, timeout=120))
-        assert remote.engine.shards.census == local.engine.shards.census
+        assert remote.engine.shards.infos == local.engine.shards.infos
         assert [plain(remote.search(query, options=one)) for query, one in queries] == results
         del remote

@@ -73,7 +73,7 @@ def test_a_result_lists_missing_images_or_fails(nodes: Nodes, index: Path) -> No
         result = remote.search(query=held, top=100).json()
         missing = {image for first, last in result["missing"] for image in range(first, last + 1)}
         assert missing and missing < ids and not missing & {hit["image"] for hit in result["hits"]}
-        response = remote.search(query=held, whole=True)
+        response = remote.search(query=held, require_all=True)
         assert "1 of 2 shards" in refused(response, 503) and int(response.headers["retry-after"]) > 0
         assert f"image {min(missing)} " in refused(remote.search(query=str(min(missing))), 503)
 

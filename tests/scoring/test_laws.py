@@ -17,8 +17,6 @@ import reference
 from polyvoc.index.segment import Segment
 from polyvoc.options import Merge, SearchOptions, Sets
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.rules import default_table
-from polyvoc.types import LikelihoodTable
 from random_collections import (
     BURSTINESS,
     GRID,
@@ -63,20 +61,20 @@ def index_of(world: World, **changes: Any) -> polyvoc.Index:
 
 def completed(world: World, options: SearchOptions) -> SearchOptions:
     """Give the options with a table of evidence, if they want one: always the same for a world and a rule."""
-    if options.merge != "likelihood" or options.evidence is not None:
+    if options.merge != "likelihood" or options.likelihood_table is not None:
         return options
     bits = 64 if world.query_signatures.ndim == world.words.ndim else 128
     seed = len(world.words) + 10 * GRID.index(_place(options))
-    return replace(options, evidence=random_evidence(seed, len(world.sizes), bits))
+    return replace(options, likelihood_table=random_evidence(seed, len(world.sizes), bits))
 
 
 def _place(options: SearchOptions) -> tuple[Any, ...]:
-    kinds = (options.burstiness, options.burstiness_on, options.idf, options.norm)
+    kinds = (options.burstiness, options.idf, options.norm)
     return (options.hamming is not None, *kinds)
 
 
 def engine(index: polyvoc.Index, world: World, options: SearchOptions, threads: int | None = None) -> npt.NDArray[Any]:
-    signatures = world.query_signatures if options.signed else None
+    signatures = world.query_signatures if options.needs_signatures else None
     options = completed(world, options)
     return np.asarray(index.score_words(world.words, signatures=signatures, options=options, threads=threads))
 
@@ -255,42 +253,3 @@ def test_deleted_images_are_as_if_they_had_never_been(merge: Merge) -> None:
         positive += bool(expected.any())
         assert_close(scores, expected, (number, options))
     assert positive > 12
-
-
-# -- an image compared with itself
-
-
-@pytest.mark.parametrize("bits", [64, 128])
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_an_image_is_entirely_like_itself(k: int, bits: int) -> None:
-    """The features of each image differ in all words; those of different images do not."""
-    rng = np.random.default_rng([k, bits])
-    shape = (k,) if bits == 64 else (k, 2)
-    lengths = (30, 7, 1, 0, 19)
-    images = [np.stack([rng.permutation(40)[:n] for _ in range(k)], axis=1).astype(np.int32) for n in lengths]
-    signatures = [rng.integers(0, 2**64, (n, *shape), dtype=np.uint64) for n in lengths]
-    index = polyvoc.Index.from_words(images, (40,) * k, signatures)
-    for evidence in (default_table(k, bits), random_evidence(3, k, bits, by_ratio=False)):
-        for idf in ("average", "plain"):
-            options = SearchOptions(merge="likelihood", burstiness="best", norm="self", idf=idf, evidence=evidence)
-            for number, (words, bits_of) in enumerate(zip(images, signatures, strict=True)):
-                scores = index.score_words(words, bits_of, options)
-                own = 1.0 if scores[number] > 0 else 0.0  # words that all images have say nothing
-                assert scores[number] == pytest.approx(own, rel=1e-5)
-                assert own == 1.0 or len(words) < 2
-
-
-def test_an_image_is_entirely_like_itself_whatever_repeats_in_it() -> None:
-    """Where only matches of all lists count and near ones count more, nothing beats the feature itself."""
-    asked = 0
-    for number in range(40):
-        world, index = world_and_index(number)
-        k, long = len(world.sizes), world.query_signatures.ndim == 3
-        row = tuple(np.linspace(9, 0, 129 if long else 65).tolist())
-        evidence = LikelihoodTable((0,) * (2**k - 1) + (1,), (), ((0.0,) * len(row), row))
-        options = SearchOptions(merge="likelihood", burstiness="best", norm="self", evidence=evidence)
-        for image, (words, signatures) in enumerate(zip(world.images, world.image_signatures, strict=True)):
-            score = index.score_words(words, signatures, options)[image]
-            assert score == pytest.approx(1.0, rel=1e-5) or score == 0.0
-            asked += bool(score)
-    assert asked > 60

@@ -58,10 +58,10 @@ class RayWorkers:
         connect(self.address)
 
     def work(
-        self, builder: SegmentBuilder, plan: BuildPlan, merges: NextMerge, progress: Progress
+        self, builder: SegmentBuilder, plan: BuildPlan, next_merge: NextMerge, progress: Progress
     ) -> Generator[BuildResult | MergeResult, None, None]:
         """Yield results as they are finished; every image is in exactly one."""
-        return _Run(connect(self.address), builder, plan, self).results(merges, progress)
+        return _Run(connect(self.address), builder, plan, self).results(next_merge, progress)
 
 
 class _Merge(NamedTuple):
@@ -96,18 +96,18 @@ class _Run:
         self._actor = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
         self._numbers = count()  # of tasks
         self._total = len(plan)
-        self._new = (Attempt(plan.some(batch)) for batch in split_images(len(plan), count_cores(ray), self._limits))
+        self._new = (Attempt(plan.items(batch)) for batch in split_images(len(plan), count_cores(ray), self._limits))
         self._pending: deque[Attempt[BuildItem] | _Merge] = deque()  # before the new ones
         self._running: dict[Any, _Task] = {}  # by reference
         self._done = 0  # images
-        self._sample: ImageRow | None = plan.known  # an image that was read without errors
+        self._sample: ImageRow | None = plan.sample_row  # an image that was read without errors
         self._crashes = 0  # since an image was read
 
-    def results(self, merges: NextMerge, progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:
+    def results(self, next_merge: NextMerge, progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:
         """Yield results as they are finished."""
         reported, last = 0, time.monotonic()
         try:
-            while self._start_jobs(merges):
+            while self._start_jobs(next_merge):
                 for reference in self._finished(_POLL_SECONDS):
                     yield from self._collect(reference)
                 if self._total and (time.monotonic() - last >= _POLL_SECONDS or self._done == self._total > reported):
@@ -124,11 +124,11 @@ class _Run:
                     self._ray.cancel(reference, force=True)
                 self._ray.kill(self._actor)
 
-    def _start_jobs(self, merges: NextMerge) -> bool:
+    def _start_jobs(self, next_merge: NextMerge) -> bool:
         """Start jobs until all cores are busy; return whether any job is running."""
         jobs = [*(task.job for task in self._running.values()), *self._pending]
         busy = {part.number for job in jobs if isinstance(job, _Merge) for part in job.parts}
-        while parts := merges(busy):
+        while parts := next_merge(busy):
             self._pending.appendleft(_Merge(parts))
             busy |= {part.number for part in parts}
         most = _TASKS_PER_CORE * count_cores(self._ray)
@@ -269,7 +269,7 @@ def _build(
     builder = _cached(builder)
 
     @contextmanager
-    def reading() -> Iterator[None]:
+    def guard() -> Iterator[None]:
         with check.limit_time():
             yield
         reporter.count()
@@ -279,7 +279,7 @@ def _build(
             healthy = builder.can_read(sample)
         if healthy:
             reporter.report_healthy()
-    return builder.assemble(items, reading)
+    return builder.build_segment(items, guard)
 
 
 def _merge(builder: SegmentBuilder, parts: Sequence[MergeInput], check: WorkerCheck) -> MergeResult:

@@ -19,18 +19,17 @@ from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norm_key
-from polyvoc.options import SearchOptions, preset
-from polyvoc.scoring.engine import Engine
+from polyvoc.options import ScoringOptions
 from polyvoc.scoring.query import QueryWords
 from polyvoc.scoring.segments import HeldSegment, SegmentInfo
-from polyvoc.search.pipeline import search
-from polyvoc.search.query import Query
+from polyvoc.search.pipeline import warm_up
 from polyvoc.storage.files import map_array
 from polyvoc.threads import thread_map
-from polyvoc.types import Array, Floats32, Keypoints
+from polyvoc.types import Array, Floats32
 
 _QUERIES = 32  # kept, with the runs of their lists, from phase 1 to phase 2
 _MIN_PACKED = 64  # numbers of an array that is worth packing
+_warm_up = cache(warm_up)
 
 
 class UnknownSnapshotError(PolyvocError):
@@ -99,7 +98,7 @@ class ShardActor:
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{wanted.path}: arrays contradict each other; run 'polyvoc check'") from None
         if known is not None:
-            warm_up(wanted.sizes, 64 * max((held.segment.planes for held in segments), default=0))
+            _warm_up(wanted.sizes, 64 * max((held.segment.planes for held in segments), default=0))
             with self._lock:
                 if snapshot not in self._released:
                     self._snapshots[snapshot] = {held.number: held for held in segments}
@@ -136,7 +135,7 @@ class ShardActor:
 
 
 def _map_segments(assignment: ShardAssignment, statistics: Statistics | None) -> list[HeldSegment]:
-    norms, key = _map_norms(assignment, statistics), norm_key(SearchOptions(), len(assignment.sizes))
+    norms, key = _map_norms(assignment, statistics), norm_key(ScoringOptions(), len(assignment.sizes))
     segments = []
     for part in assignment.segments:
         segment = IndexFolder(assignment.path).read_segment(part.segment, assignment.sizes, part.deleted)
@@ -170,24 +169,6 @@ def live_spans(segment: Segment) -> npt.NDArray[np.int64]:
         return np.empty((0, 2), np.int64)
     breaks = np.flatnonzero(np.diff(ids) != 1)
     return np.column_stack([ids[np.concatenate([[0], breaks + 1])], ids[np.concatenate([breaks, [len(ids) - 1]])]])
-
-
-@cache
-def warm_up(sizes: tuple[int, ...], bits: int) -> None:
-    """Compile or load the kernels of the usual searches, on a made-up segment, so that no search has to wait for them.
-
-    sizes: of the vocabularies; bits: of a signature, 0 for none.
-    """
-    rng = np.random.default_rng(0)
-    words = rng.integers(0, sizes, (40, len(sizes))).astype(np.int32)
-    planes = -(-bits // 64)
-    codes = rng.integers(0, 1 << 63, (40, len(sizes), max(planes, 1)), dtype=np.uint64)
-    signatures = None if not planes else codes[:, :, 0] if planes == 1 else codes
-    engine = Engine.from_words([words, words[:20]], sizes, None if signatures is None else [signatures, signatures[:20]])
-    query = Query(words, signatures, Keypoints(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40)))
-    usual = [preset(name, 64 * planes) for name in ("fast", "best")]
-    for options in (*usual, SearchOptions(), *([SearchOptions(hamming=24)] if planes else [])):
-        search(engine, query, options, threads=1)
 
 
 # -- serialisation

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
 from functools import reduce
@@ -33,9 +34,9 @@ from polyvoc.cluster.holder import (
 from polyvoc.errors import ClusterError, UnusableIndexError, one_line
 from polyvoc.index.folder import EmbeddingSource, IndexFolder, Layout
 from polyvoc.index.statistics import Statistics
-from polyvoc.options import ClusterOptions, Idf
+from polyvoc.options import ClusterOptions
 from polyvoc.scoring.engine import Engine, Join, Operation
-from polyvoc.scoring.segments import SegmentInfo
+from polyvoc.scoring.segments import SegmentImages, SegmentInfo, segment_images
 from polyvoc.search.index import Index
 from polyvoc.types import Spans
 
@@ -45,15 +46,15 @@ _OPEN_SECONDS = 300.0  # until every shard has loaded its segments
 _RELOAD_SECONDS = 1.0  # between attempts to load a replica
 _HEDGE = 0.25  # of the timeout, after which another replica is called as well
 _POLL_SECONDS = 0.05  # between two looks whether a replica is available again
-_LOGARITHMIC: tuple[Idf, ...] = ("average", "plain")
 logger = logging.getLogger("polyvoc.cluster")
 
 
-def open_index(path: str | os.PathLike[str], embedding: EmbeddingSource | None, options: ClusterOptions) -> Index:
-    """Open an index whose segments are held by the machines of a Ray cluster; otherwise as `Index.open`."""
-    folder = IndexFolder(Path(path), embedding)
-    _ = folder.catalogue  # raises if there is no index, before a cluster is started
-    return Index._read(folder, ReplicaSet(options))
+def open_index(path: str | os.PathLike[str], embedding: EmbeddingSource | None, options: ClusterOptions | str) -> Index:
+    """Open an index whose segments are held by the machines of a Ray cluster (or its address); else as `Index.open`."""
+    with closing(IndexFolder(Path(path))) as folder:
+        _ = folder.catalogue  # raises if there is no index, before a cluster is started
+    replicas = ReplicaSet(ClusterOptions(options) if isinstance(options, str) else options)
+    return Index.open(path, embedding, replicas.read_engine)
 
 
 class RayShards:
@@ -71,7 +72,7 @@ class RayShards:
         contents: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
         for held, part in zip(numbers, summaries, strict=True):
             contents |= dict(zip(held, zip(part.infos, part.spans, strict=True), strict=True))
-        self.census: Sequence[SegmentInfo] = [contents[number][0] for number in sorted(contents)]
+        self.infos: Sequence[SegmentInfo] = [contents[number][0] for number in sorted(contents)]
         self.spans = [contents[number][1] for number in sorted(contents)]
         self.statistics: Statistics = reduce(add, (part.statistics for part in summaries))
         self._shard_of = {number: shard for shard, held in enumerate(numbers) for number in held}
@@ -88,18 +89,14 @@ class RayShards:
         loads = [sum(sizes[segment] for segment in segments) for segments in placement]
         snapshot, summaries = replicas.open([_assignment(folder, layout, held) for held in numbers], loads)
         shards = cls(replicas, snapshot, numbers, summaries)
-        for idf in _LOGARITHMIC:
-            shards.statistics.squares_of(idf)  # once, here: logarithms of two machines may differ in the last bit
         replicas.set_statistics(snapshot, shards.statistics)
         return shards
 
-    def session(self, require_all: bool = False) -> RayShards:
+    def session(self, require_all: bool) -> RayShards:
         """Return the same shards, which record what is missing from now on; `require_all`: ClusterError instead."""
         session = copy(self)
         session._require_all, session._missing = require_all, set()
         return session
-
-    attempt = session  # the name by which `Engine` calls it
 
     @property
     def missing(self) -> Sequence[int]:
@@ -112,9 +109,23 @@ class RayShards:
         rows = [self.spans[number] for number in self.missing]
         return tuple((int(first), int(last)) for first, last in sorted(map(tuple, np.concatenate(rows)))) if rows else ()
 
+    def images(self, threads: int | None = None) -> list[SegmentImages]:
+        """Return the images of each segment; ids -1 and no live position for a segment that is missing."""
+        if self.snapshot.images is not None:
+            return self.snapshot.images
+        parts = self.each(segment_images, threads=threads)
+        nothing = np.empty(0, np.int64)
+        images = [
+            SegmentImages(np.full(info.n_images, -1), nothing) if part is None else part
+            for part, info in zip(parts, self.infos, strict=True)
+        ]
+        if all(part is not None for part in parts):
+            self.snapshot.images = images
+        return images
+
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order; None for those that are missing."""
-        return self._scatter(Task(operation, None, shared), self._all_shards(), self.numbers, len(self.census))
+        return self._scatter(Task(operation, None, shared), self._all_shards(), self.numbers, len(self.infos))
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each`: in every shard, then here. None if all are missing."""
@@ -152,7 +163,7 @@ class RayShards:
         missing = calls.keys() - results.keys()
         if missing and self._require_all:
             raise ClusterError(f"{len(missing)} of {len(self.numbers)} shards did not respond within "
-                               f"{self.replicas.timeout:g} s; search again later, or without require_all")  # fmt: skip
+                               f"{self.replicas.options.timeout:g} s; search again later, or without require_all")  # fmt: skip
         self._missing.update(number for shard in missing for number in self.numbers[shard])
         return results
 
@@ -164,6 +175,7 @@ class Snapshot:
     number: int
     assignments: Sequence[bytes]  # of each shard
     statistics: Any = None  # reference to those of all segments, once they are known
+    images: list[SegmentImages] | None = None  # likewise
 
 
 class Loading(NamedTuple):
@@ -201,17 +213,11 @@ class ReplicaSet:
         """Return the number of shards: that of the options, or one per core of the cluster."""
         return len(self.shards) or self.options.shards or count_cores(self.ray)
 
-    @property
-    def timeout(self) -> float:
-        """Return how many seconds to wait for a shard."""
-        return self.options.patience
-
     # -- snapshots
 
-    def read_engine(self, folder: IndexFolder) -> Engine:
-        """Load the last commit of an index, as a new snapshot."""
-        layout = folder.read_layout()
-        return Engine(RayShards.open(folder, layout, self), layout.sizes, neighbours=folder.read_neighbours(layout))
+    def read_engine(self, folder: IndexFolder, layout: Layout) -> Engine:
+        """Load a commit of an index as a new snapshot."""
+        return Engine(RayShards.open(folder, layout, self), layout.sizes)
 
     def open(self, assignments: Sequence[ShardAssignment], loads: Sequence[int]) -> tuple[Snapshot, list[ShardSummary]]:
         """Create a snapshot; return it with the summary of each shard. `set_statistics` completes it."""
@@ -356,7 +362,7 @@ class _FanOut:
     def run(self) -> dict[int, Any]:
         for shard in self._calls:
             self._call(shard)
-        timeout = self._replicas.timeout
+        timeout = self._replicas.options.timeout
         while (seconds := time.monotonic() - self._start) < timeout and (self._require_all or self._running):
             for reference in self._wait(min(timeout - seconds, _HEDGE * timeout)):
                 self._collect(reference)
