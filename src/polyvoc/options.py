@@ -42,7 +42,8 @@ class Option:
     kind: Any  # its type
     default: Any
     help: str
-    stage: str = ""
+    stage: str = ""  # group of flags in the help
+    metavar: str = ""  # what the help shows for the value
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     above: float | None = None  # as `minimum`, but without the limit itself
@@ -78,10 +79,12 @@ def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:
 
 @cache
 def options_of(record: Any) -> tuple[Option, ...]:
-    """Return what is declared of each field of an options record."""
+    """Return what is declared of each field of an options record; fields without a help text are no options."""
     kinds = get_type_hints(record)
     found = []
     for one in fields(record):
+        if "help" not in one.metadata:
+            continue
         choices = tuple(choice for choice in get_args(kinds[one.name]) if isinstance(choice, str))
         found.append(Option(one.name, kinds[one.name], one.default, choices=choices, **one.metadata))
     return tuple(found)

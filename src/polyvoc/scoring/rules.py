@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index.folder import IndexFolder
 from polyvoc.index.statistics import NormKey, norm_key
 from polyvoc.options import Merge, ScoringOptions
 from polyvoc.storage.files import write_errors
@@ -250,6 +251,17 @@ def table_from_dict(values: Any, where: str) -> LikelihoodTable:
         return LikelihoodTable(groups, edges, rows, str(values["source"]))
     except (KeyError, TypeError, ValueError, OptionError):
         raise DamagedError(f"{where}: not a likelihood table; fit one: polyvoc calibrate --index INDEX --save") from None
+
+
+def check_table(folder: IndexFolder) -> Iterator[str]:
+    """Yield one line if the likelihood table of an index is damaged or does not fit: a check for `index.check`."""
+    settings = folder.catalogue.settings()
+    values = settings.get("likelihood_table")
+    if values is None:
+        return
+    table = table_from_dict(values, str(folder.catalogue.path))
+    if table.n_vocabularies != len(settings["sizes"]):
+        yield f"{folder.catalogue.path}: the likelihood table is for {table.n_vocabularies} vocabularies"
 
 
 def load_table(path: Path) -> LikelihoodTable:
