@@ -4,7 +4,6 @@ Python imports a module of this name when it starts.
 
 - `secret.png`: permission denied; `hidden.png`: not found; `deadly.png`: the process that opens it is killed.
 - `gate.png`: its reader writes its own process id and that of its Ray node to `gate.png.reader`, and waits for `gate.png.open`.
-- `again.png`: a process that opens it twice waits for ever.
 - `fuse.png`: once a process has opened it, every other process that opens it, or any photograph beside it, is killed.
 """
 
@@ -16,8 +15,6 @@ import signal
 import sys
 import time
 from typing import Any
-
-opened: list[str] = []
 
 
 def is_burnt(path: str) -> bool:
@@ -38,10 +35,6 @@ def fail(event: str, arguments: tuple[Any, ...]) -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")
     if path.endswith("/deadly.png") or (path.endswith(".png") and is_burnt(path)):
         os.kill(os.getpid(), signal.SIGKILL)
-    if path.endswith("/again.png"):
-        opened.append(path)
-        while opened.count(path) > 1:
-            time.sleep(0.01)
     if path.endswith("/gate.png") and not os.path.exists(f"{path}.open"):
         with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
             file.write(f"{os.getpid()} {os.environ.get('RAY_RAYLET_PID', '0')}")
