@@ -105,8 +105,8 @@ def test_the_words_are_those_of_one_machine(descriptors: Floats32, options: Trai
 class Watched(RayTrainWorkers):
     """Workers that give access to their actors."""
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
-        spread = super().gather(points, cells)
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
+        spread = super().assign_points(points, cells)
         self.actors = spread.actors  # type: ignore[attr-defined]
         return spread
 

@@ -120,8 +120,7 @@ class ShardActor:
         calls: Sequence[tuple[HeldSegment, tuple[Any, ...]]] = [(held, ()) for held in segments.values()]
         if own is not None:
             calls = [(segments[number], (argument,)) for number, argument in unpack(own)]
-        with thread_map(calls, self._threads) as over:
-            results = list(over(lambda call: task.operation(call[0], *call[1], *shared), calls))
+        results = thread_map(lambda call: task.operation(call[0], *call[1], *shared), calls, self._threads)
         return pack(results if task.join is None else task.join(results))
 
     def _cached(self, query: QueryWords) -> QueryWords:

@@ -25,7 +25,7 @@ from polyvoc.options import FeatureOptions
 from polyvoc.storage.folders import absolute_path
 from polyvoc.types import Floats32, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells
-from polyvoc.vocabulary.train import Batches, KeyedSample, PointSet, draw_descriptors
+from polyvoc.vocabulary.train import KeyedSample, LocalPointSet, PointSet, draw_descriptors
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 _IMAGES = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
@@ -48,13 +48,13 @@ class RayTrainWorkers:
         self._draw_task, self._assign_task = remote(_draw), remote(_assign)
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Yield the sample of each image, in their order, without descriptors whose keys are above the ceiling."""
+        """Yield the sample of each image, in their order, without descriptors whose keys are above `max_key()`."""
 
         def send(numbers: Sequence[int]) -> Any:
             batch = [_absolute(paths[number]) for number in numbers]
-            return self._draw_task.remote(batch, options, seed, numbers[0], ceiling(), self._check)
+            return self._draw_task.remote(batch, options, seed, numbers[0], max_key(), self._check)
 
         def fail(number: int, _: LostTaskError) -> Problem:
             return report_failing_image(paths[number])
@@ -62,7 +62,7 @@ class RayTrainWorkers:
         starts = range(0, len(paths), _IMAGES)
         yield from self._map(send, fail, (Attempt(range(start, min(start + _IMAGES, len(paths)))) for start in starts))
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
         """Return points [n, padded], in the coordinates of the cells, spread over the workers."""
         return _RayPoints(self._ray, np.array_split(points, min(self._count, len(points))), cells)
 
@@ -126,19 +126,19 @@ class _PointActor:
     """One part of the points, fetched by the first call, also after a restart."""
 
     def __init__(self) -> None:
-        self._batches: Batches | None = None
+        self._points: LocalPointSet | None = None
 
     def assign(self, part: tuple[Any, Any], shared: tuple[WordTable, Floats32], words: Words) -> tuple[Floats32, Words]:
         """Return the score and word of each point; `part` refers to the points and the cells."""
-        if self._batches is None:
+        if self._points is None:
             points, cells = connect(AUTO).get(list(part))
-            self._batches = Batches(points.copy(), deepcopy(cells), threads=1)
+            self._points = LocalPointSet(points.copy(), deepcopy(cells), threads=1)
         table, centroids = deepcopy(shared)
-        return self._batches.assign(table, centroids, words.copy())
+        return self._points.assign(table, centroids, words.copy())
 
 
 def _draw(
-    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float, check: WorkerCheck
+    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, max_key: float, check: WorkerCheck
 ) -> list[KeyedSample | Problem]:
     check.check()
     samples = draw_descriptors(paths, options, seed, first, threads=1)
@@ -146,7 +146,7 @@ def _draw(
     for _ in paths:
         with check.limit_time():
             sample = next(samples)
-        results.append(sample if isinstance(sample, Problem) else sample.below(ceiling))
+        results.append(sample if isinstance(sample, Problem) else sample.below(max_key))
     return results
 
 
