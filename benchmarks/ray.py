@@ -24,7 +24,7 @@ from typing import Any
 import polyvoc
 from machine import write_result
 from polyvoc.cluster.build import RayWorkers
-from polyvoc.cluster.connect import connect, disconnect
+from polyvoc.cluster.connect import connect
 from polyvoc.cluster.shards import PIECE, ReplicaSet
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ClusterOptions, SearchOptions
@@ -53,11 +53,11 @@ def cluster(nodes: int) -> Iterator[str]:
     for _ in range(nodes - 1):
         made.add_node(**settings)
     made.wait_for_nodes()
+    ray = connect(made.address)
     try:
-        connect(made.address)
         yield made.address
     finally:
-        disconnect()
+        ray.shutdown()
         made.shutdown()
 
 

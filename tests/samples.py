@@ -17,6 +17,7 @@ from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 DIMENSION = 12
 BITS = 8
+VARIABLE = "POLYVOC_PHOTOGRAPHS"  # of the environment: a folder with holidays150 and ukbench500
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -77,8 +78,7 @@ def build(path: Path, images: Mapping[str, Features], made_with: Sequence[Vocabu
 
 def scores(index: Index, query: Features, options: SearchOptions) -> dict[str, float]:
     """Score every image, by name."""
-    words, signatures = index.quantise(query, options)
-    values = index.score_words(words, signatures, options)
+    values = index.score_words(*index.folder.quantiser.quantise(query.descriptors), options)
     return {row.path: float(value) for row, value in zip(index.images(), values, strict=True)}
 
 

@@ -21,7 +21,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage import files, sqlite
-from processes import Nursery, Run, watched
+from processes import ForkServer, Run, watched
 from random_collections import plain
 from samples import features, photograph, scores, unflushed, vocabularies
 
@@ -95,8 +95,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def nursery() -> Iterator[ForkServer]:
+    with ForkServer(__file__) as started:
         yield started
 
 
@@ -216,7 +216,7 @@ def copies_of_every_state(path: Path, length: int, place: Path) -> list[Path]:
     return copies
 
 
-def test_killed_at_every_kind_of_step(nursery: Nursery, place: Path) -> None:
+def test_killed_at_every_kind_of_step(nursery: ForkServer, place: Path) -> None:
     """Before or after an operation on the disk, all over a run with merges."""
     length = 12
     whole = nursery.run("work", str(place / "whole"), str(length))
@@ -231,7 +231,7 @@ def test_killed_at_every_kind_of_step(nursery: Nursery, place: Path) -> None:
     assert reached[0] == 0 and len(set(reached)) > 5
 
 
-def test_killed_at_random_moments(nursery: Nursery, place: Path) -> None:
+def test_killed_at_random_moments(nursery: ForkServer, place: Path) -> None:
     rng = np.random.default_rng(9)
     length = 12
     whole = nursery.run("work", str(place / "whole"), str(length))
@@ -245,7 +245,7 @@ def test_killed_at_random_moments(nursery: Nursery, place: Path) -> None:
     assert killed > 10  # on a busy machine runs end before their time
 
 
-def test_killed_again_and_again(nursery: Nursery, place: Path) -> None:
+def test_killed_again_and_again(nursery: ForkServer, place: Path) -> None:
     """Each run is killed a little later than the one before, in the same index."""
     length = 20
     steps = plan(length)
@@ -264,7 +264,7 @@ def test_killed_again_and_again(nursery: Nursery, place: Path) -> None:
     assert_no_garbage(path)
 
 
-def test_killed_while_following_a_folder(nursery: Nursery, place: Path) -> None:
+def test_killed_while_following_a_folder(nursery: ForkServer, place: Path) -> None:
     folder = place / "photos"
     paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(12)]
     whole = nursery.run("follow", str(place / "whole"), str(folder))

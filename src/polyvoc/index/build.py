@@ -319,8 +319,7 @@ class _Report:
 
     def result(self, pending: PendingImages, builder: SegmentBuilder) -> BuildResult:
         """Stage the pending images as a segment, and return it with what could not be used."""
-        batch = pending.batch()
-        saved = builder.stage(batch) if pending.rows else None
+        saved = builder.stage(pending.batch()) if len(pending) else None
         return BuildResult(tuple(pending.rows), saved, tuple(self.broken), (*self.unreachable, *self.missing))
 
 
