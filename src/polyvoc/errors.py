@@ -63,3 +63,9 @@ def require(condition: bool, name: str, value: object, wanted: str) -> None:
     """Raise OptionError unless a condition on an option holds."""
     if not condition:
         raise OptionError(f"{name}={value!r} should be {wanted}")
+
+
+def one_line(error: BaseException, limit: int | None = 200) -> str:
+    """Return the text of an error on one line of at most `limit` characters, or its class if it has no text."""
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split())
+    return text[:limit] or type(error).__name__

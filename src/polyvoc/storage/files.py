@@ -19,24 +19,60 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError, WriteError
 from polyvoc.types import Array
 
-PARTIAL = ".partial"  # suffix of a folder that is being written; whoever finds an old one may delete it
+PARTIAL = ".partial"  # suffix of what is being written; an old one is left by a killed process and may be deleted
 META = "meta.json"
-_ADDRESS = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # of which `Path` keeps one slash only
+_URL = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # `Path` keeps one of its slashes only
 
 
-def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-    """Write arrays as `<name>.npy` and `meta.json` with their checksums, so that the folder appears whole or not at all."""
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; then flush that file and rename it to `path`. On an error `path` stays as it was.
+
+    Several processes may replace the same file: the last one to finish wins.
+    """
+    with write_errors(path):
+        partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+        try:
+            yield partial
+            flush_path(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        flush_path(path.parent)
+
+
+def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
+    """Write arrays as `<name>.npy` and `meta.json` with their checksums; the folder appears complete or not at all.
+
+    replace: whether it may take the place of a folder that holds files.
+    """
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             _fill(partial, arrays, meta)
-            partial.rename(folder)
+            if replace and folder.exists():
+                _exchange(partial, folder)
+            else:
+                partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the space
             raise
         flush_path(folder.parent)
+
+
+def _exchange(new: Path, folder: Path) -> None:
+    """Rename `new` to the name of a folder that exists, and delete the old one."""
+    old = new.with_name(folder.name + ".old" + PARTIAL)
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
+    try:
+        new.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def move_folder(folder: Path, target: Path) -> None:
@@ -148,7 +184,7 @@ def file_errors(path: Path, expected: str) -> str | None:
 
 def require_local_path(path: Path) -> None:
     """Refuse what was meant as an address in a store, s3://bucket/x: photographs may lie there, what polyvoc makes may not."""
-    found = _ADDRESS.match(str(path))
+    found = _URL.match(str(path))
     if found is not None:
         raise OptionError(
             f"{found[1]}://{found[2]}: photographs may lie in a store, this may not; give a path on a disk, or mount the store"
