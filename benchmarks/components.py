@@ -112,7 +112,7 @@ def weighed(ground: Ground) -> dict[str, Any]:
     bench, options = ground.bench(way.members, way.bits), ground.settled(way)
     tried = {proof: Tried([], []) for proof in PROOFS}
     for question in range(len(ground.dataset.questions)):
-        asked = bench.asked(question)
+        asked = bench.query(question)
         (scores,), _ = score_all(bench.engine, asked, replace(options, verify=0))
         places = [one.place for one in bench.engine.ranked([scores], options.verify)]
         nats = np.zeros(len(scores))

@@ -139,7 +139,7 @@ def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> Quantis
 
 def timed(bench: QuantisedDataset, question: int, way: Way, options: SearchOptions) -> tuple[Scores, float]:
     """Give the scores of all images and the seconds of processor time that they took, from words on: others may use the machine."""
-    asked = bench.asked(question, options.assignments)
+    asked = bench.query(question, options.assignments)
     with constants(way.constants):
         started = time.process_time()
         parts, _ = score_all(bench.engine, asked, options)

@@ -23,7 +23,7 @@ def make_vocabulary(size: int, dimension: int, seed: int = 0) -> Vocabulary:
 
 
 def draw(seed: int, vocabulary: Vocabulary, count: int, longest: int = 25) -> list[np.ndarray]:
-    """Give images of descriptors near to some words; parts of other images in them, and some images without any."""
+    """Return images of descriptors near to some words; parts of other images in them, and some images without any."""
     rng = np.random.default_rng(seed)
     images: list[np.ndarray] = []
     for number in range(count):
@@ -46,7 +46,7 @@ def codes_of(vocabulary: Vocabulary, descriptors: np.ndarray, words: np.ndarray)
 
 
 def compare(query: Codes, image: Codes, squares: dict[int, float], options: AsmkOptions) -> float:
-    """Give K(query, image): u of two vectors of signs is their inner product over their length."""
+    """Return K(query, image): u of two vectors of signs is their inner product over their length."""
     total = 0.0
     for word in query.keys() & image.keys():
         u = float(query[word] @ image[word]) / len(query[word])

@@ -42,7 +42,7 @@ def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabular
 
 
 def made_up(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP") -> Dataset:
-    """Give a dataset of numbers: its questions are in groups of two."""
+    """Return a dataset of numbers: its questions are in groups of two."""
     paths = tuple(Path(str(number)) for number in range(n_images))
     n = len(next(iter(truths.values())))
     questions = tuple(Question(f"q{i}", Path("q"), None, group=f"g{i // 2}") for i in range(n))

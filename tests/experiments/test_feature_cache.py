@@ -13,7 +13,7 @@ import pytest
 
 from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
-from polyvoc.experiments.cache import keep
+from polyvoc.experiments.cache import store_folder
 from polyvoc.experiments.datasets.descriptor_files import Hesaff, SiftGeo, write_hesaff, write_siftgeo
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.image_folder import Kind
@@ -186,7 +186,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureStore:
 
 
 def numbers_of(store: FeatureStore, sample: np.ndarray) -> list[int]:
-    """Give the numbers of the features that a sample consists of."""
+    """Return the numbers of the features that a sample consists of."""
     every = [row.tobytes() for file in range(len(store)) for row in store.descriptors(file)]
     places = {row: number for number, row in enumerate(every)}
     assert len(places) == store.n_features
@@ -232,8 +232,8 @@ def test_the_digest_changes_with_files_and_options(photographs: Path, tmp_path: 
 
 
 def test_the_quicker_of_two_processes_writes(tmp_path: Path) -> None:
-    keep(tmp_path / "a", {"numbers": np.arange(3)}, {"by": "me"})
+    store_folder(tmp_path / "a", {"numbers": np.arange(3)}, {"by": "me"})
     content = (tmp_path / "a" / "numbers.npy").read_bytes()
-    keep(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
+    store_folder(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
     assert (tmp_path / "a" / "numbers.npy").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -32,7 +32,7 @@ TRUE = HitProbability((-1.5, 1.2), (-4.0, 0.9, 7.0))
 
 
 def drawn(seed: int, n: int = 20_000, model: HitProbability = TRUE) -> Samples:
-    """Give hits of a world in which a model is the truth; half of them verified."""
+    """Return hits of a world in which a model is the truth; half of them verified."""
     rng = np.random.default_rng(seed)
     standing = rng.gamma(1.0, 3.0, n) - 4
     weight = np.where(rng.random(n) < 0.5, np.nan, rng.gamma(0.5, 20.0, n))

@@ -15,7 +15,7 @@ FEW = (5, 4)
 
 
 def draw(seed: int, count: int, sizes: Sequence[int] = SIZES, longest: int = 40) -> list[np.ndarray]:
-    """Give images of words; each image likes some words, and the vocabularies go together."""
+    """Return images of words; each image likes some words, and the vocabularies go together."""
     rng = np.random.default_rng(seed)
     images = []
     for _ in range(count):
@@ -27,7 +27,7 @@ def draw(seed: int, count: int, sizes: Sequence[int] = SIZES, longest: int = 40)
 
 
 def direct(train: list[np.ndarray], asked: list[np.ndarray], sizes: Sequence[int], dimensions: int, idf: bool) -> np.ndarray:
-    """Give the codes [N, dimensions], without length 1, by the textbook: dense float64 and an SVD."""
+    """Return the codes [N, dimensions], without length 1, by the textbook: dense float64 and an SVD."""
 
     def dense(images: list[np.ndarray]) -> np.ndarray:
         parts = []

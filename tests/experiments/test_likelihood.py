@@ -53,7 +53,7 @@ Cell = tuple[int, int, int, int]  # kind, mask, bin, distance
 
 
 def slowly_falling(values: Floats, weights: Floats) -> Floats:
-    """Give the falling sequence nearest to values by its formula: the least over a <= i of the largest mean of a..b, b >= i."""
+    """Return the falling sequence nearest to values by its formula: the least over a <= i of the largest mean of a..b, b >= i."""
     n = len(values)
 
     def mean(a: int, b: int) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from benches import world_bench
-from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, closeness
+from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, hamming_weights
 from polyvoc.experiments.paper.open_questions import (
     Weigh,
     _pair_ratios,
@@ -39,7 +39,7 @@ def weights_of(matcher: Matcher, table: MatchTable, options: SearchOptions) -> n
     """Write down the weights of the rules as ARCHITECTURE.md has them."""
     terms = matcher.idf_squared(table, options.idf)
     if options.hamming is not None:
-        terms = terms * closeness(table, options.hamming, options.sigma)
+        terms = terms * hamming_weights(table, options.hamming, options.sigma)
     total = terms.sum(axis=1)
     model = BayesModel.of(options, table.n_images)
     several = table.order >= 2
@@ -110,14 +110,14 @@ def test_distances_need_signatures() -> None:
     table = Matcher(replace(world_bench(world), signatures=None)).table(0)
     assert table.distance is None
     with pytest.raises(AssertionError, match="no signatures"):
-        closeness(table)
+        hamming_weights(table)
 
 
 # -- readings of the paper, as weights on the table
 
 
 def sets_of(world: World, query: int) -> list[set[tuple[int, int]]]:
-    """Give the features (image, number) of the list of each vocabulary."""
+    """Return the features (image, number) of the list of each vocabulary."""
     words = world.words[query].tolist()
     every = [(i, n, row) for i, image in enumerate(world.images) for n, row in enumerate(image.tolist())]
     return [{(i, n) for i, n, row in every if row[k] == words[k]} for k in range(len(words))]

@@ -87,7 +87,7 @@ def section(report: Report, name: str) -> Section:
 
 
 def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
-    """Give the cells of a table by the names of its rows."""
+    """Return the cells of a table by the names of its rows."""
     return {str(row.cells[0]): list(row.cells[1:]) for row in section.tables[table].lines}
 
 

@@ -20,7 +20,7 @@ tables = st.integers(1, 6).flatmap(
 
 
 def ranks_by_counting(scores: list[int]) -> list[Fraction]:
-    """Give 1 + those better + half of the others that are equal."""
+    """Return 1 + those better + half of the others that are equal."""
     return [1 + sum(b > a for b in scores) + Fraction(sum(b == a for b in scores) - 1, 2) for a in scores]
 
 

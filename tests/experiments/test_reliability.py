@@ -20,7 +20,7 @@ PAIRS = np.array([4e8, 1e7])
 
 
 def truth(k: int = 2) -> LikelihoodTable:
-    """Give the table that the matches below are drawn from: groups of more lists say more."""
+    """Return the table that the matches below are drawn from: groups of more lists say more."""
     h = np.arange(BITS + 1)
     rows = [np.maximum((order + 5) * (1 - h / 27), 0) for order in range(1, k + 1)]
     return LikelihoodTable(groups_by_size(k), (), tuple(tuple(row.tolist()) for row in rows))

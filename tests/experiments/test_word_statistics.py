@@ -27,7 +27,7 @@ SIZES = (40, 50, 30)
 
 
 def real_words(counts: tuple[int, ...] = (30, 60, 90, 20)) -> dict[str, np.ndarray]:
-    """Give words of a few photographs; those of a feature depend on each other."""
+    """Return words of a few photographs; those of a feature depend on each other."""
     rng = np.random.default_rng(0)
     n = sum(counts)
     first = rng.integers(0, SIZES[0], n)

@@ -59,7 +59,7 @@ def never(*arguments: Any, **options: Any) -> Any:
 
 
 def nearly(signatures: Any, others: Any) -> bool:
-    """Tell whether hardly a bit differs: a projection that is its threshold may be rounded above it or below."""
+    """Return whether hardly a bit differs: a projection that is its threshold may be rounded above it or below."""
     return signatures.shape == others.shape and bool(np.bitwise_count(signatures ^ others).mean() < 0.64)  # of 64
 
 

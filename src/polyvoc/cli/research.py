@@ -117,7 +117,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
 
 
 def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
-    """Give the values that were typed for what is varied, as `evaluation.rules` wants them."""
+    """Return the values that were typed for what is varied, as `evaluation.rules` wants them."""
     values = {name: [parse_value(SearchOptions, name, one) for one in typed] for name, typed in given.items() if typed}
     return {"merges" if name == "merge" else name: typed for name, typed in values.items()}
 
@@ -157,7 +157,7 @@ def _words(
 
 
 def _fitted(bench: QuantisedDataset) -> tuple[float, float]:
-    """Give the line of term 2 that a dataset shows, with the first two vocabularies."""
+    """Return the line of term 2 that a dataset shows, with the first two vocabularies."""
     from polyvoc.experiments.fit.line import fit_line
     from polyvoc.experiments.fit.true_matches import observe
 
@@ -165,7 +165,7 @@ def _fitted(bench: QuantisedDataset) -> tuple[float, float]:
 
 
 def _facts(bench: QuantisedDataset) -> dict[str, Any]:
-    """Give what was asked, and of what, for JSON."""
+    """Return what was asked, and of what, for JSON."""
     dataset = bench.dataset
     return {
         "dataset": dataset.name,
@@ -181,7 +181,7 @@ def _facts(bench: QuantisedDataset) -> dict[str, Any]:
 
 
 def _told(row: Row, outcome: Outcome) -> dict[str, Any]:
-    """Give one rule for JSON: its mean, and every question's value by every measure."""
+    """Return one rule for JSON: its mean, and every question's value by every measure."""
     from polyvoc.experiments.report.figures import finite  # the interval of a single group has no bounds, and JSON no infinity
 
     gain = None if row.gain is None else {name: finite(value) for name, value in asdict(row.gain).items()}

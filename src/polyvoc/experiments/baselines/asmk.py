@@ -54,7 +54,7 @@ class AsmkOptions:
     assignments: int = 5  # words per query feature; those of the collection get one
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense, naming the choices."""
+        """Raise OptionError for values out of range, naming the choices."""
         if not 0 < self.alpha < math.inf:
             raise OptionError(f"alpha={self.alpha!r} should be positive")
         if not -1 <= self.threshold < 1:
@@ -74,7 +74,7 @@ class Asmk:
         self.options = options
 
     def index(self, images: Iterable[npt.ArrayLike], words: Iterable[npt.ArrayLike] | None = None) -> AsmkIndex:
-        """Give the inverted file of images of descriptors [n_i, dimension]; `words` [n_i] of each, if they are known."""
+        """Return the inverted file of images of descriptors [n_i, dimension]; `words` [n_i] of each, if they are known."""
         held, codes, occupied = [np.empty(0, np.int32)], [np.empty((0, self.lanes), np.uint64)], []
         pairs = zip(images, repeat(None)) if words is None else zip_longest(images, words, fillvalue=_missing)
         for number, (descriptors, of_image) in enumerate(pairs):
@@ -102,7 +102,7 @@ class Asmk:
     def aggregate(
         self, descriptors: npt.ArrayLike, words: npt.ArrayLike | None = None, assignments: int = 1
     ) -> tuple[Words, Signatures]:
-        """Give the words of one image, ascending, and their codes [m, lanes]: bit j is set if the sum of residuals has x_j > 0.
+        """Return the words of one image, ascending, and their codes [m, lanes]: bit j is set if the sum of residuals has x_j > 0.
 
         descriptors: [n, dimension]; words: [n] or [n, assignments], found here if they are not given.
         """
@@ -127,7 +127,7 @@ class Asmk:
 
     @cached_property
     def similarity(self) -> Floats64:
-        """Give the selective similarity of each Hamming distance: [dimension + 1]."""
+        """Return the selective similarity of each Hamming distance: [dimension + 1]."""
         plain = 1 - 2 * np.arange(self.vocabulary.dimension + 1) / self.vocabulary.dimension
         return np.where(plain > self.options.threshold, np.sign(plain) * np.abs(plain) ** self.options.alpha, 0.0)
 
@@ -136,7 +136,7 @@ class Asmk:
         return Assigner([self.vocabulary])
 
     def _squares(self, documents: npt.NDArray[np.int64], n_images: int) -> Floats64:
-        """Give the squared weight of each word [size]; a word that no image holds has none by idf."""
+        """Return the squared weight of each word [size]; a word that no image holds has none by idf."""
         if self.options.idf == "none":
             return np.ones(len(documents))
         return idf_squared(Statistics(n_images, (len(documents),), documents, documents), "plain")
@@ -150,7 +150,7 @@ class Asmk:
         return points
 
     def _assigned(self, words: npt.ArrayLike, n_features: int) -> Words:
-        """Give words [n] or [n, assignments] as int32 [n, assignments]."""
+        """Return words [n] or [n, assignments] as int32 [n, assignments]."""
         given = np.asarray(words)
         table = given[:, None] if given.ndim == 1 else given
         if table.ndim != 2 or len(table) != n_features or table.shape[1] == 0 or (table.size and table.dtype.kind not in "iu"):
@@ -172,11 +172,11 @@ class AsmkIndex:
     norms: Floats64  # [N]  1 / g of each image; 0 if none of its words weighs anything
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         return len(self.norms)
 
     def scores(self, descriptors: npt.ArrayLike, words: npt.ArrayLike | None = None) -> Floats32:
-        """Give the similarity of each image to a query: float32 [N], at most 1; 0 where nothing is in common.
+        """Return the similarity of each image to a query: float32 [N], at most 1; 0 where nothing is in common.
 
         descriptors: [n, dimension]; words: [n] or [n, assignments] if they are known, nearest words are found otherwise.
         """
@@ -188,7 +188,7 @@ class AsmkIndex:
 
 
 def shift(descriptors: npt.ArrayLike, mean: npt.ArrayLike) -> Floats32:
-    """Give descriptors [n, dimension] around the mean [dimension] of independent ones, with length 1 again.
+    """Return descriptors [n, dimension] around the mean [dimension] of independent ones, with length 1 again.
 
     The authors' "SHIFT-SIFT": rootSIFT has no negative values, so two of them resemble each other whatever they show. It
     goes with a vocabulary that was trained on shifted descriptors.
@@ -199,7 +199,7 @@ def shift(descriptors: npt.ArrayLike, mean: npt.ArrayLike) -> Floats32:
 
 
 def _pack(bits: npt.NDArray[np.bool_], lanes: int) -> Signatures:
-    """Give bits [m, dimension] as uint64 [m, lanes]; those beyond the dimension are 0."""
+    """Return bits [m, dimension] as uint64 [m, lanes]; those beyond the dimension are 0."""
     padded = np.zeros((len(bits), lanes * _LANE), np.bool_)
     padded[:, : bits.shape[1]] = bits
     return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)

@@ -39,7 +39,7 @@ class Histograms:
         return cls(sizes, np.sqrt(squares).astype(np.float32), power)
 
     def part(self, images: Sequence[Array], k: int) -> Floats32:
-        """Give the histograms of vocabulary k: [n, size of k]."""
+        """Return the histograms of vocabulary k: [n, size of k]."""
         size, first = self.sizes[k], sum(self.sizes[:k])
         table = np.empty((len(images), size), np.float32)
         for row, words in zip(table, images, strict=True):
@@ -49,7 +49,7 @@ class Histograms:
         return _unit(table)
 
     def whole(self, images: Sequence[Array]) -> Floats32:
-        """Give the histograms of all vocabularies side by side: [n, W]."""
+        """Return the histograms of all vocabularies side by side: [n, W]."""
         return np.hstack([self.part(images, k) for k in range(len(self.sizes))])
 
 
@@ -92,14 +92,14 @@ class JointPca:
         return len(self.offset)
 
     def encode(self, images: Sequence[npt.ArrayLike]) -> Floats32:
-        """Give the codes of images of words [n_i, K]: [N, D'], of length 1. Scores are `encode(database) @ encode(queries).T`.
+        """Return the codes of images of words [n_i, K]: [N, D'], of length 1. Scores are `encode(database) @ encode(queries).T`.
 
         The code of an image without features is 0: it resembles none.
         """
         return _unit(self.project(images))
 
     def project(self, images: Sequence[npt.ArrayLike]) -> Floats32:
-        """Give the codes before they get length 1; over the training images their mean is 0 and their covariance 1."""
+        """Return the codes before they get length 1; over the training images their mean is 0 and their covariance 1."""
         checked = _checked(images, self.histograms.sizes)
         codes = np.zeros((len(checked), self.dimensions), np.float32)
         for first, block in _blocks(checked):
@@ -109,7 +109,7 @@ class JointPca:
 
 
 def _from_gram(histograms: Histograms, images: Sequence[Array], dimensions: int) -> tuple[Floats64, Floats64]:
-    """Give the mean [W] and the whitening axes [W, D'] by way of the inner products of n images, n < W.
+    """Return the mean [W] and the whitening axes [W, D'] by way of the inner products of n images, n < W.
 
     One vocabulary at a time: it is the largest dense table, [n, size], and the histograms are quickly made a second time.
     """
@@ -133,7 +133,7 @@ def _from_gram(histograms: Histograms, images: Sequence[Array], dimensions: int)
 
 
 def _from_covariance(histograms: Histograms, images: Sequence[Array], dimensions: int) -> tuple[Floats64, Floats64]:
-    """Give the mean [W] and the whitening axes [W, D'] by way of the W x W covariance, for many images and few words."""
+    """Return the mean [W] and the whitening axes [W, D'] by way of the W x W covariance, for many images and few words."""
     n, words = len(images), sum(histograms.sizes)
     mean = np.zeros(words)
     for _, block in _blocks(images):
@@ -147,7 +147,7 @@ def _from_covariance(histograms: Histograms, images: Sequence[Array], dimensions
 
 
 def _leading(matrix: Floats64, count: int) -> tuple[Floats64, Floats64]:
-    """Give the `count` largest eigenvalues of a symmetric matrix, largest first, and their eigenvectors as columns."""
+    """Return the `count` largest eigenvalues of a symmetric matrix, largest first, and their eigenvectors as columns."""
     values, vectors = np.linalg.eigh(matrix)  # ascending
     rank = np.count_nonzero(values > max(_FAINTEST * values[-1], _NOTHING))
     if count > rank:
@@ -165,7 +165,7 @@ def _unit(rows: Floats32) -> Floats32:
 
 
 def _blocks(images: Sequence[Array]) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Give images in blocks, each with the number of its first."""
+    """Return images in blocks, each with the number of its first."""
     for first in range(0, len(images), _BLOCK):
         yield first, images[first : first + _BLOCK]
 

@@ -10,7 +10,7 @@ from polyvoc.types import Floats64
 
 
 def median_ranks(scores: npt.ArrayLike) -> Floats64:
-    """Give the median over K vocabularies of the rank of each image: float64 [N], lower is better, 1 is the best.
+    """Return the median over K vocabularies of the rank of each image: float64 [N], lower is better, 1 is the best.
 
     scores: [K, N], higher is better. Images with equal scores share the mean of their ranks, so those that a vocabulary does
     not find (score 0) tie at its end. For an even K the median is the mean of the two middle ranks.
@@ -19,7 +19,7 @@ def median_ranks(scores: npt.ArrayLike) -> Floats64:
 
 
 def aggregate(scores: npt.ArrayLike) -> Floats64:
-    """Give how many images each image beats: float64 [N], higher is better, so that any ranking code can order them.
+    """Return how many images each image beats: float64 [N], higher is better, so that any ranking code can order them.
 
     scores: [K, N], higher is better. The median rank decides, then the mean rank, then the summed score; images that are
     equal in all three get the same value.
@@ -38,7 +38,7 @@ def aggregate(scores: npt.ArrayLike) -> Floats64:
 
 
 def _ranks(table: Floats64) -> Floats64:
-    """Give the rank of each image in each vocabulary [K, N]; equal scores share the mean of their ranks."""
+    """Return the rank of each image in each vocabulary [K, N]; equal scores share the mean of their ranks."""
     ranks = np.empty(table.shape)
     for row, scores in zip(ranks, table, strict=True):
         _, group, counts = np.unique(-scores, return_inverse=True, return_counts=True)

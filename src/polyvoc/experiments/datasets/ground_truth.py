@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from polyvoc.errors import one_line
 from polyvoc.experiments.datasets.descriptor_files import fail, open_file
 from polyvoc.types import Region
 
@@ -49,7 +50,7 @@ def read_ground_truth(path: Path | str) -> RevisitedTruth:
     try:
         return _truth(_PlainUnpickler(io.BytesIO(data), encoding="latin1").load())
     except Exception as error:  # noqa: BLE001 - a damaged pickle can raise any exception
-        fail(path, f"no revisited ground truth ({" ".join(str(error).split()) or type(error).__name__})"[:300], HINT)
+        fail(path, f"no revisited ground truth ({one_line(error)})", HINT)
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -44,31 +44,31 @@ class Samples:
     group: npt.NDArray[np.int64]  # [n] questions of one group are not independent of each other
 
     def __len__(self) -> int:
-        """Count the hits."""
+        """Return the number of hits."""
         return len(self.right)
 
     def chosen(self, rows: npt.NDArray[Any]) -> Self:
-        """Give some of them."""
+        """Return some of them."""
         return type(self)(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
     @property
     def by_words(self) -> Self:
-        """Give those that were not verified."""
+        """Return those that were not verified."""
         return self.chosen(np.isnan(self.weight))
 
     @property
     def verified(self) -> Self:
-        """Give those that were verified."""
+        """Return those that were verified."""
         return self.chosen(~np.isnan(self.weight))
 
     @property
     def first(self) -> Self:
-        """Give the best hit of every search."""
+        """Return the best hit of every search."""
         return self.chosen(self.rank == 0)
 
     @classmethod
     def joined(cls, several: Sequence[Samples]) -> Self:
-        """Give all of several; groups of the same number are taken to be the same."""
+        """Return all of several; groups of the same number are taken to be the same."""
         shifts = np.cumsum([0, *(int(one.search.max(initial=-1)) + 1 for one in several)])
         columns = {column.name: np.concatenate([getattr(one, column.name) for one in several]) for column in fields(cls)}
         columns["search"] = np.concatenate([one.search + shift for one, shift in zip(several, shifts, strict=False)])
@@ -114,10 +114,10 @@ def collect(
 def _hits(
     bench: QuantisedDataset, engine: Engine, question: int, options: SearchOptions, truth: Truth
 ) -> list[tuple[Any, ...]]:
-    """Give standing, weight, whether it is right, and rank of each hit: those by words, then those of the final ranking."""
+    """Return standing, weight, whether it is right, and rank of each hit: those by words, then those of the final ranking."""
     probe = _Probe((0.0, 0.0), (0.0, 0.0, 0.0), noted=[])
     early: list[Found] = []
-    final = search(engine, bench.asked(question), options, 1, early.extend, probe)
+    final = search(engine, bench.query(question), options, 1, early.extend, probe)
     ranked = [*enumerate(early), *enumerate(final)]
     return [
         (standing, weight, hit.image in truth.relevant, rank)
@@ -126,7 +126,7 @@ def _hits(
 
 
 def without(engine: Engine, images: Sequence[int]) -> Engine:
-    """Give an engine of images 0, 1, 2, ... as if some of them had never been there; norms are those of all."""
+    """Return an engine of images 0, 1, 2, ... as if some of them had never been there; norms are those of all."""
     gone = np.asarray(images, np.int64)
     segments = [
         segment.without(gone[gone // MAX_IMAGES == number] % MAX_IMAGES) for number, segment in enumerate(engine.segments)
@@ -145,7 +145,7 @@ def fit_hit_probability(samples: Samples, source: str = "") -> HitProbability:
 
 
 def logistic_fit(known: Floats64, right: Flags) -> list[float]:
-    """Give the constant and the coefficients, 0 or more, of a logistic regression on what is known [n, d]."""
+    """Return the constant and the coefficients, 0 or more, of a logistic regression on what is known [n, d]."""
     columns = np.column_stack([np.ones(len(known)), known])
     used = np.ones(columns.shape[1], bool)
     while True:
@@ -157,7 +157,7 @@ def logistic_fit(known: Floats64, right: Flags) -> list[float]:
 
 
 def predicted(confidence: HitProbability, samples: Samples) -> Floats64:
-    """Give the probability of each hit [n]."""
+    """Return the probability of each hit [n]."""
     rows = zip(samples.standing.tolist(), samples.weight.tolist(), strict=True)
     return np.array([confidence.probability(standing, None if math.isnan(weight) else weight) for standing, weight in rows])
 
@@ -175,7 +175,7 @@ class Judgement:
     bins: tuple[tuple[float, float, int], ...]  # mean promise, share of right hits, hits; of those that have any
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         bins = [{"predicted": round(p, 4), "observed": round(y, 4), "count": n} for p, y, n in self.bins]
         numbers = {name: round(getattr(self, name), 5) for name in ("share", "error", "brier", "log_loss")}
         return {"hits": self.hits, **numbers, "error_interval": [round(x, 5) for x in self.error_interval], "bins": bins}
@@ -226,7 +226,7 @@ def nothing_found(chances: Floats64, samples: Samples, sure: Sequence[float] = S
 
 
 def _silent(search: npt.NDArray[np.int64], asked: Flags, stays: Flags) -> float:
-    """Give the share of some searches of which no hit stays."""
+    """Return the share of some searches of which no hit stays."""
     return 1 - len(np.unique(search[asked & stays])) / max(len(np.unique(search[asked])), 1)
 
 

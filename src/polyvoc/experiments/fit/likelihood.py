@@ -52,12 +52,12 @@ class Tally:
 
     @property
     def bits(self) -> int:
-        """Give the length of the signatures."""
+        """Return the length of the signatures."""
         return int(self.counts.shape[3]) - 1
 
     @property
     def n_vocabularies(self) -> int:
-        """Count the vocabularies."""
+        """Return the number of vocabularies."""
         return int(self.counts.shape[1]).bit_length() - 1
 
 
@@ -101,7 +101,7 @@ class _Shape:
 
 
 def _bins(ratios: Floats64, edges: Sequence[float]) -> Counts:
-    """Give the bin of every query feature and set [Q, 2^K]; for features in one list only the ratio of all K decides."""
+    """Return the bin of every query feature and set [Q, 2^K]; for features in one list only the ratio of all K decides."""
     used = ratios.copy()
     used[:, 1 << np.arange(ratios.shape[1].bit_length() - 1)] = ratios[:, -1:]
     return np.searchsorted(edges, used)
@@ -122,7 +122,7 @@ def _tally(table: MatchTable, kind: Counts, lengths: Floats64, bins: Counts | No
 
 
 def mean_distance(shared: npt.NDArray[np.bool_], distance: npt.NDArray[np.integer]) -> Counts:
-    """Give the mean over the shared words of Hamming distances [m, K], rounded as the kernels do (half up) [m]."""
+    """Return the mean over the shared words of Hamming distances [m, K], rounded as the kernels do (half up) [m]."""
     order = shared.sum(axis=1)
     total = np.where(shared, distance, 0).sum(axis=1, dtype=np.int64)
     return np.asarray((2 * total + order) // (2 * order), np.int64)
@@ -145,7 +145,7 @@ def fit_table(counted: Tally, groups: Sequence[int] | None = None, source: str =
 
 
 def _row(counts: Counts, pairs: Floats64) -> Floats64:
-    """Give the evidence at every distance [bits + 1], from counts [2, bits + 1]: falling, and 0 from REACH on."""
+    """Return the evidence at every distance [bits + 1], from counts [2, bits + 1]: falling, and 0 from REACH on."""
     row = np.zeros(counts.shape[1])
     ratio = log_ratio(counts, pairs)
     row[: len(ratio)] = ratio - ratio[-1]
@@ -153,7 +153,7 @@ def _row(counts: Counts, pairs: Floats64) -> Floats64:
 
 
 def log_ratio(counts: Counts, pairs: Floats64) -> Floats64:
-    """Give the falling logarithm of the ratio of shares at distances up to REACH, the last one that of chance matches."""
+    """Return the falling logarithm of the ratio of shares at distances up to REACH, the last one that of chance matches."""
     reach = int(REACH * (counts.shape[1] - 1))
     seen = counts[:, : reach + 1] + HALF
     ratio = np.log(seen[1] / pairs[1]) - np.log(seen[0] / pairs[0])
@@ -162,7 +162,7 @@ def log_ratio(counts: Counts, pairs: Floats64) -> Floats64:
 
 
 def falling(values: Floats64, weights: Floats64) -> Floats64:
-    """Give the falling sequence nearest to values, in weighted squares (pool adjacent violators, Ayer et al. 1955)."""
+    """Return the falling sequence nearest to values, in weighted squares (pool adjacent violators, Ayer et al. 1955)."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         mean, total, length = value, weight, 1

@@ -50,11 +50,11 @@ class Fit:
 
     @property
     def lines(self) -> dict[str, Line]:
-        """Give the lines by name."""
+        """Return the lines by name."""
         return {"free": self.free, "tied": self.tied, "raw": self.raw}
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         seen = self.observations
         intervals = {
             name: [_plain(i.low), _plain(i.high)] for name, i in (("a", self.a), ("b", self.b), ("tied_b", self.tied_b))
@@ -128,11 +128,11 @@ class Prediction:
 
     @property
     def gain(self) -> float:
-        """Give how many nats per true match the line is better than the constant."""
+        """Return how many nats per true match the line is better than the constant."""
         return self.likelihood - self.constant_likelihood
 
     def as_dict(self) -> dict[str, float]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "error": self.error,
             "likelihood": self.likelihood,
@@ -201,7 +201,7 @@ class _Pool:
         return len(self.weight)
 
     def sums(self, drawn: Floats64) -> tuple[Floats64, Floats64, Floats64]:
-        """Give ratio, share and weight [draws, bins] of groups drawn so often [draws, groups]; 0 where they are few."""
+        """Return ratio, share and weight [draws, bins] of groups drawn so often [draws, groups]; 0 where they are few."""
         weight = drawn @ self.weight
         used = weight >= self.least
         divisor = np.where(used, weight, 1.0)
@@ -218,7 +218,7 @@ def _draws(pooled: _Pool, seed: int) -> Floats64:
 
 
 def _free(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
-    """Give a and b of the weighted least squares y = a x + b, along the last axis; level if all x are equal."""
+    """Return a and b of the weighted least squares y = a x + b, along the last axis; level if all x are equal."""
     total = weight.sum(axis=-1)
     mean_x, mean_y = (weight * x).sum(axis=-1) / total, (weight * y).sum(axis=-1) / total
     apart = x - mean_x[..., None]
@@ -228,7 +228,7 @@ def _free(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats6
 
 
 def _tied(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
-    """Give a and b = 1 - a of the weighted least squares 1 - y = a (1 - x), along the last axis."""
+    """Return a and b = 1 - a of the weighted least squares 1 - y = a (1 - x), along the last axis."""
     rest = 1 - x
     a = (weight * rest * (1 - y)).sum(axis=-1) / (weight * rest**2).sum(axis=-1)
     return a, 1 - a
@@ -239,7 +239,7 @@ def _line(pair: tuple[Floats64, Floats64]) -> Line:
 
 
 def _bounds(values: Floats64) -> tuple[Floats64, Floats64]:
-    """Give the quantiles of each column that enclose the level; NaN in a column with nothing in it."""
+    """Return the quantiles of each column that enclose the level; NaN in a column with nothing in it."""
     empty = np.isnan(values).all(axis=0) if len(values) else np.ones(values.shape[1:], bool)
     result = np.full((2, *values.shape[1:]), np.nan)
     if not empty.all():
@@ -248,7 +248,7 @@ def _bounds(values: Floats64) -> tuple[Floats64, Floats64]:
 
 
 def _interval(estimate: Floats64, drawn: Floats64) -> Interval:
-    """Give an estimate with its interval; one group alone says nothing about the spread."""
+    """Return an estimate with its interval; one group alone says nothing about the spread."""
     if not len(drawn):
         return Interval(float(estimate), -math.inf, math.inf)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

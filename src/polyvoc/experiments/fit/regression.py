@@ -13,7 +13,7 @@ NEAR = 1e-9  # a change that is none
 
 
 def logistic(columns: Floats64, wanted: Floats64, penalty: Floats64) -> Floats64:
-    """Give the coefficients [d] that make the wanted 0 or 1 [n] most probable, by columns [n, d].
+    """Return the coefficients [d] that make the wanted 0 or 1 [n] most probable, by columns [n, d].
 
     From the logarithm of that probability half the penalty [d] times the squares of the coefficients is taken.
     """

@@ -38,13 +38,13 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Give the root of the mean squared difference in nats, over the matches of related images."""
+        """Return the root of the mean squared difference in nats, over the matches of related images."""
         weight = np.concatenate([curve.related for curve in self.curves])
         apart = np.concatenate([curve.predicted - curve.observed for curve in self.curves])
         return float(np.sqrt((weight * apart**2).sum() / weight.sum()))
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         names = ("predicted", "observed", "low", "high", "related")
         curves = {curve.name: {name: [*map(finite, getattr(curve, name))] for name in names} for curve in self.curves}
         return {"error": self.error, "curves": curves}
@@ -106,13 +106,13 @@ class _Pools:
         return cls(np.log((related.sum(axis=0) @ cells) / expected), related @ cells, unrelated @ cells)
 
     def observed(self, drawn: Floats64, pairs: Floats64) -> Floats64:
-        """Give the log-likelihood ratios of the pools in each draw of tallies [draws, points]; pairs: [tallies, 2]."""
+        """Return the log-likelihood ratios of the pools in each draw of tallies [draws, points]; pairs: [tallies, 2]."""
         scale = np.log((drawn @ pairs)[:, 0] / (drawn @ pairs)[:, 1])[:, None]
         return np.asarray(np.log(drawn @ self.related + HALF) - np.log(drawn @ self.unrelated + HALF) + scale)
 
 
 def _places(said: Floats64, related: Floats64, unrelated: Floats64, width: float, least: int) -> npt.NDArray[np.int64]:
-    """Give the pool of each cell, the strongest 0: cells within `width` together, more until there are enough matches."""
+    """Return the pool of each cell, the strongest 0: cells within `width` together, more until there are enough matches."""
     place, found = np.full(len(said), -1), 0
     bands = np.floor(said / width).astype(np.int64)
     held = np.zeros(2)
@@ -137,7 +137,7 @@ def _draws(count: int, seed: int) -> Floats64:
 
 
 def _bounds(samples: Sequence[Floats64], count: int) -> Floats64:
-    """Give the quantiles that enclose the level [2, points]; one group alone says nothing about the spread."""
+    """Return the quantiles that enclose the level [2, points]; one group alone says nothing about the spread."""
     if not samples:
         return np.full((2, count), np.nan)
     return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)

@@ -22,7 +22,7 @@ from polyvoc.types import Array, Floats64, ImageWords, Progress
 
 
 def count_sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Give the pairs (query feature, feature) that share the word of vocabulary k, by word."""
+    """Return the pairs (query feature, feature) that share the word of vocabulary k, by word."""
     ours, theirs = (np.argsort(one.words[:, k], kind="stable") for one in (query, image))
     words, places = query.words[ours, k], image.words[theirs, k]
     first = np.searchsorted(places, words, "left")
@@ -55,7 +55,7 @@ class Observations:
 
     @property
     def share(self) -> float:
-        """Give the share of all true matches that stand in the intersection."""
+        """Return the share of all true matches that stand in the intersection."""
         return float(self.inside.sum() / max(self.true.sum(), 1))
 
     @classmethod
@@ -118,7 +118,7 @@ def observe(
 
 
 def near(shared: Array, distance: Array, limit: int, criterion: Criterion) -> npt.NDArray[np.bool_]:
-    """Tell which matches are near enough to be true; shared, distance: [m, K], distances of words not shared do not count.
+    """Return which matches are near enough to be true; shared, distance: [m, K], distances of words not shared do not count.
 
     The paper does not say which distance decides when several vocabularies share the word: the smallest ("either" is below
     the limit), the largest ("both"), their mean, or that of the first of them. For one shared word all are the same.
@@ -138,12 +138,12 @@ def near(shared: Array, distance: Array, limit: int, criterion: Criterion) -> np
 
 
 def relevant_images(truth: Truth, query: int | None) -> list[int]:
-    """Give the images that a question should find, apart from its own."""
+    """Return the images that a question should find, apart from its own."""
     return sorted(truth.relevant - truth.junk - {-1 if query is None else query})
 
 
 def _without(table: MatchTable, image: int | None) -> MatchTable:
-    """Give a table without the matches of one image."""
+    """Return a table without the matches of one image."""
     others = table.image != (-1 if image is None else image)
     rows = {name: getattr(table, name)[others] for name in ("query", "feature", "image", "shared", "distance")}
     return replace(table, **rows)
@@ -152,7 +152,7 @@ def _without(table: MatchTable, image: int | None) -> MatchTable:
 def _observed(
     table: MatchTable, relevant: Sequence[int], distance: int, criterion: Criterion
 ) -> tuple[Floats64, Counts, Counts]:
-    """Give the ratio of every query feature, and its true matches in the intersection and in the union."""
+    """Return the ratio of every query feature, and its true matches in the intersection and in the union."""
     assert table.distance is not None
     rows = np.flatnonzero(np.isin(table.image, relevant))
     rows = rows[near(table.shared[rows], table.distance[rows], distance, criterion)]
@@ -177,7 +177,7 @@ class Sampling:
     pair: tuple[int, int] = (0, 1)  # vocabularies whose lists are compared
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Raise OptionError for values out of range."""
         for name in ("queries", "candidates", "inliers"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}={getattr(self, name)!r} should be at least 1")
@@ -194,7 +194,7 @@ class Pairs:
 
     @property
     def count(self) -> int:
-        """Count the pairs."""
+        """Return the number of pairs."""
         return sum(map(len, self.related.values()))
 
     @cached_property
@@ -245,7 +245,7 @@ def draw(index: Index, count: int, rng: np.random.Generator) -> list[Place]:
 
 
 def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place], list[Place]]:
-    """Give those of the best hits of an image, itself left out, that geometry confirms, and those that remain in doubt."""
+    """Return those of the best hits of an image, itself left out, that geometry confirms, and those that remain in doubt."""
     engine = index.engine
     query = read_sketch(index, place)
     options = replace(index.default_options, top=sampling.candidates + 1)
@@ -263,18 +263,18 @@ def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place]
 
 
 def read_sketch(index: Index, place: Place) -> ImageWords:
-    """Give what an index keeps of one image."""
+    """Return what an index keeps of one image."""
     return index.engine.segments[place[0]].image_words(place[1])
 
 
 def _nearest(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
-    """Give the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
+    """Return the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
     shared = query.words[q] == image.words[f]
     return np.asarray(np.where(shared, hamming(query, image, q, f), 255).min(axis=1), np.int64)
 
 
 def hamming(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
-    """Give the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
+    """Return the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
     differing = with_planes(query.signatures, 2)[q] ^ with_planes(image.signatures, 2)[f]
     return np.asarray(np.bitwise_count(differing).sum(axis=2), np.int64)
 
@@ -282,7 +282,7 @@ def hamming(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Count
 def sharing_of(
     query: ImageWords, image: ImageWords, vocabularies: Sequence[int]
 ) -> tuple[Counts, Counts, npt.NDArray[np.bool_]]:
-    """Give the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
+    """Return the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
     parts = []
     for number, k in enumerate(vocabularies):
         q, f = count_sharing(query, image, k)

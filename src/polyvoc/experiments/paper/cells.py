@@ -25,34 +25,34 @@ COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in
 
 
 def called(name: str) -> str:
-    """Give the name of a dataset as people write it."""
+    """Return the name of a dataset as people write it."""
     return TITLES.get(name, name)
 
 
-def title_of(lab: Setup, name: str) -> str:
+def title_of(setup: Setup, name: str) -> str:
     """Name a dataset and its measure."""
-    return f"{called(name)}, {lab.datasets[name].measure}"
+    return f"{called(name)}, {setup.datasets[name].measure}"
 
 
-def cell(lab: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
-    """Give the mean of a measure beside the paper's."""
-    return _cell(lab, name, mean_of(lab.datasets[name], values), paper, note)
+def cell(setup: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
+    """Return the mean of a measure beside the paper's."""
+    return _cell(setup, name, mean_of(setup.datasets[name], values), paper, note)
 
 
-def gain_cell(lab: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> Cell:
-    """Give the mean difference of two rankings beside the paper's."""
-    return _cell(lab, name, gain(lab.datasets[name], values, base), paper, difference=True)
+def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> Cell:
+    """Return the mean difference of two rankings beside the paper's."""
+    return _cell(setup, name, gain(setup.datasets[name], values, base), paper, difference=True)
 
 
-def _cell(lab: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False) -> Cell:
-    measure = lab.measure(name)
+def _cell(setup: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False) -> Cell:
+    measure = setup.measure(name)
     low, high = interval.low * measure.scale, interval.high * measure.scale
     digits = max(measure.digits, 2)
     return Cell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
 
 
 def above_zero(cells: Iterable[str | Cell]) -> list[bool]:
-    """Tell of each difference whether its whole interval lies above zero."""
+    """Return for each difference whether its whole interval lies above zero."""
     return [isinstance(one, Cell) and one.low is not None and one.low > 0 for one in cells]
 
 
@@ -64,16 +64,16 @@ def signed(difference: Cell) -> str:
 
 
 def verdict_of(claims: Sequence[bool]) -> str:
-    """Give the verdict on what the paper claims, told whether each claim holds here; none if there is nothing to tell."""
+    """Return the verdict on what the paper claims, told whether each claim holds here; none if there is nothing to tell."""
     if not claims:
         return ""
     return "reproduces" if all(claims) else "partly" if any(claims) else "does not"
 
 
-def line_text(lab: Setup, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
-    """Give a plotted line of a rule: x, and the values of all questions there."""
-    measure = lab.measure(name)
-    intervals = [mean_of(lab.datasets[name], values) for _, values in points]
+def line_text(setup: Setup, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
+    """Return a plotted line of a rule: x, and the values of all questions there."""
+    measure = setup.measure(name)
+    intervals = [mean_of(setup.datasets[name], values) for _, values in points]
     return Series(
         rule,
         [x for x, _ in points],
@@ -85,11 +85,11 @@ def line_text(lab: Setup, name: str, rule: str, points: Sequence[tuple[float, Va
 
 
 def repeated(
-    lab: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
+    setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
 ) -> dict[str, Values]:
     """Judge rules with `count` vocabularies, averaged over disjoint sets of seeds."""
-    sets = lab.repeats(count) if size in (None, lab.plan.size) else [tuple(range(count))]
-    runs = [lab.outcomes(lab.equal(name, seeds, size), named) for seeds in sets]
+    sets = setup.repeats(count) if size in (None, setup.plan.size) else [tuple(range(count))]
+    runs = [setup.outcomes(setup.equal(name, seeds, size), named) for seeds in sets]
     return {rule: mean_values([run[rule] for run in runs]) for rule in named}
 
 
@@ -98,9 +98,9 @@ def short(size: int) -> str:
     return f"{size // 1000}K" if size % 1000 == 0 else f"{size / 1000:g}K"
 
 
-def members(lab: Setup, sizes: Sequence[int]) -> str:
+def members(setup: Setup, sizes: Sequence[int]) -> str:
     """Name vocabularies by their sizes, as trained: "2x20K" or "10K + 20K"."""
-    words = [lab.plan.words(size) for size in sizes]
+    words = [setup.plan.words(size) for size in sizes]
     return f"{len(words)}x{short(words[0])}" if len(set(words)) == 1 else " + ".join(map(short, words))
 
 

@@ -42,14 +42,14 @@ GROWN: tuple[Merge, ...] = ("b0", "b1", "bayes", "posterior")  # Fig. 7
 DATABASES = (5_000, 10_000, 100_000, 1_000_000)  # N of Fig. 4
 
 
-def figure2(lab: Setup) -> Section:
+def figure2(setup: Setup) -> Section:
     """Fig. 2: how are the cardinality ratios distributed, and how does that change with the collection?"""
-    name = next(iter(lab.datasets))
+    name = next(iter(setup.datasets))
     edges = np.concatenate([[0, 1e-9], np.arange(0.01, 0.51, 0.01)])
     series, rows, medians = [], [], []
-    for step in steps(lab):
-        bench = lab.bench(name, [(lab.plan.size, 0), (lab.plan.size, 1)], step)
-        ratios = np.array(lab.workbench.remember(digest_of("ratios", ASKED, bench.name), partial(sampled_ratios, bench)))
+    for step in steps(setup):
+        bench = setup.bench(name, [(setup.plan.size, 0), (setup.plan.size, 1)], step)
+        ratios = np.array(setup.workbench.remember(digest_of("ratios", ASKED, bench.name), partial(sampled_ratios, bench)))
         shares = np.histogram(ratios, edges)[0] / len(ratios)
         label = f"{bench.n_images:,} images"
         series.append(Series(label, list(edges[2:] - 0.005), list(100 * shares[1:])))
@@ -77,7 +77,7 @@ def figure2(lab: Setup) -> Section:
 
 
 def sampled_ratios(bench: QuantisedDataset) -> list[float]:
-    """Give the cardinality ratio of every feature of some questions, over the whole database."""
+    """Return the cardinality ratio of every feature of some questions, over the whole database."""
     options = SearchOptions(merge="bayes")
     found: list[npt.NDArray[np.float64]] = []
     for question in range(0, len(bench.dataset.questions), -(-len(bench.dataset.questions) // ASKED)):
@@ -87,9 +87,9 @@ def sampled_ratios(bench: QuantisedDataset) -> list[float]:
     return [round(float(ratio), 5) for ratio in np.concatenate(found)]
 
 
-def figure3(lab: Setup) -> Section:
+def figure3(setup: Setup) -> Section:
     """Fig. 3: term 2 as a function of the ratio, with both fitted lines; fitted on one set, tested on the others."""
-    fits = {name: lab.fitted(name) for name in lab.datasets}
+    fits = {name: setup.fitted(name) for name in setup.datasets}
     rows = [
         [called(name), f"{fit['true_matches']:,.0f}", *(equation(fit[kind]) for kind in ("free", "tied"))]
         for name, fit in fits.items()
@@ -112,7 +112,7 @@ def figure3(lab: Setup) -> Section:
         "figure3",
         "Fig. 3: term 2",
         [text],
-        [Table("Lines", ["dataset", "true matches", "free fit", "a + b = 1"], rows), *lines_tested(lab)],
+        [Table("Lines", ["dataset", "true matches", "free fit", "a + b = 1"], rows), *lines_tested(setup)],
         [Figure("Term 2: p(in the intersection | true match)", [_fitted_panel(name, fit) for name, fit in fits.items()])],
         verdict="does not" if not grows else "partly" if cut else "reproduces",
         verdict_text=" ".join(told).strip(),
@@ -131,27 +131,29 @@ def _fitted_panel(name: str, fit: Mapping[str, Any]) -> Panel:
     return Panel(RATIO, "share of true matches in A n B", series, called(name))
 
 
-def lines_tested(lab: Setup) -> list[Table]:
+def lines_tested(setup: Setup) -> list[Table]:
     """Rank each dataset with lines fitted on every dataset, its own included."""
     merges: tuple[Merge, ...] = ("bayes", "posterior")
     tables = []
-    for name in lab.datasets:
-        bench = lab.equal(name, (0, 1))
+    for name in setup.datasets:
+        bench = setup.equal(name, (0, 1))
         rows: list[Cells] = []
-        for source in lab.datasets:
+        for source in setup.datasets:
             own = " (its own answers: optimistic)" if source == name else ""
             for kind in ("tied", "free"):
-                a, b = lab.fitted(source)[kind]
-                found = lab.outcomes(bench, {merge: SearchOptions(merge=merge, line=(a, b)) for merge in merges})
-                rows.append([f"{called(source)}, {kind}{own}", *(cell(lab, name, found[merge]) for merge in merges)])
-        tables.append(Table(f"{title_of(lab, name)}, by the line's origin", ["line fitted on", "`bayes`", "`posterior`"], rows))
+                a, b = setup.fitted(source)[kind]
+                found = setup.outcomes(bench, {merge: SearchOptions(merge=merge, line=(a, b)) for merge in merges})
+                rows.append([f"{called(source)}, {kind}{own}", *(cell(setup, name, found[merge]) for merge in merges)])
+        tables.append(
+            Table(f"{title_of(setup, name)}, by the line's origin", ["line fitted on", "`bayes`", "`posterior`"], rows)
+        )
     return tables
 
 
-def figure4(lab: Setup) -> Section:
+def figure4(setup: Setup) -> Section:
     """Fig. 4: the weight w of the intersection as a function of the ratio, c = 1."""
-    name = next(iter(lab.datasets))
-    a, b = lab.fitted(name)["tied"]
+    name = next(iter(setup.datasets))
+    a, b = setup.fitted(name)["tied"]
     ratio = np.linspace(0, 1, 101)
     models = {images: BayesModel.of(SearchOptions(line=(a, b), c=1.0), images) for images in DATABASES}
     names = {images: f"N = {short(images) if images < 1e6 else '1M'}" for images in DATABASES}
@@ -179,31 +181,31 @@ def figure4(lab: Setup) -> Section:
     )
 
 
-def figure5(lab: Setup) -> Section:
+def figure5(setup: Setup) -> Section:
     """Fig. 5: accuracy against the number of vocabularies, with and without Hamming Embedding."""
     tables, figures = [], []
     growth: dict[str, dict[Merge, Cell]] = {}
-    for name in lab.datasets:
+    for name in setup.datasets:
         panels = []
         known = TABLE3.get(name, {})
         for hamming, heading, suffix in ((None, "words alone", ""), (HAMMING, "with Hamming Embedding", " + HE")):
-            points = _by_count(lab, name, hamming)
-            drawn = [line_text(lab, name, merge, points[merge]) for merge in MERGES]
-            panels.append(Panel("vocabularies", title_of(lab, name), drawn, heading))
+            points = _by_count(setup, name, hamming)
+            drawn = [line_text(setup, name, merge, points[merge]) for merge in MERGES]
+            panels.append(Panel("vocabularies", title_of(setup, name), drawn, heading))
             rows: list[Cells] = []
             for merge in MERGES:
                 papers = known.get(merge + suffix, {})
-                cells = (cell(lab, name, values, papers.get(f"{count:g}x20K")) for count, values in points[merge])
+                cells = (cell(setup, name, values, papers.get(f"{count:g}x20K")) for count, values in points[merge])
                 rows.append([f"`{merge}{suffix}`", *cells])
             head = ["rule", *(f"K = {count:g}" for count, _ in points["b1"])]
-            tables.append(Table(f"{title_of(lab, name)}, {heading}", head, rows))
-            growth.setdefault(name, {m: gain_cell(lab, name, points[m][-1][1], points[m][0][1]) for m in MERGES[1:]})
-        words = f"{lab.plan.words(lab.plan.size):,} words"
+            tables.append(Table(f"{title_of(setup, name)}, {heading}", head, rows))
+            growth.setdefault(name, {m: gain_cell(setup, name, points[m][-1][1], points[m][0][1]) for m in MERGES[1:]})
+        words = f"{setup.plan.words(setup.plan.size):,} words"
         figures.append(Figure(f"{called(name)}: number of vocabularies of {words}", panels))
     grown = (f"{called(name)} " + ", ".join(f"`{m}` {signed(c)}" for m, c in own.items()) for name, own in growth.items())
     told = (
         "The paper: with more vocabularies B2 falls, B1 gains little, Bayes merging gains. "
-        f"Here, from 2 to {lab.plan.most} and words alone: {'; '.join(grown)}."
+        f"Here, from 2 to {setup.plan.most} and words alone: {'; '.join(grown)}."
     )
     falls = [(own["b2"].value or 0) < 0 for own in growth.values()]
     gains = [(own["bayes"].value or 0) > 0 for own in growth.values()]
@@ -212,30 +214,30 @@ def figure5(lab: Setup) -> Section:
     return Section("figure5", heading, [text], tables, figures, verdict=verdict_of(falls + gains), verdict_text=told)
 
 
-def _by_count(lab: Setup, name: str, hamming: int | None) -> Points:
+def _by_count(setup: Setup, name: str, hamming: int | None) -> Points:
     """Judge every rule with 2, 3, ... vocabularies."""
-    line_of_others = lab.line(name)
+    line_of_others = setup.line(name)
     named: dict[str, SearchOptions] = {m: SearchOptions(merge=m, hamming=hamming, line=line_of_others) for m in MERGES}
-    whole = lab.equal(name, range(lab.plan.most))
-    found = {count: lab.outcomes(whole.first(count), named) for count in range(2, lab.plan.most + 1)}
+    whole = setup.equal(name, range(setup.plan.most))
+    found = {count: setup.outcomes(whole.first(count), named) for count in range(2, setup.plan.most + 1)}
     return {merge: [(count, values[merge]) for count, values in found.items()] for merge in MERGES}
 
 
-def figure6(lab: Setup) -> Section:
+def figure6(setup: Setup) -> Section:
     """Fig. 6: accuracy against the size of the vocabularies."""
     tables, panels = [], []
     gains: dict[str, list[Cell]] = {}
-    for name in lab.datasets:
-        points = _by_size(lab, name)
-        drawn = [line_text(lab, name, label, of_rule) for label, of_rule in points.items()]
-        panels.append(Panel("words per vocabulary", title_of(lab, name), drawn, called(name), xscale="log"))
-        rows = [[f"`{label}`", *(cell(lab, name, values) for _, values in of_rule)] for label, of_rule in points.items()]
-        tables.append(Table(title_of(lab, name), ["method", *(short(lab.plan.words(size)) for size in lab.sizes)], rows))
+    for name in setup.datasets:
+        points = _by_size(setup, name)
+        drawn = [line_text(setup, name, label, of_rule) for label, of_rule in points.items()]
+        panels.append(Panel("words per vocabulary", title_of(setup, name), drawn, called(name), xscale="log"))
+        rows = [[f"`{label}`", *(cell(setup, name, values) for _, values in of_rule)] for label, of_rule in points.items()]
+        tables.append(Table(title_of(setup, name), ["method", *(short(setup.plan.words(size)) for size in setup.sizes)], rows))
         pairs = zip(points.get("posterior(2)", ()), points.get("b1", ()), strict=True)
-        gains[name] = [gain_cell(lab, name, mine, base) for (_, mine), (_, base) in pairs]
-    left_out = [short(lab.plan.words(size)) for size in lab.plan.sizes if size not in lab.sizes]
+        gains[name] = [gain_cell(setup, name, mine, base) for (_, mine), (_, base) in pairs]
+    left_out = [short(setup.plan.words(size)) for size in setup.plan.sizes if size not in setup.sizes]
     notes = [f"Left out for want of training descriptors: {', '.join(left_out)} words."] if left_out else []
-    ends = [short(lab.plan.words(size)) for size in (lab.sizes or lab.plan.sizes)]
+    ends = [short(setup.plan.words(size)) for size in (setup.sizes or setup.plan.sizes)]
     ahead = "; ".join(f"{called(name)} {signed(own[0])} and {signed(own[-1])}" for name, own in gains.items() if own)
     told = (
         "The paper: Bayes merging is ahead of B1 at every size. Here `posterior` with two vocabularies minus `b1`, at "
@@ -247,45 +249,45 @@ def figure6(lab: Setup) -> Section:
     return Section("figure6", heading, notes, tables, [figure], verdict=verdict_of(wins), verdict_text=told)
 
 
-def _by_size(lab: Setup, name: str) -> Points:
+def _by_size(setup: Setup, name: str) -> Points:
     """Judge every rule with vocabularies of every size."""
     points: dict[str, list[tuple[float, Values]]] = {}
-    for size in lab.sizes:
+    for size in setup.sizes:
         for count, merges in SIZED.items():
             named = {f"{merge}({count})" if merge in ("bayes", "posterior") else merge: merge for merge in merges}
-            options = {label: SearchOptions(merge=merge, line=lab.line(name)) for label, merge in named.items()}
-            for label, values in repeated(lab, name, count, options, size).items():
-                points.setdefault(label, []).append((lab.plan.words(size), values))
+            options = {label: SearchOptions(merge=merge, line=setup.line(name)) for label, merge in named.items()}
+            for label, values in repeated(setup, name, count, options, size).items():
+                points.setdefault(label, []).append((setup.plan.words(size), values))
     return points
 
 
-def figure7(lab: Setup) -> Section:
+def figure7(setup: Setup) -> Section:
     """Fig. 7: accuracy against the size of the database."""
     tables, panels = [], []
     last: list[Cell] = []  # differences in the largest database
-    for name in lab.datasets:
+    for name in setup.datasets:
         for hamming, suffix in ((None, ""), (HAMMING, " + HE")):
-            points = _by_database(lab, name, hamming, suffix)
-            drawn = [line_text(lab, name, label, of_rule) for label, of_rule in points.items()]
-            panels.append(Panel("images", title_of(lab, name), drawn, called(name) + suffix, xscale="log"))
+            points = _by_database(setup, name, hamming, suffix)
+            drawn = [line_text(setup, name, label, of_rule) for label, of_rule in points.items()]
+            panels.append(Panel("images", title_of(setup, name), drawn, called(name) + suffix, xscale="log"))
             base = points[f"b1{suffix}"]
             rows: list[Cells] = []
             for label, of_rule in points.items():
-                rows.append([f"`{label}`", *(cell(lab, name, values) for _, values in of_rule)])
+                rows.append([f"`{label}`", *(cell(setup, name, values) for _, values in of_rule)])
             for label in (merge + suffix for merge in GROWN if merge not in ("b0", "b1")):
                 pairs = zip(points[label], base, strict=True)
-                gains = [gain_cell(lab, name, mine, theirs) for (_, mine), (_, theirs) in pairs]
+                gains = [gain_cell(setup, name, mine, theirs) for (_, mine), (_, theirs) in pairs]
                 rows.append([f"`{label}` - `b1{suffix}`", *gains])
                 if label == "posterior":
                     last.append(gains[-1])
-            tables.append(Table(title_of(lab, name) + suffix, ["images", *(f"{n:,}" for n, _ in base)], rows))
+            tables.append(Table(title_of(setup, name) + suffix, ["images", *(f"{n:,}" for n, _ in base)], rows))
     published = [Cell(None, 2, paper=MILLION[merge]) for merge in ("b0", "b1", "bayes")]
     known = Table("The paper, Holidays with one million distractors, mAP", ["`b0`", "`b1`", "`bayes`"], [published])
     return Section(
         "figure7",
         "Fig. 7: the size of the database",
         [
-            f"Distractors: {len(lab.distractors):,} photographs that no vocabulary was trained on. "
+            f"Distractors: {len(setup.distractors):,} photographs that no vocabulary was trained on. "
             "Larger databases were not at hand."
         ],
         [*tables, known],
@@ -293,24 +295,24 @@ def figure7(lab: Setup) -> Section:
         verdict=verdict_of(above_zero(last)),
         verdict_text=(
             "`posterior` against `b1` without signatures in the largest database: "
-            + "; ".join(f"{called(name)} {signed(gain)}" for name, gain in zip(lab.datasets, last, strict=True))
+            + "; ".join(f"{called(name)} {signed(gain)}" for name, gain in zip(setup.datasets, last, strict=True))
             + "."
         ),
     )
 
 
-def _by_database(lab: Setup, name: str, hamming: int | None, suffix: str) -> Points:
+def _by_database(setup: Setup, name: str, hamming: int | None, suffix: str) -> Points:
     """Judge every rule in databases of every size."""
-    named = {merge + suffix: SearchOptions(merge=merge, hamming=hamming, line=lab.line(name)) for merge in GROWN}
+    named = {merge + suffix: SearchOptions(merge=merge, hamming=hamming, line=setup.line(name)) for merge in GROWN}
     points: dict[str, list[tuple[float, Values]]] = {label: [] for label in named}
-    for step in steps(lab):
-        bench = lab.bench(name, [(lab.plan.size, 0), (lab.plan.size, 1)], step)
-        for label, values in lab.outcomes(bench, named).items():
+    for step in steps(setup):
+        bench = setup.bench(name, [(setup.plan.size, 0), (setup.plan.size, 1)], step)
+        for label, values in setup.outcomes(bench, named).items():
             points[label].append((bench.n_images, values))
     return points
 
 
-def steps(lab: Setup) -> Sequence[int]:
-    """Give the numbers of distractors that there are photographs for, the last one being all that the plan wants."""
-    there = min(len(lab.distractors), max(lab.plan.distractors))
-    return [*(step for step in lab.plan.distractors if step < 0.9 * there), there]
+def steps(setup: Setup) -> Sequence[int]:
+    """Return the numbers of distractors that there are photographs for, the last one being all that the plan wants."""
+    there = min(len(setup.distractors), max(setup.plan.distractors))
+    return [*(step for step in setup.plan.distractors if step < 0.9 * there), there]

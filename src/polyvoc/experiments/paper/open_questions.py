@@ -14,7 +14,7 @@ import numpy.typing as npt
 from polyvoc.experiments.evaluate import HAMMING, Values
 from polyvoc.experiments.fit.line import fit_line
 from polyvoc.experiments.fit.true_matches import Criterion, observe
-from polyvoc.experiments.match_table import Matcher, MatchTable, closeness
+from polyvoc.experiments.match_table import Matcher, MatchTable, hamming_weights
 from polyvoc.experiments.paper.cells import Cells, called, cell, equation, gain_cell, repeated, title_of
 from polyvoc.experiments.paper.setup import Line, Setup, mean_values
 from polyvoc.experiments.report.report import Section, Table
@@ -30,7 +30,7 @@ MERGES: tuple[Merge, ...] = ("b1", "bayes", "posterior")
 BAYESIAN: tuple[Merge, ...] = ("bayes", "posterior")
 
 
-def ablations(lab: Setup) -> Section:
+def ablations(setup: Setup) -> Section:
     """Constant weights, no intersection, shuffled ratios: what of the complete rule is it that wins?"""
     text = (
         "`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a "
@@ -38,11 +38,11 @@ def ablations(lab: Setup) -> Section:
         "alone is `posterior`: the rows are a check. Shuffled: every query feature has the ratio of another; median: all have "
         "the same. Two vocabularies, words alone."
     )
-    return _tried(lab, 2, ablated, "b1", Section("ablations", "Why a rule wins: ablations", [text]))
+    return _tried(setup, 2, ablated, "b1", Section("ablations", "Why a rule wins: ablations", [text]))
 
 
 def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
-    """Give the weights of every ablation."""
+    """Return the weights of every ablation."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     r = table.whole_ratio
@@ -68,7 +68,7 @@ def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     return {name: factor * plain for name, factor in factors.items()}
 
 
-def three(lab: Setup) -> Section:
+def three(setup: Setup) -> Section:
     """K = 3: exclusive or inclusive sets, and what w_diff should be."""
     text = (
         "Inclusive: features that stand in further lists count in a pair's ratio (the reading of section 4.4 of the paper, "
@@ -78,13 +78,13 @@ def three(lab: Setup) -> Section:
         "ratio. The last tables therefore repeat them with the free line, and try multiples of w_diff."
     )
     heading = "Three vocabularies: which sets, and which weight for the difference set"
-    section = _tried(lab, 3, three_readings, "posterior", Section("three", heading, [text]))
-    free = _tried(lab, 3, three_differences, "posterior, free line", section, "free")
+    section = _tried(setup, 3, three_readings, "posterior", Section("three", heading, [text]))
+    free = _tried(setup, 3, three_differences, "posterior, free line", section, "free")
     return replace(section, tables=[*section.tables, *free.tables])
 
 
 def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
-    """Give the weights of every reading for three vocabularies."""
+    """Return the weights of every reading for three vocabularies."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
@@ -108,7 +108,7 @@ def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
 
 
 def three_differences(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
-    """Give the weights of every choice of w_diff for three vocabularies."""
+    """Return the weights of every choice of w_diff for three vocabularies."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
@@ -124,7 +124,7 @@ def three_differences(matcher: Matcher, table: MatchTable, line: Line) -> Weight
 
 
 def exclusive_ratios(counts: npt.NDArray[np.int64]) -> Floats64:
-    """Give |in these lists and no other| / |in some of these lists and no other| of every set [Q, 2^K] (reading R1)."""
+    """Return |in these lists and no other| / |in some of these lists and no other| of every set [Q, 2^K] (reading R1)."""
     below = counts.astype(np.float64)
     masks = np.arange(counts.shape[1])
     below[:, 0] = 0
@@ -136,7 +136,7 @@ def exclusive_ratios(counts: npt.NDArray[np.int64]) -> Floats64:
 
 
 def _pair_ratios(table: MatchTable) -> Floats64:
-    """Give the ratios of the pairs of lists that hold a match's first list [m, K - 1]."""
+    """Return the ratios of the pairs of lists that hold a match's first list [m, K - 1]."""
     first = np.argmax(table.shared, axis=1)
     every = np.arange(table.n_vocabularies)
     partners = np.stack([np.delete(every, k) for k in every])[first]  # [m, K - 1]
@@ -146,7 +146,7 @@ def _pair_ratios(table: MatchTable) -> Floats64:
 SETTINGS = ((20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0))  # threshold, sigma
 
 
-def hamming(lab: Setup) -> Section:
+def hamming(setup: Setup) -> Section:
     """HE: before or after the sets are formed; its threshold and width."""
     text = (
         "Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within "
@@ -154,25 +154,27 @@ def hamming(lab: Setup) -> Section:
         "Hamming Embedding. The line of term 2 is the same in all rows: fitted before the test."
     )
     heading = "Hamming Embedding: its parameters, and sets before or after the test"
-    section = _tried(lab, 2, tested_sets, "b1 + HE", Section("hamming", heading, [text]))
+    section = _tried(setup, 2, tested_sets, "b1 + HE", Section("hamming", heading, [text]))
     tables = []
-    for name in lab.datasets:
+    for name in setup.datasets:
         named = {
-            f"{merge}, {threshold}, {sigma:g}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=lab.line(name))
+            f"{merge}, {threshold}, {sigma:g}": SearchOptions(
+                merge=merge, hamming=threshold, sigma=sigma, line=setup.line(name)
+            )
             for merge in MERGES
             for threshold, sigma in SETTINGS
         }
-        found = repeated(lab, name, 2, named)
-        rows = [[f"`{merge}`", *(cell(lab, name, found[f"{merge}, {t}, {s:g}"]) for t, s in SETTINGS)] for merge in MERGES]
+        found = repeated(setup, name, 2, named)
+        rows = [[f"`{merge}`", *(cell(setup, name, found[f"{merge}, {t}, {s:g}"]) for t, s in SETTINGS)] for merge in MERGES]
         head = ["rule", *(f"{threshold}, {sigma:g}" for threshold, sigma in SETTINGS)]
-        tables.append(Table(f"{title_of(lab, name)}: threshold and sigma, 64 bits", head, rows))
+        tables.append(Table(f"{title_of(setup, name)}: threshold and sigma, 64 bits", head, rows))
     return replace(section, tables=[*section.tables, *tables])
 
 
 def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
-    """Give the weights with the sets formed before and after the Hamming test."""
+    """Return the weights with the sets formed before and after the Hamming test."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
-    near = closeness(table)
+    near = hamming_weights(table)
     terms = matcher.idf_squared(table)
     total = (terms * near).sum(axis=1)
     kept = np.flatnonzero(near.any(axis=1))
@@ -195,30 +197,30 @@ def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     return {name: factor * total for name, factor in factors.items()}
 
 
-def weights(lab: Setup) -> Section:
+def weights(setup: Setup) -> Section:
     """Idf and norm variants, and the idf of B2's pairs of words."""
     text = "`b2` may take the idf of a pair of words, ln(N / features that hold both), instead of the sum over both words."
-    section = _tried(lab, 2, joint_idf, "b2", Section("weights", "Idf and norm", [text]))
+    section = _tried(setup, 2, joint_idf, "b2", Section("weights", "Idf and norm", [text]))
     tables = []
-    for name in lab.datasets:
+    for name in setup.datasets:
         kinds = [(idf, norm) for idf in get_args(Idf) for norm in get_args(Norm)]
         named = {
-            f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=lab.line(name))
+            f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=setup.line(name))
             for merge in MERGES
             for idf, norm in kinds
         }
-        found = repeated(lab, name, 2, named)
+        found = repeated(setup, name, 2, named)
         rows: list[Cells] = []
         for idf, norm in kinds:
             values = [found[f"{merge} {idf} {norm}"] for merge in MERGES]
-            difference = gain_cell(lab, name, values[2], values[0])
-            rows.append([f"idf {idf}, norm {norm}", *(cell(lab, name, one) for one in values), difference])
-        tables.append(Table(title_of(lab, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
+            difference = gain_cell(setup, name, values[2], values[0])
+            rows.append([f"idf {idf}, norm {norm}", *(cell(setup, name, one) for one in values), difference])
+        tables.append(Table(title_of(setup, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
     return replace(section, tables=[*section.tables, *tables])
 
 
 def joint_idf(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
-    """Give the weights of B2 with the idf of single words and of pairs."""
+    """Return the weights of B2 with the idf of single words and of pairs."""
     full = table.order == table.n_vocabularies
     held = np.maximum(table.counts[:, -1], 1)
     joint = np.maximum(np.log(table.n_images / held), 0.0)[table.query] ** 2
@@ -226,48 +228,48 @@ def joint_idf(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     return {"b2": np.where(full, single, 0.0), "b2, idf of the pair": np.where(full, joint, 0.0)}
 
 
-def lines(lab: Setup) -> Section:
+def lines(setup: Setup) -> Section:
     """The line of term 2 and the base of the logarithm."""
     tables = []
-    for name in lab.datasets:
-        columns = _lines_tried(lab, name)
+    for name in setup.datasets:
+        columns = _lines_tried(setup, name)
         named = {
             f"{merge} {threshold} {label}": SearchOptions(merge=merge, hamming=threshold, **values)
             for merge in BAYESIAN
             for threshold in (None, HAMMING)
             for label, values in columns.items()
         }
-        found = repeated(lab, name, 2, named)
+        found = repeated(setup, name, 2, named)
         rows: list[Cells] = []
         for merge in BAYESIAN:
             for threshold, suffix in ((None, ""), (HAMMING, " + HE")):
                 values = (found[f"{merge} {threshold} {label}"] for label in columns)
-                rows.append([f"`{merge}`{suffix}", *(cell(lab, name, one) for one in values)])
-        tables.append(Table(title_of(lab, name), ["rule", *columns], rows))
+                rows.append([f"`{merge}`{suffix}", *(cell(setup, name, one) for one in values)])
+        tables.append(Table(title_of(setup, name), ["rule", *columns], rows))
     text = (
         "a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last: which Hamming distance decides that a match "
         "of both vocabularies is true."
     )
-    return Section("lines", "The line of term 2, and the base of the logarithm", [text], [*tables, _criteria(lab)])
+    return Section("lines", "The line of term 2, and the base of the logarithm", [text], [*tables, _criteria(setup)])
 
 
-def _lines_tried(lab: Setup, name: str) -> dict[str, dict[str, Any]]:
-    """Give the options of each line and prior that are tried, by name."""
-    n = len(lab.datasets[name].images)
+def _lines_tried(setup: Setup, name: str) -> dict[str, dict[str, Any]]:
+    """Return the options of each line and prior that are tried, by name."""
+    n = len(setup.datasets[name].images)
     tried: dict[str, dict[str, Any]] = {f"b = {b:g}": {"line": (1 - b, b)} for b in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7)}
     # log10(N c) = ln(N c'): the base is a choice of c
-    tried["fitted, log base 10"] = {"line": lab.line(name), "c": float(np.exp(np.log10(n * 30)) / n)}
-    tried["fitted (other dataset)"] = {"line": lab.line(name)}
+    tried["fitted, log base 10"] = {"line": setup.line(name), "c": float(np.exp(np.log10(n * 30)) / n)}
+    tried["fitted (other dataset)"] = {"line": setup.line(name)}
     return tried
 
 
-def _criteria(lab: Setup) -> Table:
+def _criteria(setup: Setup) -> Table:
     """Fit term 2 with every reading of what a true match is."""
     rows = []
-    for name in lab.datasets:
-        bench = lab.equal(name, (0, 1))
+    for name in setup.datasets:
+        bench = setup.equal(name, (0, 1))
         for criterion in get_args(Criterion):
-            fit = lab.remembered(f"criterion {criterion}", bench, partial(_fitted, bench, criterion))
+            fit = setup.remembered(f"criterion {criterion}", bench, partial(_fitted, bench, criterion))
             rows.append([called(name), criterion, equation(fit["free"]), equation(fit["tied"])])
     head = ["dataset", "a match of both is true if the distance is below 20 in", "free", "a + b = 1"]
     return Table("Fits of term 2", head, rows)
@@ -277,7 +279,7 @@ def _fitted(bench: QuantisedDataset, criterion: Criterion) -> dict[str, Any]:
     return fit_line(observe(bench, criterion=criterion)).as_dict()
 
 
-def sets(lab: Setup) -> Section:
+def sets(setup: Setup) -> Section:
     """Sets of features or of images."""
     text = (
         "An image is in the intersection if it has a feature in each list, not necessarily the same one. The line of term 2 is "
@@ -295,18 +297,18 @@ def sets(lab: Setup) -> Section:
     def base_of(rule: str) -> str:
         return f"b1{' + HE' if '+ HE' in rule else ''}, feature sets"
 
-    return _compared(lab, Section("sets", "Sets of features or of images", [text]), rules, base_of)
+    return _compared(setup, Section("sets", "Sets of features or of images", [text]), rules, base_of)
 
 
-def bursts(lab: Setup) -> Section:
+def bursts(setup: Setup) -> Section:
     """Variants of burstiness."""
     text = "With Hamming Embedding, two vocabularies. The paper weighs the difference set only."
     section = Section("bursts", "Burstiness: which variant, on which set", [text])
-    return _compared(lab, section, _burst_rules, lambda rule: "b1 + HE")
+    return _compared(setup, section, _burst_rules, lambda rule: "b1 + HE")
 
 
 def _burst_rules(line: Line) -> dict[str, SearchOptions]:
-    """Give every kind of burstiness; on both sets, and for Bayes also on the difference set alone."""
+    """Return every kind of burstiness; on both sets, and for Bayes also on the difference set alone."""
     rules = {}
     kinds: tuple[Burstiness, ...] = ("none", "intra", "inter", "both")
     for merge, kind in itertools.product(MERGES, kinds):
@@ -321,33 +323,33 @@ def _burst_rules(line: Line) -> dict[str, SearchOptions]:
 
 
 def _compared(
-    lab: Setup,
+    setup: Setup,
     section: Section,
     rules: Callable[[Line], Mapping[str, SearchOptions]],
     base_of: Callable[[str], str],
 ) -> Section:
     """Judge rules of the engine, each beside its base."""
     tables = []
-    for name in lab.datasets:
-        found = repeated(lab, name, 2, rules(lab.line(name)))
-        rows = [_row(lab, name, rule, values, found[base_of(rule)]) for rule, values in found.items()]
-        tables.append(Table(title_of(lab, name), ["rule", "value", "difference to b1"], rows))
+    for name in setup.datasets:
+        found = repeated(setup, name, 2, rules(setup.line(name)))
+        rows = [_row(setup, name, rule, values, found[base_of(rule)]) for rule, values in found.items()]
+        tables.append(Table(title_of(setup, name), ["rule", "value", "difference to b1"], rows))
     return replace(section, tables=tables)
 
 
-def _tried(lab: Setup, count: int, weigh: Weigh, base: str, section: Section, line: str = "tied") -> Section:
+def _tried(setup: Setup, count: int, weigh: Weigh, base: str, section: Section, line: str = "tied") -> Section:
     """Judge weights on match tables, averaged over disjoint sets of seeds; each beside a base."""
     tables = []
-    for name in lab.datasets:
-        runs = [_judged(lab, lab.equal(name, seeds), weigh, lab.line(name, line)) for seeds in lab.repeats(count)]
+    for name in setup.datasets:
+        runs = [_judged(setup, setup.equal(name, seeds), weigh, setup.line(name, line)) for seeds in setup.repeats(count)]
         found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
-        rows = [_row(lab, name, rule, values, found[base]) for rule, values in found.items()]
-        caption = f"{title_of(lab, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
+        rows = [_row(setup, name, rule, values, found[base]) for rule, values in found.items()]
+        caption = f"{title_of(setup, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
         tables.append(Table(caption, ["weight", "value", f"difference to {base}"], rows))
     return replace(section, tables=tables)
 
 
-def _judged(lab: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> dict[str, Values]:
+def _judged(setup: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> dict[str, Values]:
     @cache
     def matcher() -> Matcher:
         return Matcher(bench)
@@ -356,8 +358,8 @@ def _judged(lab: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> di
         table = matcher().table(question)
         return {name: matcher().scores(table, values) for name, values in weigh(matcher(), table, line).items()}
 
-    return lab.judged(f"{weigh.__name__} {VERSION} {line}", bench, score)
+    return setup.judged(f"{weigh.__name__} {VERSION} {line}", bench, score)
 
 
-def _row(lab: Setup, name: str, rule: str, values: Values, base: Values) -> Cells:
-    return [rule, cell(lab, name, values), "" if values == base else gain_cell(lab, name, values, base)]
+def _row(setup: Setup, name: str, rule: str, values: Values, base: Values) -> Cells:
+    return [rule, cell(setup, name, values), "" if values == base else gain_cell(setup, name, values, base)]

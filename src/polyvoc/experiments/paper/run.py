@@ -98,18 +98,18 @@ def _folders(data: Path) -> list[Path]:
     return sorted(path for path in data.iterdir() if path.is_dir())
 
 
-def run_experiments(lab: Setup, chosen: Sequence[str] = ()) -> Report:
+def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
     """Run the experiments, all or those named; what was measured before is taken from the cache."""
     wanted, sections = named(chosen), []
     for number, name in enumerate(wanted):
-        lab.workbench.progress(f"experiments: {name}", number, len(wanted))
-        sections.append(EXPERIMENTS[name](lab))
-    lab.workbench.progress("experiments: done", len(wanted), len(wanted))
-    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
+        setup.workbench.progress(f"experiments: {name}", number, len(wanted))
+        sections.append(EXPERIMENTS[name](setup))
+    setup.workbench.progress("experiments: done", len(wanted), len(wanted))
+    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), _facts(setup), sections)
 
 
 def named(chosen: Sequence[str]) -> list[str]:
-    """Give the names of the experiments in their order: all, or those chosen."""
+    """Return the names of the experiments in their order: all, or those chosen."""
     unknown = sorted(set(chosen) - set(EXPERIMENTS))
     if unknown:
         raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
@@ -129,8 +129,8 @@ def write_report(report: Report, out: Path) -> Path:
     return page
 
 
-def _subtitle(lab: Setup) -> str:
-    used = ", ".join(f"{len(dataset.images):,} photographs of {called(name)}" for name, dataset in lab.datasets.items())
+def _subtitle(setup: Setup) -> str:
+    used = ", ".join(f"{len(dataset.images):,} photographs of {called(name)}" for name, dataset in setup.datasets.items())
     return (
         f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own "
         "where there is one; databases of another size do not have its absolute figures, differences between rules can be "
@@ -138,28 +138,28 @@ def _subtitle(lab: Setup) -> str:
     )
 
 
-def _facts(lab: Setup) -> list[tuple[str, str]]:
-    plan = lab.plan
+def _facts(setup: Setup) -> list[tuple[str, str]]:
+    plan = setup.plan
     facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
-    for name, dataset in lab.datasets.items():
+    for name, dataset in setup.datasets.items():
         told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
         facts.append((called(name), "; ".join([told, *dataset.notes])))
-    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes if size != plan.size)
-    trained = f"{lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"
-    most = lab.workbench.features.max_features
+    sizes = ", ".join(short(plan.words(size)) for size in setup.sizes if size != plan.size)
+    trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
+    most = setup.workbench.features.max_features
     facts += [
         ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
-        ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
+        ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),
         ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
-        ("term 2", lab.origin),
+        ("term 2", setup.origin),
         (
             "intervals",
             "95 %, bootstrap over questions, those about the same thing drawn together; several sets of seeds are "
             "averaged first",
         ),
     ]
-    if lab.missing:
-        facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))
+    if setup.missing:
+        facts.append(("not at hand", f"{', '.join(setup.missing)}: the paper's figures are shown, ours are missing"))
     return facts
 
 

@@ -40,14 +40,14 @@ class Plan:
     features: int = FeatureOptions.max_features  # of each photograph
 
     def train_options(self, size: int, seed: int) -> TrainOptions:
-        """Give the training of a vocabulary that the paper would call `size`."""
+        """Return the training of a vocabulary that the paper would call `size`."""
         words = self.words(size)
         bits = 64 if size <= 100_000 else 0  # signatures need medians, and these several descriptors per word
         rounds = 10 if size < 100_000 else 5  # large vocabularies settle sooner (Zheng's own code: 2 to 5 rounds for a million)
         return TrainOptions(words, seed, rounds, bits, min(2_000_000, max(1_000_000, 20 * words)))
 
     def words(self, size: int) -> int:
-        """Give the number of words of a vocabulary that the paper would call `size`."""
+        """Return the number of words of a vocabulary that the paper would call `size`."""
         return max(1, round(size * self.scale))
 
 
@@ -80,41 +80,41 @@ class Setup:
 
     @cached_property
     def store(self) -> FeatureStore:
-        """Give the features that vocabularies are trained on."""
+        """Return the features that vocabularies are trained on."""
         return self.workbench.store(self.training)
 
     def can_train(self, size: int) -> bool:
-        """Tell whether there are enough descriptors for a vocabulary of a size."""
+        """Return whether there are enough descriptors for a vocabulary of a size."""
         drawn = min(self.store.n_features, self.plan.train_options(size, 0).max_descriptors)
         return drawn >= PER_WORD * self.plan.words(size)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Give the sizes of the plan that can be trained."""
+        """Return the sizes of the plan that can be trained."""
         return tuple(size for size in self.plan.sizes if self.can_train(size))
 
     def vocabulary(self, size: int, seed: int) -> Vocabulary:
-        """Give a vocabulary; it is trained when it is first asked for."""
+        """Return a vocabulary; it is trained when it is first asked for."""
         return self.workbench.vocabulary(self.store, self.plan.train_options(size, seed), self.source)
 
     def bench(self, name: str, members: Sequence[tuple[int, int]], distractors: int = 0) -> QuantisedDataset:
-        """Give a dataset with vocabularies (size, seed), perhaps among the first distractors."""
+        """Return a dataset with vocabularies (size, seed), perhaps among the first distractors."""
         dataset = self.datasets[name]
         if distractors:
             dataset = with_distractors(dataset, self.distractors[:distractors])
         return self.workbench.bench(dataset, [self.vocabulary(size, seed) for size, seed in members])
 
     def equal(self, name: str, seeds: Sequence[int], size: int | None = None) -> QuantisedDataset:
-        """Give a dataset with vocabularies of one size."""
+        """Return a dataset with vocabularies of one size."""
         return self.bench(name, [(size or self.plan.size, seed) for seed in seeds])
 
     def repeats(self, count: int) -> list[tuple[int, ...]]:
-        """Give disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies allow."""
+        """Return disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies allow."""
         sets = [tuple(range(first, first + count)) for first in range(0, self.plan.most - count + 1, count)]
         return sets[: self.plan.repeats] or [tuple(range(count))]
 
     def fitted(self, name: str) -> dict[str, Any]:
-        """Give the fit of term 2 on a dataset, with the first two vocabularies."""
+        """Return the fit of term 2 on a dataset, with the first two vocabularies."""
         if name not in self._fits:
             bench = self.equal(name, (0, 1))
             self._fits[name] = self.remembered("term 2", bench, lambda: fit_line(observe(bench)).as_dict())
@@ -125,12 +125,12 @@ class Setup:
         return {}
 
     def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Give what was observed on a bench, made once."""
+        """Return what was observed on a bench, made once."""
         told: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
         return told
 
     def line(self, name: str, kind: str = "tied") -> Line:
-        """Give the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
+        """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
         other = self.teacher(name)
         if other is None:
             return SearchOptions().line
@@ -164,7 +164,7 @@ class Setup:
         return {name: values[main] for name, values in told.items()}
 
     def measure(self, name: str) -> Measure:
-        """Give the measure that a dataset is known for."""
+        """Return the measure that a dataset is known for."""
         return MEASURES[self.datasets[name].measure]
 
 

@@ -20,7 +20,7 @@ Gaps = Sequence[float | None]
 
 
 def finite(value: float | None) -> float | None:
-    """Give a number as JSON knows it: infinity and "not a number" become None."""
+    """Return a number as JSON knows it: infinity and "not a number" become None."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
@@ -52,7 +52,7 @@ class Series:
         known(self.style, Style, f"style of series {self.name!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         data: dict[str, Any] = {"name": self.name, "x": list(self.x), "y": list(self.y), "style": self.style}
         if self.low:
             data |= {"low": list(self.low), "high": list(self.high)}
@@ -62,7 +62,7 @@ class Series:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the series that `as_dict` described."""
+        """Return the series that `as_dict` described."""
         with reading("series"):
             return cls(**data)
 
@@ -94,13 +94,13 @@ class Panel:
                     raise OptionError(f"series {series.name!r}: bars on a log scale have no true size; draw points or steps")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         data = {name: getattr(self, name) for name in ("title", "x", "y", "xscale", "yscale")}
         return data | {"ticks": list(self.ticks), "series": [series.as_dict() for series in self.series]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the panel that `as_dict` described."""
+        """Return the panel that `as_dict` described."""
         with reading("panel"):
             return cls(**{**data, "series": [Series.from_dict(series) for series in data["series"]]})
 
@@ -120,7 +120,7 @@ class Figure:
             raise OptionError(f"figure {self.title!r} has no panels: give at least one")
 
     def coloured(self) -> Self:
-        """Give the same with a colour for every series but the grey ones: one name has one colour in all panels."""
+        """Return the same with a colour for every series but the grey ones: one name has one colour in all panels."""
         drawn = [series for panel in self.panels for series in panel.series if series.style != "paper"]
         numbers = {series.name: series.color for series in drawn if series.color is not None}
         free = (number for number in count() if number not in set(numbers.values()))
@@ -135,19 +135,19 @@ class Figure:
         return replace(self, panels=[replace(panel, series=tuple(map(painted, panel.series))) for panel in self.panels])
 
     def apart(self) -> list[Self]:
-        """Give a figure for each panel, named after both, in the colours of the whole."""
+        """Return a figure for each panel, named after both, in the colours of the whole."""
         return [
             replace(self, title=": ".join(filter(None, (self.title, panel.title))), panels=(replace(panel, title=""),))
             for panel in self.coloured().panels
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         return {"title": self.title, "panels": [panel.as_dict() for panel in self.panels], "note": self.note}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the figure that `as_dict` described; one without `panels` is itself the only panel."""
+        """Return the figure that `as_dict` described; one without `panels` is itself the only panel."""
         with reading("figure"):
             if "panels" in data:
                 return cls(**{**data, "panels": [Panel.from_dict(panel) for panel in data["panels"]]})

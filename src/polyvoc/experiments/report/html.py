@@ -105,7 +105,7 @@ tr.best > * { background: color-mix(in srgb, var(--right) 9%, var(--card)); } .b
 
 
 def render_report(report: Report) -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     contents = "".join(map(_entry, report.sections))
     sections = "".join(map(_section, report.sections))
     body = [
@@ -117,7 +117,7 @@ def render_report(report: Report) -> str:
 
 
 def _entry(section: Section) -> str:
-    """Give a line of the table of contents: the short name, what follows the colon, the verdict."""
+    """Return a line of the table of contents: the short name, what follows the colon, the verdict."""
     name, _, rest = section.heading.partition(": ")
     small = f"<small>{_prose(rest)}</small>" if rest else ""
     return f'<li><a href="#{section.id}"><b>{_prose(name)}</b>{_badge(section, short=True)}{small}</a></li>'
@@ -162,7 +162,7 @@ def _badge(section: Section, short: bool = False) -> str:
 
 
 def _plots(figure: Figure, prefix: str) -> str:
-    """Give the panels of a figure as plots of their own: on a narrow screen they go below each other."""
+    """Return the panels of a figure as plots of their own: on a narrow screen they go below each other."""
     drawn = "".join(
         f'<div class="panel"><div>{_prose(panel.title)}</div>{svg(part, f"{prefix}_{number}")}</div>'
         for number, (panel, part) in enumerate(zip(figure.panels, figure.apart(), strict=True), 1)
@@ -247,7 +247,7 @@ def _prose(text: str) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Give a table for documents, as GitHub writes them: its caption in bold, then the rows."""
+    """Return a table for documents, as GitHub writes them: its caption in bold, then the rows."""
     kinds = _numeric(table)
     rule = "|".join("--:" if numeric else "---" for numeric in kinds)
     lines = [f"**{_plain(table.caption)}**", "", f"| {' | '.join(map(_plain, table.head))} |", f"|{rule}|"]
@@ -258,7 +258,7 @@ def markdown(table: Table) -> str:
 
 
 def _told(cell: Cell) -> str:
-    """Give a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
+    """Return a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
     paper = [] if cell.paper is None else [f"paper {_plain(_paper(cell))}"]
     aside = "; ".join([*paper, *([_plain(cell.note)] if cell.note else [])])
     parts = [_number(cell, cell.value), _interval(cell), f"({aside})" if aside else ""]
@@ -266,7 +266,7 @@ def _told(cell: Cell) -> str:
 
 
 def _plain(text: str) -> str:
-    """Give text that Markdown shows as it is; backticks stay backticks around code."""
+    """Return text that Markdown shows as it is; backticks stay backticks around code."""
     text = " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
     pieces = re.split("(`[^`]+`)", text)
     return "".join(

@@ -63,7 +63,7 @@ RC: Any = {
 
 
 def svg(figure: Figure, prefix: str = "") -> str:
-    """Give an SVG element for a page, light or dark: no title and no note drawn, they are the page's to show.
+    """Return an SVG element for a page, light or dark: no title and no note drawn, they are the page's to show.
 
     All its ids begin with the prefix (if none, one made from the content), so that several can stand on one page.
     """
@@ -129,7 +129,7 @@ def _paint(root: ElementTree.Element, colours: Mapping[str, str]) -> None:
 
 
 def _drawn(figure: Figure, salt: str) -> str:
-    """Give what matplotlib draws: always the same, whatever the user's settings, which stay as they are."""
+    """Return what matplotlib draws: always the same, whatever the user's settings, which stay as they are."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -151,7 +151,7 @@ def _drawn(figure: Figure, salt: str) -> str:
 
 
 def _columns(figure: Figure) -> int:
-    """Give the panels of a row: as few rows as there must be, filled evenly."""
+    """Return the panels of a row: as few rows as there must be, filled evenly."""
     rows = math.ceil(len(figure.panels) / COLUMNS)
     return math.ceil(len(figure.panels) / rows)
 
@@ -202,7 +202,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 
 def _roomy(values: Sequence[float]) -> list[float]:
-    """Give those of ascending values whose labels do not run into each other on a log scale."""
+    """Return those of ascending values whose labels do not run into each other on a log scale."""
     kept = list(values[:1])
     for value in values[1:]:
         if math.log(value / kept[-1]) >= 0.07 * math.log(values[-1] / values[0]):
@@ -221,7 +221,7 @@ class _Pen:
 
 
 def _pens(panel: Panel) -> list[_Pen]:
-    """Give a pen for each series: colours in turn, published ones grey, bars side by side."""
+    """Return a pen for each series: colours in turn, published ones grey, bars side by side."""
     bars = [series for series in panel.series if series.style == "bars"]
     places = sorted({value for series in bars for value in series.x})
     room = 0.8 * min((b - a for a, b in pairwise(places)), default=1.0)
@@ -286,7 +286,7 @@ def _legend(canvas: Canvas, names: Sequence[str], artists: Sequence[Artist], wid
 
 
 def _spread(names: Sequence[str], columns: int) -> float:
-    """Give roughly how wide a legend of so many columns is, in points."""
+    """Return roughly how wide a legend of so many columns is, in points."""
     rows = math.ceil(len(names) / columns)
     return sum(52 + 6.4 * max(map(len, names[first : first + rows])) for first in range(0, len(names), rows))
 
@@ -296,13 +296,13 @@ def _gaps(values: Iterable[float | None]) -> list[float]:
 
 
 def _amount(value: float) -> str:
-    """Give a number as the field writes it: 20K words, 1M images."""
+    """Return a number as the field writes it: 20K words, 1M images."""
     size, unit = (1e6, "M") if abs(value) >= 1e6 else (1e3, "K") if abs(value) >= 1e3 else (1.0, "")
     return f"{value / size:.4g}{unit}".replace("-", "\N{MINUS SIGN}")
 
 
 def _clean(text: str) -> str:
-    """Give text that XML can hold: no control characters, no bytes of file names that are no text."""
+    """Return text that XML can hold: no control characters, no bytes of file names that are no text."""
     return re.sub("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufffe\\uffff]", " ", text)
 
 

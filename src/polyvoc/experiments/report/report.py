@@ -33,14 +33,14 @@ class Cell:
                 object.__setattr__(self, name, finite(getattr(self, name)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         numbers = {name: getattr(self, name) for name in ("low", "high", "paper")}
         data = {"value": self.value, "digits": self.digits} | {name: v for name, v in numbers.items() if v is not None}
         return data | ({"difference": True} if self.difference else {}) | ({"note": self.note} if self.note else {})
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the cell that `as_dict` described."""
+        """Return the cell that `as_dict` described."""
         with reading("cell"):
             return cls(**data)
 
@@ -61,13 +61,13 @@ class Row:
         known(self.mark, Mark, "mark of a row")
 
     def as_dict(self) -> list[Any] | dict[str, Any]:
-        """Give what JSON can hold: a list if the row has no mark."""
+        """Return plain values for JSON: a list if the row has no mark."""
         cells = [cell if isinstance(cell, str) else cell.as_dict() for cell in self.cells]
         return {"cells": cells, "mark": self.mark} if self.mark else cells
 
     @classmethod
     def from_dict(cls, data: Sequence[Any] | Mapping[str, Any]) -> Self:
-        """Give the row that `as_dict` described."""
+        """Return the row that `as_dict` described."""
         with reading("row"):
             cells = data["cells"] if isinstance(data, Mapping) else data
             mark: Any = data["mark"] if isinstance(data, Mapping) else ""
@@ -101,12 +101,12 @@ class Table:
         return tuple(row for row in self.rows if isinstance(row, Row))
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         return {"caption": self.caption, "head": list(self.head), "rows": [row.as_dict() for row in self.lines]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the table that `as_dict` described."""
+        """Return the table that `as_dict` described."""
         with reading("table"):
             return cls(**{**data, "rows": [Row.from_dict(row) for row in data["rows"]]})
 
@@ -132,7 +132,7 @@ class Section:
             raise OptionError(f"id of a section is {self.id!r}: write it in small letters, digits and hyphens")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         return {
             "id": self.id,
             "heading": self.heading,
@@ -145,7 +145,7 @@ class Section:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the section that `as_dict` described."""
+        """Return the section that `as_dict` described."""
         with reading("section"):
             tables = [Table.from_dict(table) for table in data.get("tables", ())]
             figures = [Figure.from_dict(figure) for figure in data.get("figures", ())]
@@ -170,13 +170,13 @@ class Report:
             raise OptionError(f"two sections have the id {twice[0]!r}: give each its own")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         facts = [list(fact) for fact in self.facts]
         sections = [section.as_dict() for section in self.sections]
         return {"title": self.title, "subtitle": self.subtitle, "facts": facts, "sections": sections}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the report that `as_dict` described."""
+        """Return the report that `as_dict` described."""
         with reading("report"):
             return cls(**{**data, "sections": [Section.from_dict(section) for section in data["sections"]]})
