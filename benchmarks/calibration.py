@@ -20,7 +20,7 @@ from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS, Dataset
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally_groups, together
-from polyvoc.experiments.fit.line import fit_line, fit_line_verified, test_line
+from polyvoc.experiments.fit.line import fit_line, fit_line_pairs, measure_line
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
@@ -115,13 +115,13 @@ def main() -> None:
         result["labelled"][f"{name}, all three lists"] = fit_line(observe(benches[name])).as_dict()
         other = next(key for key in fits if key != name)
         for kind in ("free", "tied"):
-            result["tested"][f"{kind} line of {name} on {other}"] = test_line(getattr(fit, kind), seen[other]).as_dict()
+            result["tested"][f"{kind} line of {name} on {other}"] = measure_line(getattr(fit, kind), seen[other]).as_dict()
     folders = {name: [getattr(arguments, name)] for name in sets}
     indexes = {}
     for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
         indexes[name] = index = index_of(of_index, arguments.work / f"{name}.polyvoc")
         begin = time.perf_counter()
-        fit = fit_line_verified(index, Sampling())
+        fit = fit_line_pairs(index, find_pairs(index, Sampling()))
         result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
         print(name, fit.free, fit.tied, flush=True)
     result["evidence"] = evidence_of(benches, indexes)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_page import elements
 
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.html import _cell, _numeric, markdown, render_report
 from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from report_helpers import elements
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9 `<b>` ` | \\'
 

@@ -1,4 +1,4 @@
-"""Term 2: what is observed is what a loop counts, the line is what was planted, and an index can learn it without labels."""
+"""Term 2: true matches are what a loop counts, the fitted line is the planted one, with labels and without."""
 
 from __future__ import annotations
 
@@ -14,8 +14,17 @@ import pytest
 from benches import bench_of
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS, Question
-from polyvoc.experiments.fit.line import Fit, fit_line, fit_line_verified, line_figure, test_line
-from polyvoc.experiments.fit.true_matches import Criterion, Observations, Pairs, Sampling, near, observe, observe_verified
+from polyvoc.experiments.fit.line import Fit, fit_line, fit_line_pairs, line_figure, measure_line
+from polyvoc.experiments.fit.true_matches import (
+    Criterion,
+    Observations,
+    Pairs,
+    Sampling,
+    find_pairs,
+    near,
+    observe,
+    observe_pairs,
+)
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
@@ -228,21 +237,21 @@ def test_bins_with_few_true_matches_do_not_count() -> None:
 
 def test_the_fit_is_repeatable_and_json() -> None:
     seen = planted(0.7, 0.3)
-    told = fit_line(seen).as_dict()
-    assert json.loads(json.dumps(told, allow_nan=False)) == fit_line(seen).as_dict()
-    assert told["true_matches"] == seen.true.sum()
-    assert (told["features"], told["groups"], told["pairs"]) == (len(seen.ratio), 60, 60)
-    assert len({len(told["bins"][name]) for name in ("ratio", "share", "weight", "low", "high")}) == 1
+    result = fit_line(seen).as_dict()
+    assert json.loads(json.dumps(result, allow_nan=False)) == fit_line(seen).as_dict()
+    assert result["true_matches"] == seen.true.sum()
+    assert (result["features"], result["groups"], result["pairs"]) == (len(seen.ratio), 60, 60)
+    assert len({len(result["bins"][name]) for name in ("ratio", "share", "weight", "low", "high")}) == 1
 
 
-def test_one_group_says_nothing_about_the_spread() -> None:
+def test_one_group_has_no_interval() -> None:
     seen = replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64))
     fitted = fit_line(seen)
     assert fitted.free == pytest.approx(fit_line(planted(0.7, 0.3)).free)
     assert (fitted.b.low, fitted.b.high) == (-math.inf, math.inf)
-    told = fitted.as_dict()
-    assert told["intervals"]["tied_b"] == [None, None]
-    assert json.dumps(told, allow_nan=False)
+    result = fitted.as_dict()
+    assert result["intervals"]["tied_b"] == [None, None]
+    assert json.dumps(result, allow_nan=False)
 
 
 def test_features_of_one_group_are_not_independent() -> None:
@@ -256,14 +265,14 @@ def _width(fitted: Fit) -> float:
     return fitted.tied_b.high - fitted.tied_b.low
 
 
-def test_nothing_to_fit_and_senseless_bins() -> None:
+def test_nothing_to_fit_and_impossible_bins() -> None:
     none = np.empty(0, np.int64)
     empty = Observations(np.empty(0), none, none, none, 5, 0)
     assert empty.share == 0
     with pytest.raises(OptionError, match="0 true matches of 0 pairs are too few"):
         fit_line(empty)
     with pytest.raises(OptionError, match="too few to test"):
-        test_line((0.6, 0.4), empty)
+        measure_line((0.6, 0.4), empty)
     for width, least in ((0.0, 20), (0.6, 20), (0.1, 0)):
         with pytest.raises(OptionError, match="width"):
             fit_line(planted(0.7, 0.3), width, least)
@@ -274,7 +283,7 @@ def test_nothing_to_fit_and_senseless_bins() -> None:
 
 def test_a_prediction_by_hand() -> None:
     seen = Observations(np.array([0.1, 0.6]), np.array([5, 18]), np.array([20, 20]), np.array([0, 1]), 2, 2)
-    judged = test_line((0.5, 0.2), seen)
+    judged = measure_line((0.5, 0.2), seen)
     chances = (0.25, 0.5)
     likelihood = (5 * math.log(0.25) + 15 * math.log(0.75) + 20 * math.log(0.5)) / 40
     assert judged.likelihood == pytest.approx(likelihood)
@@ -287,17 +296,17 @@ def test_a_prediction_by_hand() -> None:
 
 def test_the_right_line_predicts_best() -> None:
     seen = planted(0.7, 0.3, seed=1)
-    right, wrong = test_line((0.7, 0.3), seen), test_line((0.3, 0.7), seen)
+    right, wrong = measure_line((0.7, 0.3), seen), measure_line((0.3, 0.7), seen)
     assert right.gain > 0 > wrong.gain
     assert right.error < 0.02 < wrong.error
-    level = test_line((0.0, seen.share), seen)
+    level = measure_line((0.0, seen.share), seen)
     assert level.gain == pytest.approx(0)
-    assert test_line(fit_line(planted(0.7, 0.3, seed=2)).tied, seen).gain == pytest.approx(right.gain, abs=1e-3)
+    assert measure_line(fit_line(planted(0.7, 0.3, seed=2)).tied, seen).gain == pytest.approx(right.gain, abs=1e-3)
 
 
 def test_a_line_is_cut_as_the_rules_cut_it() -> None:
     seen = Observations(np.array([0.0, 1.0]), np.array([0, 30]), np.array([30, 30]), np.array([0, 1]), 2, 2)
-    judged = test_line((3.0, -1.0), seen)
+    judged = measure_line((3.0, -1.0), seen)
     assert math.isfinite(judged.likelihood)
     assert judged.error == pytest.approx(0, abs=1e-5)
 
@@ -324,12 +333,16 @@ def index(views_index: Path) -> Index:
     return Index.open(views_index)
 
 
+def observe_verified(index: Index, sampling: Sampling = Sampling()) -> Observations:  # noqa: B008 (frozen)
+    return observe_pairs(index, find_pairs(index, sampling))
+
+
 def test_verified_pairs_observe_what_labels_do(
     index: Index, views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path
 ) -> None:
     """All pairs of views are verified and no others, so that every feature observes the same as with ground truth."""
-    told: list[tuple[str, int, int]] = []
-    without = observe_verified(index, progress=lambda *step: told.append(step))
+    steps: list[tuple[str, int, int]] = []
+    without = observe_pairs(index, find_pairs(index, progress=lambda *step: steps.append(step)))
     dataset = READERS["groups"](views)
     labelled = observe(Workbench(tmp_path).bench(dataset, vocabularies), with_query=False)
     assert without.pairs == labelled.pairs == SCENES * VIEWS * (VIEWS - 1)
@@ -337,7 +350,7 @@ def test_verified_pairs_observe_what_labels_do(
     assert sorted_rows(without) == sorted_rows(labelled)
     assert len(np.unique(without.group)) == SCENES
     assert fit_line(without).free == pytest.approx(fit_line(labelled).free)
-    assert told[-1] == ("verifying", SCENES * VIEWS, SCENES * VIEWS)
+    assert steps[-1] == ("verifying", SCENES * VIEWS, SCENES * VIEWS)
 
 
 def test_a_sample_is_repeatable(index: Index) -> None:
@@ -353,7 +366,7 @@ def test_any_two_vocabularies_can_be_compared(index: Index) -> None:
             observe_verified(index, Sampling(pair=pair))
 
 
-def test_removed_images_neither_ask_nor_answer(index: Index, views: Path, tmp_path: Path) -> None:
+def test_removed_images_are_neither_queries_nor_hits(index: Index, views: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(index.home.path, tmp_path / "copy"))
     with IndexWriter.open(path) as writer:
         writer.remove([views / "0" / "0.jpg"])
@@ -368,12 +381,15 @@ def test_copies_are_left_out(index_path: Path) -> None:
     assert observe_verified(index, Sampling(copy_bits=0.0)).pairs == 24
 
 
-def test_few_pairs_say_how_many(index: Index, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(OptionError, match=r"^12 photographs .* 0 pairs .* at least 20 are needed: index more photographs"):
-        fit_line_verified(Index.open(index_path))
-    with pytest.raises(OptionError, match=r"^3 photographs .* 6 pairs .*: ask more of them with --queries, or index more"):
-        fit_line_verified(index, Sampling(queries=3))
-    assert fit_line_verified(index).tied == fit_line(observe_verified(index)).tied
+def test_too_few_pairs_are_an_error(index: Index, index_path: Path) -> None:
+    copies = Index.open(index_path)
+    with pytest.raises(
+        OptionError, match=r"^12 queries .* 0 verified pairs, .* at least 20 are needed; index more photographs"
+    ):
+        fit_line_pairs(copies, find_pairs(copies))
+    with pytest.raises(OptionError, match=r"^3 queries .* 6 verified pairs, .*; give a larger --queries, or index more"):
+        fit_line_pairs(index, find_pairs(index, Sampling(queries=3)))
+    assert fit_line_pairs(index, find_pairs(index)).tied == fit_line(observe_verified(index)).tied
 
 
 def test_signatures_are_needed() -> None:
@@ -386,7 +402,7 @@ def test_signatures_are_needed() -> None:
     assert observe_verified(Index.from_words(words, (5, 5), bits)).pairs == 0  # nothing is known of places
 
 
-def test_senseless_samples_are_refused() -> None:
+def test_impossible_samples_are_errors() -> None:
     for name in ("queries", "candidates", "inliers"):
         with pytest.raises(OptionError, match=f"{name}=0 should be at least 1"):
             Sampling(**{name: 0})

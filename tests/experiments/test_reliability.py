@@ -11,7 +11,7 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.likelihood import Tally, fit_table, together
-from polyvoc.experiments.fit.reliability import Reliability, _places, curve_figure, reliability
+from polyvoc.experiments.fit.reliability import Reliability, _pool_numbers, curve_figure, reliability
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.types import LikelihoodTable
 
@@ -116,10 +116,10 @@ def test_hand_worked() -> None:
 def test_thin_pools_are_joined() -> None:
     said = np.array([5.2, 4.1, 4.4, 3.3, 2.2, 0.3])
     related, unrelated = np.array([9.0, 30, 30, 50, 50, 4]), np.array([1.0, 15, 15, 30, 30, 3])
-    assert _places(said, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
-    assert _places(said, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
-    assert _places(said, related, unrelated, 10.0, 20).tolist() == [0] * 6
-    assert _places(said, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
+    assert _pool_numbers(said, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
+    assert _pool_numbers(said, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
+    assert _pool_numbers(said, related, unrelated, 10.0, 20).tolist() == [0] * 6
+    assert _pool_numbers(said, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
 
 
 def test_results_repeat_and_are_json() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_lab_figures import figures
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from report_helpers import figures
 
 TEXT = st.text(max_size=6)
 NUMBER = st.none() | st.floats(-1e6, 1e6) | st.just(float("nan"))
@@ -44,7 +44,7 @@ def test_json_and_back(report: Report) -> None:
     assert Report.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False))) == report
 
 
-def test_a_cell_says_only_what_it_knows() -> None:
+def test_a_cell_leaves_out_what_is_missing() -> None:
     assert Cell(1.5).as_dict() == {"value": 1.5, "digits": 2}
     assert Cell(0.0, 1, 0.0, 0.0, 0.0).as_dict() == {"value": 0.0, "digits": 1, "low": 0.0, "high": 0.0, "paper": 0.0}
     assert Cell(np.float32(0.5)).as_dict()["value"] == 0.5  # type: ignore[arg-type]
@@ -72,10 +72,6 @@ def test_rows_are_as_long_as_the_head() -> None:
         (lambda: Section("s", "", verdict="maybe"), "verdict of section 's' is 'maybe': choose one of reproduces, partly"),
         (lambda: Section('"><b', ""), "write it in small letters, digits and hyphens"),
         (lambda: Report("", "", [], [Section("s", ""), Section("s", "")]), "two sections have the id 's'"),
-        (lambda: Report.from_dict({"title": "", "subtitle": "", "facts": []}), "a report lacks 'sections'"),
-        (lambda: Section.from_dict({"id": "s"}), "a section cannot be read: .*heading"),
-        (lambda: Cell.from_dict({"value": "x"}), "a cell cannot be read"),
-        (lambda: Row.from_dict([3]), "a cell cannot be read"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(make: Any, message: str) -> None:

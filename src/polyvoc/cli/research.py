@@ -329,7 +329,7 @@ def _calibrate_dataset(
     """Fit line and table to a dataset, and test them on another."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.fit.likelihood import table_figure
-    from polyvoc.experiments.fit.line import line_figure, test_line
+    from polyvoc.experiments.fit.line import line_figure, measure_line
     from polyvoc.experiments.fit.reliability import curve_figure
     from polyvoc.experiments.workbench import Workbench
 
@@ -348,7 +348,7 @@ def _calibrate_dataset(
         judged = {}
         if first.line is not None and on.line is not None:
             seen = on.line.observations
-            judged = {kind: test_line(line, seen).as_dict() for kind, line in first.line.lines.items()}
+            judged = {kind: measure_line(line, seen).as_dict() for kind, line in first.line.lines.items()}
         there, back = first.tested(on), on.tested(first)
         tests.append({"dataset": on.name, **judged, "evidence": there.as_dict()})
         shown = curve_figure({f"{first.name}, seen on {on.name}": there, f"{on.name}, seen on {first.name}": back})

@@ -25,7 +25,7 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
-from polyvoc.types import SIFT, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
+from polyvoc.types import SIFT, Array, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -179,7 +179,7 @@ class QuantisedDataset:
         """Return the rootSIFT descriptors of a question."""
         return self._own(question, self.store.descriptors)
 
-    def _own(self, question: int, read: Callable[[int], Floats32]) -> Floats32:
+    def _own(self, question: int, read: Callable[[int], Array]) -> Array:
         """Return the rows of a question out of those of its file."""
         file = self._files[question]
         return np.asarray(read(file)[self.rows(question) - self.store.starts[file]])

@@ -65,25 +65,25 @@ class JointPca:
     def fit(
         cls, images: Sequence[npt.ArrayLike], sizes: Sequence[int], dimensions: int = 128, idf: bool = True, power: float = 0.5
     ) -> JointPca:
-        """Learn from the words [n_i, K] of independent images; images without features do not count.
+        """Fit to the words [n_i, K] of independent images; images without features are ignored.
 
-        `dimensions` should be well below the number of images: the last axes are noise, and whitening makes it loud.
+        `dimensions` should be well below the number of images: the last axes are noise, which whitening amplifies.
         """
         shape = tuple(int(size) for size in sizes)
         if not shape or min(shape) < 1:
             raise OptionError(f"sizes={sizes!r} should be the sizes of one or more vocabularies")
         if not 0 < power < np.inf:
             raise OptionError(f"power={power!r} should be positive")
-        taught = [words for words in _checked(images, shape) if len(words)]
-        most = min(len(taught) - 1, sum(shape))
+        training = [words for words in _checked(images, shape) if len(words)]
+        most = min(len(training) - 1, sum(shape))
         if not 1 <= dimensions <= most:
             raise OptionError(
-                f"dimensions={dimensions!r} should be 1 to {max(most, 0)} for {len(taught)} training images with features "
+                f"dimensions={dimensions!r} should be 1 to {max(most, 0)} for {len(training)} training images with features "
                 f"and {sum(shape)} words: give more images or ask for fewer dimensions"
             )
-        histograms = Histograms.learn(taught, shape, idf, power)
-        learn = _from_gram if len(taught) < sum(shape) else _from_covariance
-        mean, axes = learn(histograms, taught, dimensions)
+        histograms = Histograms.learn(training, shape, idf, power)
+        learn = _from_gram if len(training) < sum(shape) else _from_covariance
+        mean, axes = learn(histograms, training, dimensions)
         return cls(histograms, axes.astype(np.float32), (mean @ axes).astype(np.float32))
 
     @property
@@ -92,9 +92,9 @@ class JointPca:
         return len(self.offset)
 
     def encode(self, images: Sequence[npt.ArrayLike]) -> Floats32:
-        """Return the codes of images of words [n_i, K]: [N, D'], of length 1. Scores are `encode(database) @ encode(queries).T`.
+        """Return the codes of images of words [n_i, K]: [N, D'], of length 1; 0 for an image without features.
 
-        The code of an image without features is 0: it resembles none.
+        Scores are `encode(database) @ encode(queries).T`.
         """
         return _unit(self.project(images))
 

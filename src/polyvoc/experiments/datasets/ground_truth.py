@@ -1,4 +1,4 @@
-"""The ground truth of revisited Oxford and Paris, published as a pickle: read without running code of the file, then checked."""
+"""Ground truth of revisited Oxford and Paris, published as a pickle: read without running code of the file, then checked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Kind:
         self.dtype = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.dtype = self.dtype.newbyteorder({"<": "<", ">": ">", "|": "="}[state[1]])
+        self.dtype = self.dtype.newbyteorder(">" if state[1] == ">" else "<")
 
     def parse(self, data: bytes | str) -> np.ndarray[Any, Any]:
         return np.frombuffer(data.encode("latin1") if isinstance(data, str) else data, self.dtype)

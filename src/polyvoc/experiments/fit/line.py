@@ -1,25 +1,24 @@
-"""Term 2 of the Bayes model: how likely does a true match stand in the intersection of the lists, given their ratio?"""
+"""Fit of term 2 of the Bayes model: p(in the intersection of the lists | true match) as a line over their ratio."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.true_matches import Observations, Pairs, Sampling, find_pairs, observe_pairs
+from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
 from polyvoc.experiments.measures import Interval
 from polyvoc.experiments.report.figures import Figure, Panel, Series
-from polyvoc.experiments.workbench import no_progress
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.search.index import Index
-from polyvoc.types import Floats64, Progress
+from polyvoc.types import Floats64
 
-VERSION = 1  # of what is observed and fitted; raised when either changes
+VERSION = 1  # raise it when the observations or the fit change
 Line = tuple[float, float]  # (a, b) of a r + b
 SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
 
@@ -55,7 +54,7 @@ class Fit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        seen = self.observations
+        observed = self.observations
         intervals = {
             name: [_plain(i.low), _plain(i.high)] for name, i in (("a", self.a), ("b", self.b), ("tied_b", self.tied_b))
         }
@@ -63,12 +62,12 @@ class Fit:
         return {
             **{name: list(line) for name, line in self.lines.items()},
             "intervals": intervals,
-            "questions": seen.questions,
-            "pairs": seen.pairs,
-            "groups": len(np.unique(seen.group)),
-            "features": len(seen.ratio),
-            "true_matches": int(seen.true.sum()),
-            "share": seen.share,
+            "questions": observed.questions,
+            "pairs": observed.pairs,
+            "groups": len(np.unique(observed.group)),
+            "features": len(observed.ratio),
+            "true_matches": int(observed.true.sum()),
+            "share": observed.share,
             "bins": bins | {"low": [*map(_plain, bins["low"])], "high": [*map(_plain, bins["high"])]},
         }
 
@@ -83,7 +82,7 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
     if np.count_nonzero(kept) < 2:
         raise OptionError(
             f"{observations.true.sum()} true matches of {observations.pairs} pairs are too few to fit a line: "
-            f"{np.count_nonzero(kept)} bins of the ratio hold {least} or more; give more photographs that show the same thing"
+            f"{np.count_nonzero(kept)} bins of the ratio hold {least} or more; give more photographs of the same objects"
         )
     ratio, share, weight = (row[0, kept] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     free, tied = _free(ratio, share, weight), _tied(ratio, share, weight)
@@ -106,20 +105,15 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
     )
 
 
-def fit_line_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = no_progress) -> Fit:  # noqa: B008 (frozen)
-    """Fit the line to what an index shows of itself, without ground truth."""
-    return fit_line_pairs(index, find_pairs(index, sampling, progress))
-
-
 def fit_line_pairs(index: Index, pairs: Pairs) -> Fit:
-    """Fit the line to images of an index that show the same thing."""
+    """Fit the line to related images of an index."""
     pairs.require(len(index))
     return fit_line(observe_pairs(index, pairs))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """How well a line predicts the shares of a set that it was not fitted on, beside the best constant for that set."""
+    """Prediction errors of a line on a set that it was not fitted on, beside the best constant for that set."""
 
     error: float  # root of the mean squared error over bins, weighted by true matches
     likelihood: float  # mean of ln p over true matches
@@ -128,22 +122,16 @@ class Prediction:
 
     @property
     def gain(self) -> float:
-        """Return how many nats per true match the line is better than the constant."""
+        """Return by how many nats per true match the line is better than the constant."""
         return self.likelihood - self.constant_likelihood
 
     def as_dict(self) -> dict[str, float]:
         """Return plain values for JSON."""
-        return {
-            "error": self.error,
-            "likelihood": self.likelihood,
-            "constant_error": self.constant_error,
-            "constant_likelihood": self.constant_likelihood,
-            "gain": self.gain,
-        }
+        return {**asdict(self), "gain": self.gain}
 
 
-def test_line(line: Line, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
-    """Judge a line, clipped as the rules clip it, on observations of another set."""
+def measure_line(line: Line, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
+    """Measure a line, clipped as the rules clip it, on observations of another set."""
     pooled = _Pool.of(observations, width, least)
     ratio, share, weight = (row[0] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     if not weight.any():
@@ -160,7 +148,7 @@ def test_line(line: Line, observations: Observations, width: float = 0.025, leas
 
 
 def line_figure(fits: Mapping[str, Fit], title: str = "Term 2: p(in the intersection | true match)") -> Figure:
-    """Draw Fig. 3: shares by bins with their intervals, and both lines; one panel per set."""
+    """Return Fig. 3: shares by bins with their intervals, and both lines; one panel per set."""
     panels = []
     ratio = np.linspace(0, 1, 101)
     for name, fitted in fits.items():
@@ -184,17 +172,17 @@ class _Pool:
     least: int
 
     @classmethod
-    def of(cls, seen: Observations, width: float, least: int) -> _Pool:
+    def of(cls, observed: Observations, width: float, least: int) -> _Pool:
         if not 0 < width <= 0.5 or least < 1:
             raise OptionError(f"width={width!r} should be above 0 and at most 0.5, and least={least!r} at least 1")
         n_bins = math.ceil(1 / width - 1e-9)
-        place = np.minimum((seen.ratio / width).astype(np.int64), n_bins - 1)
-        names, group = np.unique(seen.group, return_inverse=True)
+        bins = np.minimum((observed.ratio / width).astype(np.int64), n_bins - 1)
+        names, group = np.unique(observed.group, return_inverse=True)
 
         def sums(weights: npt.NDArray[Any]) -> Floats64:
-            return np.bincount(group * n_bins + place, weights, len(names) * n_bins).astype(np.float64).reshape(-1, n_bins)
+            return np.bincount(group * n_bins + bins, weights, len(names) * n_bins).astype(np.float64).reshape(-1, n_bins)
 
-        return cls(sums(seen.true), sums(seen.inside), sums(seen.ratio * seen.true), least)
+        return cls(sums(observed.true), sums(observed.inside), sums(observed.ratio * observed.true), least)
 
     @property
     def n_groups(self) -> int:
@@ -210,7 +198,7 @@ class _Pool:
 
 
 def _draws(pooled: _Pool, seed: int) -> Floats64:
-    """Draw as many groups as there are, with replacement, many times: how often is each drawn?"""
+    """Return how often each group is drawn [draws, groups] in a bootstrap: as many as there are, with replacement."""
     if pooled.n_groups < 2:
         return np.ones((1, pooled.n_groups))
     chances = np.full(pooled.n_groups, 1 / pooled.n_groups)
@@ -248,7 +236,7 @@ def _bounds(values: Floats64) -> tuple[Floats64, Floats64]:
 
 
 def _interval(estimate: Floats64, drawn: Floats64) -> Interval:
-    """Return an estimate with its interval; one group alone says nothing about the spread."""
+    """Return an estimate with its interval; infinite for one group alone."""
     if not len(drawn):
         return Interval(float(estimate), -math.inf, math.inf)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -67,7 +67,7 @@ class World:
         return self.words[rows, :k].astype(np.int32), self.signatures[rows, :k]
 
     def images(self, n_images: int, n_features: int, k: int, seed: int) -> tuple[Array, Array]:
-        """Return words [F, k] and signatures [F, k]; one bit in sixteen of a signature is turned over, so that copies differ."""
+        """Return words [F, k] and signatures [F, k]; one bit in sixteen of a signature is flipped, so that copies differ."""
         rng = np.random.default_rng([seed, 1])
         rows = self.draw(n_images, n_features, seed)
         words = self.words[rows, :k].astype(np.int32)

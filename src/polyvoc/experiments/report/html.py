@@ -1,4 +1,4 @@
-"""How a report looks: one HTML file that needs nothing else, for light and dark, wide screens, telephones and paper."""
+"""A report as one self-contained HTML file, for light and dark, wide and narrow screens, and print; tables as Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND = (
     ('<span class="tag">paper 58.51</span>', "the paper’s own figure, from its features and its datasets"),
     ('<span class="ours up">+3.20</span>', "a difference whose whole interval is above zero"),
     ('<span class="ours down">−1.10</span>', "a difference whose whole interval is below zero"),
-    ('<span class="even">+0.20</span>', "a difference that cannot be told from zero"),
+    ('<span class="even">+0.20</span>', "a difference whose interval holds zero"),
     ("plots", "filled and solid: measured here; hollow and dashed: the paper’s; bands and thin bars: 95 % intervals"),
 )
 STYLE = """
@@ -125,11 +125,11 @@ def _entry(section: Section) -> str:
 
 def _overview(report: Report) -> str:
     facts = "".join(f"<dt>{_prose(label)}</dt><dd>{_prose(value)}</dd>" for label, value in report.facts)
-    judged = [section for section in report.sections if section.verdict]
     glance = "".join(
         f'<li>{_badge(section)}<div><a href="#{section.id}">{_prose(section.heading)}</a>'
         f"<span>{_prose(section.verdict_text)}</span></div></li>"
-        for section in judged
+        for section in report.sections
+        if section.verdict
     )
     legend = "".join(f"<dt>{sample}</dt><dd>{meaning}</dd>" for sample, meaning in LEGEND)
     parts = [
@@ -141,10 +141,10 @@ def _overview(report: Report) -> str:
 
 
 def _section(section: Section) -> str:
-    told = _prose(section.verdict_text)
+    verdict = _prose(section.verdict_text)
     tone = BADGES[section.verdict][0] if section.verdict else ""
     parts = chain(
-        [f'<p class="verdict {tone}">{told}</p>' if told else ""],
+        [f'<p class="verdict {tone}">{verdict}</p>' if verdict else ""],
         (f"<p>{_prose(paragraph)}</p>" for paragraph in section.text),
         (_plots(figure, f"{section.id}_{number}") for number, figure in enumerate(section.figures, 1)),
         map(_table, section.tables),
@@ -162,7 +162,7 @@ def _badge(section: Section, short: bool = False) -> str:
 
 
 def _plots(figure: Figure, prefix: str) -> str:
-    """Return the panels of a figure as plots of their own: on a narrow screen they go below each other."""
+    """Return the panels of a figure as separate plots: on a narrow screen they wrap."""
     drawn = "".join(
         f'<div class="panel"><div>{_prose(panel.title)}</div>{svg(part, f"{prefix}_{number}")}</div>'
         for number, (panel, part) in enumerate(zip(figure.panels, figure.apart(), strict=True), 1)
@@ -230,34 +230,34 @@ def _interval(cell: Cell) -> str:
 
 
 def _numeric(table: Table) -> list[bool]:
-    """Say which columns hold numbers and nothing else; the first names the rows."""
+    """Return which columns hold only numbers; the first one names the rows."""
 
     def number(cell: str | Cell) -> bool:
         return isinstance(cell, Cell) or bool(re.fullmatch(r"[-+−–]?[\d.,]*( ?[%sKM]?)", cell))
 
     columns = zip(*(row.cells for row in table.lines if row.mark != "header"), strict=True)
-    found = [all(map(number, column)) for column in columns] or [False] * len(table.head)
-    return [False, *found[1:]]
+    numeric = [all(map(number, column)) for column in columns] or [False] * len(table.head)
+    return [False, *numeric[1:]]
 
 
 def _prose(text: str) -> str:
-    """Escape text; what stands in backticks is code."""
+    """Return escaped text; text in backticks is code."""
     pieces = re.split("`([^`]+)`", text)
     return "".join(f"<code>{escaped(piece)}</code>" if odd % 2 else escaped(piece) for odd, piece in enumerate(pieces))
 
 
 def markdown(table: Table) -> str:
-    """Return a table for documents, as GitHub writes them: its caption in bold, then the rows."""
+    """Return a table as Markdown: its caption in bold, then the rows."""
     kinds = _numeric(table)
     rule = "|".join("--:" if numeric else "---" for numeric in kinds)
     lines = [f"**{_plain(table.caption)}**", "", f"| {' | '.join(map(_plain, table.head))} |", f"|{rule}|"]
     for row in table.lines:
-        cells = (_plain(cell) if isinstance(cell, str) else _told(cell) for cell in row.cells)
+        cells = (_plain(cell) if isinstance(cell, str) else _line(cell) for cell in row.cells)
         lines.append("| " + " | ".join(f"**{cell}**" if row.mark and cell else cell for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _told(cell: Cell) -> str:
+def _line(cell: Cell) -> str:
     """Return a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
     paper = [] if cell.paper is None else [f"paper {_plain(_paper(cell))}"]
     aside = "; ".join([*paper, *([_plain(cell.note)] if cell.note else [])])
