@@ -50,7 +50,7 @@ def ways() -> list[Way]:
             verified = replace(score, verify=200)
             stages = {"scores": score, "verified": verified, "expanded": replace(verified, expansion="average", expand=5)}
             found += [
-                Way(f"{name}, {bits} bits, {stage}", options, members, bits)
+                Way(f"{name}, {bits} bits, {stage}", options, vocabularies_text, bits)
                 for stage, options in stages.items()
                 if stage != "expanded" or (bits and name in EXPANDED)
             ]

@@ -1,4 +1,4 @@
-"""Every match written out: the same pairs as by brute force, the same scores as the engine for the rules that both know."""
+"""Match tables: the same pairs as by brute force, the same scores as the engine for the rules that both have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from benches import world_bench
+from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, hamming_weights
 from polyvoc.experiments.paper.open_questions import (
     Weigh,
@@ -21,7 +22,7 @@ from polyvoc.experiments.paper.open_questions import (
     three_differences,
     three_readings,
 )
-from polyvoc.options import Merge, SearchOptions
+from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import BayesModel
 from random_collections import World, random_world
 
@@ -72,32 +73,29 @@ def test_every_pair_that_shares_a_word_is_there_once(seed: int) -> None:
     pairs = list(zip(table.query.tolist(), table.feature.tolist(), strict=True))
     assert len(pairs) == len(set(pairs))
     assert dict(zip(pairs, rows, strict=True)) == expected
-    assert table.nearest.tolist() == [min(expected[pair][2]) for pair in pairs]
     assert table.order.tolist() == [sum(expected[pair][1]) for pair in pairs]
 
 
-@pytest.mark.parametrize("hamming", [None, 12, 24])
-@pytest.mark.parametrize("merge", ["b1", "b2", "bayes", "posterior"])
-def test_scores_are_those_of_the_engine(merge: Merge, hamming: int | None) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"merge": merge, "hamming": h, "sigma": 14.0, "c": 7.0} for merge in ("b1", "b2", "bayes") for h in (None, 12, 24)),
+        *({"hamming": h, "sigma": 14.0, "c": 7.0} for h in (None, 12, 24)),
+        *({"idf": idf, "norm": norm} for idf, norm in zip(("plain", "none", "average"), ("tf", "none", "tf"), strict=True)),
+    ],
+    ids=str,
+)
+def test_scores_are_those_of_the_engine(more: dict[str, Any]) -> None:
+    options = scoring_options(line=LINE, **more)
     for seed in SEEDS:
         _, matcher, table = matched(seed)
-        options = SearchOptions(merge=merge, hamming=hamming, sigma=14.0, line=LINE, c=7.0)
-        scores = matcher.scores(table, weights_of(matcher, table, options), options)
-        assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize(("idf", "norm"), [("plain", "tf"), ("none", "none"), ("average", "tf"), ("plain", "tfidf")])
-def test_scores_follow_idf_and_norm(idf: Any, norm: Any) -> None:
-    for seed in SEEDS:
-        _, matcher, table = matched(seed)
-        options = SearchOptions(merge="posterior", idf=idf, norm=norm, line=LINE)
         scores = matcher.scores(table, weights_of(matcher, table, options), options)
         assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_sets_are_counted_as_by_the_engine(k: int) -> None:
-    options = SearchOptions(merge="bayes")
+    options = scoring_options(merge="bayes")
     for seed in SEEDS:
         world, matcher, table = matched(seed, k)
         engine = matcher.bench.engine
@@ -153,14 +151,7 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weigh", "k"),
-    [
-        (ablated, 2),
-        (three_readings, 3),
-        (three_differences, 3),
-        (tested_sets, 2),
-        (joint_idf, 2),
-    ],
+    ("weigh", "k"), [(ablated, 2), (three_readings, 3), (three_differences, 3), (tested_sets, 2), (joint_idf, 2)]
 )
 def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
     for seed in SEEDS:
@@ -173,20 +164,20 @@ def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
 @pytest.mark.parametrize(
     ("weigh", "k", "name", "options"),
     [
-        (ablated, 2, "b1", SearchOptions(merge="b1")),
-        (ablated, 2, "bayes (the paper)", SearchOptions(merge="bayes", line=LINE)),
-        (ablated, 2, "posterior (complete)", SearchOptions(merge="posterior", line=LINE)),
-        (three_readings, 3, "b1", SearchOptions(merge="b1")),
-        (three_readings, 3, "bayes, inclusive", SearchOptions(merge="bayes", line=LINE)),
-        (three_readings, 3, "posterior", SearchOptions(merge="posterior", line=LINE)),
-        (three_differences, 3, "posterior, free line", SearchOptions(merge="posterior", line=LINE)),
-        (tested_sets, 2, "b1 + HE", SearchOptions(merge="b1", hamming=24)),
-        (tested_sets, 2, "bayes + HE, sets before the test", SearchOptions(merge="bayes", hamming=24, line=LINE)),
-        (tested_sets, 2, "posterior + HE, sets before the test", SearchOptions(hamming=24, line=LINE)),
-        (joint_idf, 2, "b2", SearchOptions(merge="b2")),
+        (ablated, 2, "b1", scoring_options(merge="b1")),
+        (ablated, 2, "bayes (the paper)", scoring_options(merge="bayes", line=LINE)),
+        (ablated, 2, "posterior (complete)", scoring_options(merge="posterior", line=LINE)),
+        (three_readings, 3, "b1", scoring_options(merge="b1")),
+        (three_readings, 3, "bayes, inclusive", scoring_options(merge="bayes", line=LINE)),
+        (three_readings, 3, "posterior", scoring_options(merge="posterior", line=LINE)),
+        (three_differences, 3, "posterior, free line", scoring_options(merge="posterior", line=LINE)),
+        (tested_sets, 2, "b1 + HE", scoring_options(merge="b1", hamming=24)),
+        (tested_sets, 2, "bayes + HE, sets before the test", scoring_options(merge="bayes", hamming=24, line=LINE)),
+        (tested_sets, 2, "posterior + HE, sets before the test", scoring_options(hamming=24, line=LINE)),
+        (joint_idf, 2, "b2", scoring_options(merge="b2")),
     ],
 )
-def test_readings_that_the_engine_has_agree_with_it(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
+def test_readings_equal_those_of_the_engine(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
     for seed in SEEDS:
         _, matcher, table = matched(seed, k)
         scores = matcher.scores(table, weigh(matcher, table, LINE)[name])
@@ -199,7 +190,7 @@ def test_sets_after_the_hamming_test_by_brute_force() -> None:
     for seed in range(25):
         _, matcher, table = matched(seed, 2)
         assert table.distance is not None
-        model = BayesModel.of(SearchOptions(line=LINE), table.n_images)
+        model = BayesModel.of(scoring_options(line=LINE), table.n_images)
         found = tested_sets(matcher, table, LINE)
         near = table.distance <= 24
         for row, query in enumerate(table.query.tolist()):

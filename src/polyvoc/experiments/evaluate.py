@@ -52,9 +52,14 @@ def evaluation_rules(
     hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
-        options = SearchOptions(merge=merge, hamming=threshold, burstiness=burst, **fixed)
+        options = scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed)
         named[rule_name(options, several)] = options
     return named
+
+
+def scoring_options(**chosen: Any) -> SearchOptions:
+    """Return options that score by words alone, without burstiness and re-ranking, unless chosen."""
+    return SearchOptions(**{"merge": "posterior", "hamming": None, "burstiness": "none", "verify": 0, **chosen})
 
 
 def recommended(evidence: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:

@@ -115,12 +115,7 @@ def ns(ranking: Ranking, truth: Truth) -> float | None:
 
 
 def bootstrap(
-    values: Values,
-    groups: Sequence[Hashable] | None = None,
-    *,
-    samples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
+    values: Values, groups: Sequence[Hashable] | None = None, *, samples: int = 2000, level: float = 0.95, seed: int = 0
 ) -> Interval:
     """Return the mean of values per question and its percentile bootstrap interval; questions whose value is None are left out.
 

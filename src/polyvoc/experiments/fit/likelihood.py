@@ -9,15 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.true_matches import (
-    Pairs,
-    draw,
-    hamming,
-    read_words,
-    relevant_images,
-    set_counts,
-    sharing_of,
-)
+from polyvoc.experiments.fit.true_matches import Pairs, draw, hamming, read_words, relevant_images, set_counts, sharing_of
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress

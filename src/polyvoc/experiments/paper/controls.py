@@ -9,7 +9,7 @@ import numpy as np
 from polyvoc.experiments.baselines.asmk import Asmk, AsmkIndex, AsmkOptions
 from polyvoc.experiments.baselines.joint_pca import JointPca
 from polyvoc.experiments.evaluate import Values
-from polyvoc.experiments.paper.cells import short
+from polyvoc.experiments.paper.cells import size_text
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.types import Array
@@ -19,21 +19,21 @@ DIMENSIONS = (128, 512)  # that it keeps; more than half the training photograph
 
 
 def controls(setup: Setup, name: str) -> dict[str, Values]:
-    """Judge ASMK* and joint PCA on a dataset, by name."""
-    found: dict[str, Values] = {}
+    """Return the values of ASMK* and joint PCA on a dataset, by name."""
+    result: dict[str, Values] = {}
     bench = setup.equal(name, (0,))
     for assignments in (1, 5):
-        label = f"control: ASMK*, {short(bench.sizes[0])} words, {assignments} per query feature"
-        found[label] = asmk_values(setup, bench, assignments)
+        label = f"control: ASMK*, {size_text(bench.sizes[0])} words, {assignments} per query feature"
+        result[label] = asmk_values(setup, bench, assignments)
     for count in COUNTS:
         if count <= setup.plan.most:
             for dimensions, values in pca_values(setup, name, count).items():
-                found[f"control: joint PCA of {count} vocabularies, {dimensions} dimensions"] = values
-    return found
+                result[f"control: joint PCA of {count} vocabularies, {dimensions} dimensions"] = values
+    return result
 
 
 def asmk_values(setup: Setup, bench: QuantisedDataset, assignments: int) -> Values:
-    """Judge ASMK* with one vocabulary."""
+    """Return the values of ASMK* with one vocabulary."""
     model = Asmk(bench.vocabularies[0], AsmkOptions(assignments=assignments))
 
     @cache
@@ -47,7 +47,7 @@ def asmk_values(setup: Setup, bench: QuantisedDataset, assignments: int) -> Valu
 
 
 def pca_values(setup: Setup, name: str, count: int) -> dict[str, Values]:
-    """Judge joint PCA of several vocabularies, learnt on the training photographs, by the number of dimensions."""
+    """Return the values of joint PCA, fitted to the training photographs, by the number of dimensions."""
     kept = [dimensions for dimensions in DIMENSIONS if len(setup.training) > 2 * dimensions]
     if not kept:
         return {}
@@ -57,12 +57,12 @@ def pca_values(setup: Setup, name: str, count: int) -> dict[str, Values]:
     def projected() -> tuple[Array, Array]:
         pca = _joint_pca(setup, count, max(kept))
         images = np.split(bench.words[: bench.n_features], bench.store.starts[1 : bench.n_images])
-        asked = [bench.words[bench.rows(question)] for question in range(len(bench.dataset.questions))]
-        return pca.project(images), pca.project(asked)
+        queries = [bench.words[bench.rows(question)] for question in range(len(bench.dataset.questions))]
+        return pca.project(images), pca.project(queries)
 
     def score(question: int) -> dict[str, Array]:
-        images, asked = projected()
-        return {str(d): _unit(images[:, :d]) @ _unit(asked[question, :d]) for d in kept}
+        images, queries = projected()
+        return {str(d): _unit(images[:, :d]) @ _unit(queries[question, :d]) for d in kept}
 
     return setup.judged(f"joint PCA {kept}", bench, score)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyvoc.experiments.cache import digest_of
-from polyvoc.experiments.evaluate import HAMMING
+from polyvoc.experiments.evaluate import HAMMING, scoring_options
 from polyvoc.experiments.paper.cells import Cells
 from polyvoc.experiments.paper.numbers import BYTES, SECONDS
 from polyvoc.experiments.paper.setup import Setup
@@ -39,23 +39,23 @@ def efficiency(setup: Setup) -> Section:
     names = [setup.vocabulary(setup.plan.size, seed).fingerprint for seed in seeds]
     key = digest_of("efficiency", setup.store.digest, names, setup.plan.images)
     folder = setup.workbench.cache / "efficiency" / key
-    found: dict[str, Any] = setup.workbench.remember(key, lambda: measure(setup, seeds, folder))
+    measured: dict[str, Any] = setup.workbench.remember(key, lambda: measure(setup, seeds, folder))
     known = SECONDS if setup.plan.images == 1_000_000 else {}
     rows: list[Cells] = []
     for rule in (*MERGES, "b1 + HE", "bayes + HE"):
-        seconds, held = found["seconds"][rule], found["bytes"]
+        seconds, sizes = measured["seconds"][rule], measured["bytes"]
         kind = {"b0": "one", "b1": "plain"}.get(rule.split(" ")[0], "scoring")
-        size = held[kind] + (held["signatures"] if "HE" in rule else 0.0)
+        size = sizes[kind] + (sizes["signatures"] if "HE" in rule else 0.0)
         times = [Cell(seconds[threads], 3, paper=known.get(rule)) for threads in ("1", "all")]
         rows.append([f"`{rule}`", Cell(size, 2, paper=BYTES.get(rule)), *times])
     head = ["rule", "bytes per feature", "seconds per query, one thread", "seconds per query, all cores"]
     text = (
         f"{setup.plan.images:,} images of {FEATURES} features (as many as the paper's 1.9 GB at 4 bytes say), queries "
         f"of {QUERY_FEATURES:,} features, two vocabularies of {setup.plan.words(setup.plan.size):,} words. Scoring only, "
-        "index in memory; the words are made up, their joint frequencies taken from real photographs. The paper: a server of "
+        "index in memory; synthetic words with the joint frequencies of real photographs. The paper: a server of "
         "3.46 GHz with 64 GB."
     )
-    ratio = found["seconds"]["bayes"]["1"] / found["seconds"]["b1"]["1"]
+    ratio = measured["seconds"]["bayes"]["1"] / measured["seconds"]["b1"]["1"]
     theirs = SECONDS["bayes"] / SECONDS["b1"]
     return Section(
         "efficiency",
@@ -89,20 +89,20 @@ def measure(setup: Setup, seeds: tuple[int, ...], folder: Path) -> dict[str, Any
     try:
         segments, rate = build(world, setup.plan.images, sizes, folder, setup.workbench.progress)
         engine = Engine(segments, sizes)
-        held = bytes_per_feature(engine)
+        size = bytes_per_feature(engine)
         first = int(engine.segments[0].arrays["starts"][sizes[0]])
-        half = first / len(engine.segments[0].arrays["postings"])  # what the first vocabulary holds of both
-        held["one"] = half * held["postings"] + held["starts"] / 2 + held["norms"]
-        held["plain"] = held["postings"] + held["starts"] + held["norms"]  # only merging needs to know the runs
-        return {"bytes": held, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
+        share = first / len(engine.segments[0].arrays["postings"])  # of the first vocabulary
+        size["one"] = share * size["postings"] + size["starts"] / 2 + size["norms"]
+        size["plain"] = size["postings"] + size["starts"] + size["norms"]  # only merging needs the runs
+        return {"bytes": size, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _timed(engine: Engine, world: World) -> dict[str, dict[str, float]]:
-    """Return the median seconds of every rule; all rules take turns, the first round only warms."""
-    options: dict[str, SearchOptions] = {merge: SearchOptions(merge=merge) for merge in MERGES}
-    options |= {f"{merge} + HE": SearchOptions(merge=merge, hamming=HAMMING) for merge in MERGES if merge in ("b1", "bayes")}
+    """Return the median seconds of every rule; all rules take turns, the first round is a warm-up."""
+    options: dict[str, SearchOptions] = {merge: scoring_options(merge=merge) for merge in MERGES}
+    options |= {f"{merge} + HE": scoring_options(merge=merge, hamming=HAMMING) for merge in MERGES if merge in ("b1", "bayes")}
     samples: dict[tuple[str, str], list[float]] = {}
     for turn in range(ROUNDS + 1):
         for seed in range(QUERIES):

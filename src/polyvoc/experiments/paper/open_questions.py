@@ -1,9 +1,9 @@
-"""What the paper leaves open, each point answered by an experiment; and ablations that show why a rule wins."""
+"""Experiments on what the paper leaves open, and ablations that show why a rule is better."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, get_args
@@ -11,15 +11,15 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.experiments.evaluate import HAMMING, Values
+from polyvoc.experiments.evaluate import HAMMING, Values, scoring_options
 from polyvoc.experiments.fit.line import fit_line
 from polyvoc.experiments.fit.true_matches import Criterion, observe
 from polyvoc.experiments.match_table import Matcher, MatchTable, hamming_weights
-from polyvoc.experiments.paper.cells import Cells, called, cell, equation, gain_cell, repeated, title_of
+from polyvoc.experiments.paper.cells import Cells, cell, dataset_title, equation, gain_cell, measure_title, repeated
 from polyvoc.experiments.paper.setup import Line, Setup, mean_values
 from polyvoc.experiments.report.report import Section, Table
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.options import Burstiness, Idf, Merge, Norm, SearchOptions, Sets
+from polyvoc.options import Idf, Merge, Norm, SearchOptions, Sets
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.types import Floats64
 
@@ -31,14 +31,14 @@ BAYESIAN: tuple[Merge, ...] = ("bayes", "posterior")
 
 
 def ablations(setup: Setup) -> Section:
-    """Constant weights, no intersection, shuffled ratios: what of the complete rule is it that wins?"""
+    """Ablations of the complete rule: constant weights, no intersection, shuffled ratios."""
     text = (
         "`posterior` = d(r) * (w(r) / d(r) in the intersection, 1 outside): a weight of the query feature, d(r), and a "
         "contrast of the two sets, w / d. With a + b = 1 d does not depend on r, so the first alone is `b1` and the second "
-        "alone is `posterior`: the rows are a check. Shuffled: every query feature has the ratio of another; median: all have "
-        "the same. Two vocabularies, words alone."
+        "alone is `posterior`: these rows are a check. Shuffled: every query feature has the ratio of another; median: all "
+        "have the same. Two vocabularies, words alone."
     )
-    return _tried(setup, 2, ablated, "b1", Section("ablations", "Why a rule wins: ablations", [text]))
+    return _tried(setup, 2, ablated, "b1", Section("ablations", "Ablations of the weights", [text]))
 
 
 def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
@@ -69,12 +69,12 @@ def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
 
 
 def three(setup: Setup) -> Section:
-    """K = 3: exclusive or inclusive sets, and what w_diff should be."""
+    """K = 3: exclusive or inclusive sets, and the choice of w_diff."""
     text = (
-        "Inclusive: features that stand in further lists count in a pair's ratio (the reading of section 4.4 of the paper, "
-        'ours). Exclusive: "k, and only k" taken literally. The difference set is weighed by the ratio of all three lists, by '
+        "Inclusive: features of further lists count in a pair's ratio (our reading of section 4.4 of the paper). "
+        'Exclusive: "k, and only k" taken literally. The difference set is weighted by the ratio of all three lists, by '
         "the mean or the largest ratio of the pairs that its list is in, or by the pooled ratio (features in two or more "
-        "lists over the union). With a + b = 1 these are one and the same: w_diff = 1 / (1 + ln(N c) / (1 - b)) for every "
+        "lists over the union). With a + b = 1 these are equal: w_diff = 1 / (1 + ln(N c) / (1 - b)) for every "
         "ratio. The last tables therefore repeat them with the free line, and try multiples of w_diff."
     )
     heading = "Three vocabularies: which sets, and which weight for the difference set"
@@ -150,7 +150,7 @@ def hamming(setup: Setup) -> Section:
     """HE: before or after the sets are formed; its threshold and width."""
     text = (
         "Sets before the test: lists as the words give them (ours; the ratio can then be stored). After: only features within "
-        'the threshold are in a list. The paper says "default parameters"; 64 bits, threshold 24, sigma 16 are those of '
+        'the threshold are in a list. The paper uses "default parameters"; 64 bits, threshold 24, sigma 16 are those of '
         "Hamming Embedding. The line of term 2 is the same in all rows: fitted before the test."
     )
     heading = "Hamming Embedding: its parameters, and sets before or after the test"
@@ -158,7 +158,7 @@ def hamming(setup: Setup) -> Section:
     tables = []
     for name in setup.datasets:
         named = {
-            f"{merge}, {threshold}, {sigma:g}": SearchOptions(
+            f"{merge}, {threshold}, {sigma:g}": scoring_options(
                 merge=merge, hamming=threshold, sigma=sigma, line=setup.line(name)
             )
             for merge in MERGES
@@ -167,7 +167,7 @@ def hamming(setup: Setup) -> Section:
         found = repeated(setup, name, 2, named)
         rows = [[f"`{merge}`", *(cell(setup, name, found[f"{merge}, {t}, {s:g}"]) for t, s in SETTINGS)] for merge in MERGES]
         head = ["rule", *(f"{threshold}, {sigma:g}" for threshold, sigma in SETTINGS)]
-        tables.append(Table(f"{title_of(setup, name)}: threshold and sigma, 64 bits", head, rows))
+        tables.append(Table(f"{measure_title(setup, name)}: threshold and sigma, 64 bits", head, rows))
     return replace(section, tables=[*section.tables, *tables])
 
 
@@ -205,7 +205,7 @@ def weights(setup: Setup) -> Section:
     for name in setup.datasets:
         kinds = [(idf, norm) for idf in get_args(Idf) for norm in get_args(Norm)]
         named = {
-            f"{merge} {idf} {norm}": SearchOptions(merge=merge, idf=idf, norm=norm, line=setup.line(name))
+            f"{merge} {idf} {norm}": scoring_options(merge=merge, idf=idf, norm=norm, line=setup.line(name))
             for merge in MERGES
             for idf, norm in kinds
         }
@@ -215,7 +215,7 @@ def weights(setup: Setup) -> Section:
             values = [found[f"{merge} {idf} {norm}"] for merge in MERGES]
             difference = gain_cell(setup, name, values[2], values[0])
             rows.append([f"idf {idf}, norm {norm}", *(cell(setup, name, one) for one in values), difference])
-        tables.append(Table(title_of(setup, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
+        tables.append(Table(measure_title(setup, name), ["", "`b1`", "`bayes`", "`posterior`", "`posterior` - `b1`"], rows))
     return replace(section, tables=[*section.tables, *tables])
 
 
@@ -234,7 +234,7 @@ def lines(setup: Setup) -> Section:
     for name in setup.datasets:
         columns = _lines_tried(setup, name)
         named = {
-            f"{merge} {threshold} {label}": SearchOptions(merge=merge, hamming=threshold, **values)
+            f"{merge} {threshold} {label}": scoring_options(merge=merge, hamming=threshold, **values)
             for merge in BAYESIAN
             for threshold in (None, HAMMING)
             for label, values in columns.items()
@@ -245,10 +245,10 @@ def lines(setup: Setup) -> Section:
             for threshold, suffix in ((None, ""), (HAMMING, " + HE")):
                 values = (found[f"{merge} {threshold} {label}"] for label in columns)
                 rows.append([f"`{merge}`{suffix}", *(cell(setup, name, one) for one in values)])
-        tables.append(Table(title_of(setup, name), ["rule", *columns], rows))
+        tables.append(Table(measure_title(setup, name), ["rule", *columns], rows))
     text = (
-        "a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last: which Hamming distance decides that a match "
-        "of both vocabularies is true."
+        "a = 1 - b unless fitted. In base 10 the prior is 2.3 times weaker. Last table: which Hamming distance decides that a "
+        "match of both vocabularies is true."
     )
     return Section("lines", "The line of term 2, and the base of the logarithm", [text], [*tables, _criteria(setup)])
 
@@ -264,13 +264,13 @@ def _lines_tried(setup: Setup, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _criteria(setup: Setup) -> Table:
-    """Fit term 2 with every reading of what a true match is."""
+    """Return the fits of term 2 by the definition of a true match."""
     rows = []
     for name in setup.datasets:
         bench = setup.equal(name, (0, 1))
         for criterion in get_args(Criterion):
             fit = setup.remembered(f"criterion {criterion}", bench, partial(_fitted, bench, criterion))
-            rows.append([called(name), criterion, equation(fit["free"]), equation(fit["tied"])])
+            rows.append([dataset_title(name), criterion, equation(fit["free"]), equation(fit["tied"])])
     head = ["dataset", "a match of both is true if the distance is below 20 in", "free", "a + b = 1"]
     return Table("Fits of term 2", head, rows)
 
@@ -286,65 +286,27 @@ def sets(setup: Setup) -> Section:
         "that of sets of features in both cases."
     )
 
-    def rules(line: Line) -> dict[str, SearchOptions]:
-        tried: list[tuple[Merge, Sets]] = [("b1", "feature"), *itertools.product(BAYESIAN, get_args(Sets))]
-        return {
-            f"{merge}{suffix}, {kind} sets": SearchOptions(merge=merge, hamming=threshold, sets=kind, line=line)
-            for suffix, threshold in (("", None), (" + HE", HAMMING))
-            for merge, kind in tried
-        }
-
-    def base_of(rule: str) -> str:
-        return f"b1{' + HE' if '+ HE' in rule else ''}, feature sets"
-
-    return _compared(setup, Section("sets", "Sets of features or of images", [text]), rules, base_of)
-
-
-def bursts(setup: Setup) -> Section:
-    """Variants of burstiness."""
-    text = "With Hamming Embedding, two vocabularies. The paper weighs the difference set only."
-    section = Section("bursts", "Burstiness: which variant, on which set", [text])
-    return _compared(setup, section, _burst_rules, lambda rule: "b1 + HE")
-
-
-def _burst_rules(line: Line) -> dict[str, SearchOptions]:
-    """Return every kind of burstiness; on both sets, and for Bayes also on the difference set alone."""
-    rules = {}
-    kinds: tuple[Burstiness, ...] = ("none", "intra", "inter", "both")
-    for merge, kind in itertools.product(MERGES, kinds):
-        options = SearchOptions(merge=merge, hamming=HAMMING, burstiness=kind, burstiness_on="all", line=line)
-        if kind == "none":
-            rules[f"{merge} + HE"] = options
-            continue
-        rules[f"{merge} + HE, {kind} on all"] = options
-        if merge == "bayes":
-            rules[f"{merge} + HE, {kind} on difference"] = replace(options, burstiness_on="difference")
-    return rules
-
-
-def _compared(
-    setup: Setup,
-    section: Section,
-    rules: Callable[[Line], Mapping[str, SearchOptions]],
-    base_of: Callable[[str], str],
-) -> Section:
-    """Judge rules of the engine, each beside its base."""
+    tried: list[tuple[Merge, Sets]] = [("b1", "feature"), *itertools.product(BAYESIAN, get_args(Sets))]
     tables = []
     for name in setup.datasets:
-        found = repeated(setup, name, 2, rules(setup.line(name)))
-        rows = [_row(setup, name, rule, values, found[base_of(rule)]) for rule, values in found.items()]
-        tables.append(Table(title_of(setup, name), ["rule", "value", "difference to b1"], rows))
-    return replace(section, tables=tables)
+        rows: list[Cells] = []
+        for suffix, threshold in (("", None), (" + HE", HAMMING)):
+            options = scoring_options(hamming=threshold, line=setup.line(name))
+            named = {f"{merge}{suffix}, {kind} sets": replace(options, merge=merge, sets=kind) for merge, kind in tried}
+            found = repeated(setup, name, 2, named)
+            rows += [_row(setup, name, rule, values, found[f"b1{suffix}, feature sets"]) for rule, values in found.items()]
+        tables.append(Table(measure_title(setup, name), ["rule", "value", "difference to b1"], rows))
+    return Section("sets", "Sets of features or of images", [text], tables)
 
 
 def _tried(setup: Setup, count: int, weigh: Weigh, base: str, section: Section, line: str = "tied") -> Section:
-    """Judge weights on match tables, averaged over disjoint sets of seeds; each beside a base."""
+    """Return a section with the values of weights on match tables, averaged over sets of seeds, and differences to a base."""
     tables = []
     for name in setup.datasets:
         runs = [_judged(setup, setup.equal(name, seeds), weigh, setup.line(name, line)) for seeds in setup.repeats(count)]
         found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
         rows = [_row(setup, name, rule, values, found[base]) for rule, values in found.items()]
-        caption = f"{title_of(setup, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
+        caption = f"{measure_title(setup, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
         tables.append(Table(caption, ["weight", "value", f"difference to {base}"], rows))
     return replace(section, tables=tables)
 

@@ -1,4 +1,4 @@
-"""Where the paper's experiments are set up: which datasets, how many vocabularies of which sizes, how large a collection."""
+"""Setup of the paper's experiments: datasets, vocabularies, sizes of the collection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Line = tuple[float, float]
-PER_WORD = 20  # training descriptors that a word needs at least, to be more than one of them
+PER_WORD = 20  # training descriptors per word, at least
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Setup:
     datasets: Mapping[str, Dataset]
     training: tuple[Path, ...]
     distractors: tuple[Path, ...]
-    missing: tuple[str, ...]  # what the paper used and nobody gave
+    missing: tuple[str, ...]  # datasets of the paper that are not available
     source: str = ""  # of the training photographs
 
     @cached_property
@@ -94,11 +94,11 @@ class Setup:
         return tuple(size for size in self.plan.sizes if self.can_train(size))
 
     def vocabulary(self, size: int, seed: int) -> Vocabulary:
-        """Return a vocabulary; it is trained when it is first asked for."""
+        """Return a vocabulary; it is trained at its first use."""
         return self.workbench.vocabulary(self.store, self.plan.train_options(size, seed), self.source)
 
     def bench(self, name: str, members: Sequence[tuple[int, int]], distractors: int = 0) -> QuantisedDataset:
-        """Return a dataset with vocabularies (size, seed), perhaps among the first distractors."""
+        """Return a dataset with vocabularies (size, seed), and with the first distractors."""
         dataset = self.datasets[name]
         if distractors:
             dataset = with_distractors(dataset, self.distractors[:distractors])
@@ -125,9 +125,9 @@ class Setup:
         return {}
 
     def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what was observed on a bench, made once."""
-        told: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
-        return told
+        """Return a result for a quantised dataset from the cache, or make it."""
+        result: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
+        return result
 
     def line(self, name: str, kind: str = "tied") -> Line:
         """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
@@ -138,37 +138,39 @@ class Setup:
         return float(a), float(b)
 
     def teacher(self, name: str) -> str | None:
-        """Name the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
-        judged = {image.resolve() for image in self.datasets[name].images}
+        """Return the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
+        own = {image.resolve() for image in self.datasets[name].images}
         for other, dataset in self.datasets.items():  # Oxford and its revisited form share theirs
-            if judged.isdisjoint(image.resolve() for image in dataset.images):
+            if own.isdisjoint(image.resolve() for image in dataset.images):
                 return other
         return None
 
     @property
     def origin(self) -> str:
-        """Say where the lines of term 2 come from."""
+        """Return where the lines of term 2 come from."""
         if not any(self.teacher(name) for name in self.datasets):
             return "the default line, as there is no other dataset to fit one on"
-        return "a + b = 1, fitted on another dataset, never on photographs that are judged"
+        return "a + b = 1, fitted on another dataset, never on the photographs of the evaluation"
 
     def outcomes(self, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> dict[str, Values]:
-        """Judge rules on a bench: the values of the dataset's main measure, by name."""
+        """Return the values of rules by the dataset's main measure, by name."""
         main = main_measure(bench.dataset)
         return {outcome.name: outcome.values[main] for outcome in evaluate(self.workbench, bench, named)}
 
     def judged(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
-        """Judge rankings that no rule of the engine gives, by name; remembered under the key."""
-        told = self.workbench.remember(digest_of(key, EVALUATION_VERSION, bench.name), lambda: judge_many(bench.dataset, score))
+        """Return the values of rankings that are no rules of the engine, by name; cached under the key."""
+        result = self.workbench.remember(
+            digest_of(key, EVALUATION_VERSION, bench.name), lambda: judge_many(bench.dataset, score)
+        )
         main = main_measure(bench.dataset)
-        return {name: values[main] for name, values in told.items()}
+        return {name: values[main] for name, values in result.items()}
 
     def measure(self, name: str) -> Measure:
-        """Return the measure that a dataset is known for."""
+        """Return the usual measure of a dataset."""
         return MEASURES[self.datasets[name].measure]
 
 
 def mean_values(repeated: Sequence[Values]) -> Values:
-    """Average each question over repetitions with other seeds."""
-    together = zip(*repeated, strict=True)
-    return [None if None in values else sum(v for v in values if v is not None) / len(values) for values in together]
+    """Return the mean of each question over repetitions with other seeds."""
+    columns = zip(*repeated, strict=True)
+    return [None if None in values else sum(v for v in values if v is not None) / len(values) for values in columns]

@@ -1,16 +1,15 @@
-"""Hamming Embedding with 64 or 128 bits: vocabularies of the laboratory with longer signatures, and what they are worth."""
+"""Hamming Embedding with 64 or 128 bits: the same vocabularies with longer signatures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from polyvoc.experiments.cache import digest_of
-from polyvoc.experiments.evaluate import Values
-from polyvoc.experiments.paper.cells import cell, gain_cell, title_of
+from polyvoc.experiments.evaluate import Values, scoring_options
+from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.report import Cell, Section, Table
 from polyvoc.experiments.workbench import MEDIANS
-from polyvoc.options import SearchOptions
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import learn_thresholds
 from polyvoc.vocabulary.vocabulary import MAX_BITS, ByteTable, Vocabulary, random_rotation
@@ -20,30 +19,30 @@ CODES = ((64, 24, 16.0), (128, 52, 26.0), (128, 48, 32.0))
 
 
 def codes(setup: Setup) -> Section:
-    """64 or 128 bits? Zheng's own baseline page says 128 bits, threshold 52, sigma 26."""
+    """64 or 128 bits: Zheng's own baseline page uses 128 bits, threshold 52, sigma 26."""
     tables = []
     for name in setup.datasets:
-        found = judged(setup, name)
+        values_of = signature_values(setup, name)
         rows: list[list[str | Cell]] = []
         for bits, threshold, sigma in CODES:
-            values = [found[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
-            base = found["b1 64 24"]
+            values = [values_of[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
+            base = values_of["b1 64 24"]
             difference: str | Cell = "" if values[0] == base else gain_cell(setup, name, values[0], base)
             figures = [*(cell(setup, name, one) for one in values), difference, gain_cell(setup, name, values[1], values[0])]
             rows.append([f"{bits} bits, {threshold}, {sigma:g}", *figures])
         head = ["signature, threshold, sigma", "`b1`", "`bayes`", "`b1` - `b1` with 64 bits", "`bayes` - `b1`"]
-        tables.append(Table(title_of(setup, name), head, rows))
+        tables.append(Table(measure_title(setup, name), head, rows))
     return Section("codes", "64 or 128 bits", ["One pair of seeds."], tables)
 
 
-def judged(setup: Setup, name: str) -> dict[str, Values]:
-    """Judge B1 and Bayes with every kind of signature."""
+def signature_values(setup: Setup, name: str) -> dict[str, Values]:
+    """Return the values of B1 and Bayes with every kind of signature."""
     bench, line = setup.equal(name, (0, 1)), setup.line(name)
     longer = setup.workbench.bench(bench.dataset, [lengthened(setup, vocabulary) for vocabulary in bench.vocabularies])
     found: dict[str, Values] = {}
     for bits, threshold, sigma in CODES:
         named = {
-            f"{merge} {bits} {threshold}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=line)
+            f"{merge} {bits} {threshold}": scoring_options(merge=merge, hamming=threshold, sigma=sigma, line=line)
             for merge in ("b1", "bayes")
         }
         found |= setup.outcomes(bench if bits == 64 else longer, named)

@@ -1,4 +1,4 @@
-"""Words as they are in photographs, for collections that nobody has at hand: real joint frequencies, any number of images."""
+"""Synthetic collections of any size whose words have the joint frequencies of real photographs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class World:
 
 
 def fitted_world(real: Real, law: dict[str, Any], n_images: int = MAX_IMAGES) -> dict[str, Any]:
-    """Return the share of redrawn words that gives a collection as many distinct pairs as Heaps' law foretells."""
+    """Return the share of redrawn words for which a collection has as many distinct pairs as Heaps' law predicts."""
     n = n_images * FEATURES
     target = law["factor"] * n ** law["exponent"]
     low, high = 0.0, 1.0
@@ -101,7 +101,7 @@ def fitted_world(real: Real, law: dict[str, Any], n_images: int = MAX_IMAGES) ->
 def build(
     world: World, n_images: int, sizes: tuple[int, ...], folder: Path, progress: Progress = no_progress
 ) -> tuple[list[Segment], dict[str, Any]]:
-    """Build segments on disk (those that exist are taken as they are) and open them mapped."""
+    """Build segments on disk, unless they exist, and open them mapped."""
     k = len(sizes)
     segments, rates = [], []
     for number, first in enumerate(range(0, n_images, MAX_IMAGES)):
@@ -128,7 +128,7 @@ def build(
 
 
 def bytes_per_feature(engine: Engine) -> dict[str, float]:
-    """Return what a feature takes in each array, and all together that scoring without signatures needs."""
+    """Return the bytes of a feature in each array, and in all that scoring without signatures reads."""
     features = sum(segment.n_features for segment in engine.segments)
     names = ("postings", "run_words", "run_lengths", "run_starts", "starts", "columns", "signatures")
     parts = {name: sum(s.arrays[name].nbytes for s in engine.segments) / features for name in names}
