@@ -1,4 +1,4 @@
-"""`polyvoc calibrate`: what people type and read, and the line and the table that an index keeps."""
+"""`polyvoc calibrate`: flags, JSON and text, and the line and the table in an index."""
 
 from __future__ import annotations
 
@@ -56,35 +56,35 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
 
 
 def test_an_index_calibrates_itself(index: Path) -> None:
-    told = answer("calibrate", "--index", index)
-    assert (told["index"], told["saved"]) == (str(index), False)
-    assert (told["questions"], told["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
+    result = answer("calibrate", "--index", index)
+    assert (result["index"], result["saved"]) == (str(index), False)
+    assert (result["questions"], result["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
         pairs = find_pairs(opened)
         line, table = fit_line_pairs(opened, pairs), fit_table_pairs(opened, pairs)
         learnt = {**line.as_dict(), "evidence": table_as_dict(table)}
-        assert told == {"index": str(index), **learnt, "saved": False, "table": None}
+        assert result == {"index": str(index), **learnt, "saved": False, "table": None}
         assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "evidence": None})
         assert opened.default_options.line == SearchOptions().line
     assert table.source == "36 verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
 
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
-    told = answer("calibrate", "--index", index, "--save")
-    assert told["saved"]
+    result = answer("calibrate", "--index", index, "--save")
+    assert result["saved"]
     assert list(check_index(index)) == []
     info = answer("info", "--index", index)
-    assert info["default_options"]["line"] == told["tied"]
-    assert f"line {tuple(told['tied'])}" in run("info", "--index", index).stdout
+    assert info["default_options"]["line"] == result["tied"]
+    assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
     found = answer("search", views / "1" / "0.jpg", "--index", index)
-    assert found["options"]["line"] == told["tied"]
+    assert found["options"]["line"] == result["tied"]
     given = answer("search", views / "1" / "0.jpg", "--index", index, "--line", 0.5, 0.5)
     assert given["options"]["line"] == [0.5, 0.5]
 
 
 def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
-    told = answer("calibrate", "--index", index, "--save")
-    table = table_from_dict(told["evidence"], "")
+    result = answer("calibrate", "--index", index, "--save")
+    table = table_from_dict(result["evidence"], "")
     with Index.open(index) as opened:
         assert opened.default_options.evidence == opened.home.read_evidence() == table
         for name in get_args(Preset):
@@ -106,10 +106,10 @@ def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
 
 def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
     file = tmp_path / "evidence.json"
-    told = answer("calibrate", "--index", index, "--table", file)
-    assert told["table"] == str(file)
+    result = answer("calibrate", "--index", index, "--table", file)
+    assert result["table"] == str(file)
     table = load_table(file)
-    assert table_as_dict(table) == told["evidence"]
+    assert table_as_dict(table) == result["evidence"]
     found = answer("search", views / "1" / "0.jpg", "--index", index, "--evidence", file)
     assert found["options"]["evidence"] == table.source
     with Index.open(index) as opened:
@@ -132,21 +132,21 @@ def test_one_vocabulary_has_a_table_and_no_line(
     path = tmp_path / "one.polyvoc"
     with IndexWriter.open(path, vocabularies[:1]) as writer:
         writer.update([views])
-    told = answer("calibrate", "--index", path, "--save")
-    assert "tied" not in told
+    result = answer("calibrate", "--index", path, "--save")
+    assert "tied" not in result
     with Index.open(path) as opened:
         assert opened.home.read_line() is None
-        assert table_as_dict(opened.default_options.evidence) == told["evidence"]  # type: ignore[arg-type]
+        assert table_as_dict(opened.default_options.evidence) == result["evidence"]  # type: ignore[arg-type]
     shown = run("calibrate", "--index", path)
     assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "evidence"]
-    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
-    assert "tied" not in told
-    assert set(told["tests"][0]) == {"dataset", "evidence"}
+    result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
+    assert "tied" not in result
+    assert set(result["tests"][0]) == {"dataset", "evidence"}
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
     assert "nats per match" in shown.stdout
 
 
-def test_for_people(index: Path) -> None:
+def test_the_text(index: Path) -> None:
     shown = run("calibrate", "--index", index)
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
@@ -174,11 +174,11 @@ def test_a_plot(index: Path, tmp_path: Path) -> None:
     assert "no/term2.svg" in refuse("calibrate", "--index", index, "--plot", tmp_path / "no" / "term2.svg")
 
 
-def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path) -> None:
+def test_too_few_pairs(index: Path, index_path: Path, tmp_path: Path) -> None:
     line = refuse("calibrate", "--index", index_path)
-    assert "12 photographs of the index were asked and 0 pairs show the same thing" in line
+    assert "12 queries of the index have 0 verified pairs" in line
     line = refuse("calibrate", "--index", index, "--queries", 2, "--save")
-    assert "4 pairs" in line
+    assert "4 verified pairs" in line
     assert "--queries" in line
     assert answer("info", "--index", index)["default_options"]["line"] == list(SearchOptions().line)  # nothing was saved
     assert "queries=0 should be at least 1" in refuse("calibrate", "--index", index, "--queries", 0)
@@ -202,10 +202,10 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
 
 
 def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
-    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
-    assert (told["dataset"], told["questions"], told["pairs"]) == ("groups", 18, 36)
-    assert sum(told["tied"]) == pytest.approx(1)
-    (test,) = told["tests"]
+    result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
+    assert (result["dataset"], result["questions"], result["pairs"]) == ("groups", 18, 36)
+    assert sum(result["tied"]) == pytest.approx(1)
+    (test,) = result["tests"]
     assert set(test) == {"dataset", "free", "tied", "raw", "evidence"}
     assert test["tied"]["gain"] > 0
     assert 0 < test["evidence"]["error"] < 0.5  # on the photographs that it was fitted on
@@ -227,7 +227,7 @@ def test_the_folder_of_a_dataset_decides(views: Path, words: list[object], cache
     assert "exclude each other" in refuse("calibrate", "groups", views, "--cache", cache, "--vocabularies", 2, *words)
 
 
-def test_flags_of_the_other_form_are_refused(views: Path, index: Path, words: list[object]) -> None:
+def test_flags_of_the_other_form_are_errors(views: Path, index: Path, words: list[object]) -> None:
     assert "--save is for an index" in refuse("calibrate", "groups", views, "--save")
     assert "--queries is for an index" in refuse("calibrate", "groups", views, "--queries", 5)
     assert "the folder of groups is missing" in refuse("calibrate", "groups")
@@ -239,12 +239,12 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
     pytest.importorskip("matplotlib")
     file, plot = tmp_path / "evidence.json", tmp_path / "calibration.svg"
     given = ["--table", file, "--plot", plot, "--cache", cache, *words]
-    told = answer("calibrate", "groups", views, "--test", "groups", views, *given)
+    result = answer("calibrate", "groups", views, "--test", "groups", views, *given)
     table = load_table(file)
     assert table.source == "groups (18 questions), words 300 + 300, 64 bits"
     bench = Workbench(cache).bench(READERS["groups"](views), [Vocabulary.load(Path(str(folder))) for folder in words[1::2]])
     assert table == fit_table(tally(bench), source=table.source)
-    assert told["tests"][0]["evidence"] == reliability(table, tally_groups(bench)).as_dict()
+    assert result["tests"][0]["evidence"] == reliability(table, tally_groups(bench)).as_dict()
     drawn = plot.read_text(encoding="utf-8")
     assert drawn.count("predicted, nats") == 2  # one way and the other
     assert drawn.count("share of true matches") == 2
@@ -277,7 +277,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     assert list(check_index(index)) == []
 
 
-def test_what_waits_is_committed_with_the_line(index: Path, views: Path) -> None:
+def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
     with Index.open(index) as opened:
         found = opened.features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
@@ -323,7 +323,7 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
 
 
 @pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
-def test_a_damaged_table_is_told(index: Path, change: dict[str, Any]) -> None:
+def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> None:
     values = {**table_as_dict(default_table(2, 64)), **change}
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
@@ -336,7 +336,7 @@ def test_a_damaged_table_is_told(index: Path, change: dict[str, Any]) -> None:
         Index.open(index)
 
 
-def test_a_damaged_line_is_told(index: Path) -> None:
+def test_a_damaged_line_is_an_error(index: Path) -> None:
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
         catalogue.put_facts({"line": {"a": 0.5}})

@@ -124,7 +124,9 @@ def test_levels_of_the_revisited_protocol() -> None:
 # -- a whole evaluation
 
 
-def test_the_second_run_measures_nothing(workbench: Workbench, bench: QuantisedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_run_measures_nothing(
+    workbench: Workbench, bench: QuantisedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int, int]] = []
     watched = replace(workbench, progress=lambda *step: seen.append(step))
     named = evaluation_rules(("b1", "posterior"))

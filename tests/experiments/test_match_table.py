@@ -17,8 +17,8 @@ from polyvoc.experiments.paper.open_questions import (
     _pair_ratios,
     ablated,
     exclusive_ratios,
+    hamming_sets,
     joint_idf,
-    tested_sets,
     three_differences,
     three_readings,
 )
@@ -151,7 +151,7 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weigh", "k"), [(ablated, 2), (three_readings, 3), (three_differences, 3), (tested_sets, 2), (joint_idf, 2)]
+    ("weigh", "k"), [(ablated, 2), (three_readings, 3), (three_differences, 3), (hamming_sets, 2), (joint_idf, 2)]
 )
 def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
     for seed in SEEDS:
@@ -171,9 +171,9 @@ def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
         (three_readings, 3, "bayes, inclusive", scoring_options(merge="bayes", line=LINE)),
         (three_readings, 3, "posterior", scoring_options(merge="posterior", line=LINE)),
         (three_differences, 3, "posterior, free line", scoring_options(merge="posterior", line=LINE)),
-        (tested_sets, 2, "b1 + HE", scoring_options(merge="b1", hamming=24)),
-        (tested_sets, 2, "bayes + HE, sets before the test", scoring_options(merge="bayes", hamming=24, line=LINE)),
-        (tested_sets, 2, "posterior + HE, sets before the test", scoring_options(hamming=24, line=LINE)),
+        (hamming_sets, 2, "b1 + HE", scoring_options(merge="b1", hamming=24)),
+        (hamming_sets, 2, "bayes + HE, sets before the test", scoring_options(merge="bayes", hamming=24, line=LINE)),
+        (hamming_sets, 2, "posterior + HE, sets before the test", scoring_options(hamming=24, line=LINE)),
         (joint_idf, 2, "b2", scoring_options(merge="b2")),
     ],
 )
@@ -191,7 +191,7 @@ def test_sets_after_the_hamming_test_by_brute_force() -> None:
         _, matcher, table = matched(seed, 2)
         assert table.distance is not None
         model = BayesModel.of(scoring_options(line=LINE), table.n_images)
-        found = tested_sets(matcher, table, LINE)
+        found = hamming_sets(matcher, table, LINE)
         near = table.distance <= 24
         for row, query in enumerate(table.query.tolist()):
             mine = near[table.query == query]

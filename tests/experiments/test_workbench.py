@@ -163,7 +163,9 @@ def test_a_part_of_the_vocabularies(bench: QuantisedDataset) -> None:
     assert np.array_equal(second.words, bench.words[:, 1:])
     index = polyvoc.Index.from_words(np.split(bench.words[:, 1:], bench.store.starts[1:-1]), (300,))
     rows = bench.rows(3)
-    assert np.array_equal(second.scores(3, scoring_options()), index.score_words(bench.words[rows, 1:], None, scoring_options()))
+    assert np.array_equal(
+        second.scores(3, scoring_options()), index.score_words(bench.words[rows, 1:], None, scoring_options())
+    )
     turned = bench.chosen([1, 0])
     assert np.allclose(turned.scores(3, options), bench.scores(3, options), rtol=1e-5)
     names = [bench.name, bench.first(1).name, second.name, turned.name]

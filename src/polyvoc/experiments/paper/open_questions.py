@@ -154,7 +154,7 @@ def hamming(setup: Setup) -> Section:
         "Hamming Embedding. The line of term 2 is the same in all rows: fitted before the test."
     )
     heading = "Hamming Embedding: its parameters, and sets before or after the test"
-    section = _tried(setup, 2, tested_sets, "b1 + HE", Section("hamming", heading, [text]))
+    section = _tried(setup, 2, hamming_sets, "b1 + HE", Section("hamming", heading, [text]))
     tables = []
     for name in setup.datasets:
         named = {
@@ -171,7 +171,7 @@ def hamming(setup: Setup) -> Section:
     return replace(section, tables=[*section.tables, *tables])
 
 
-def tested_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
+def hamming_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights with the sets formed before and after the Hamming test."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     near = hamming_weights(table)
