@@ -25,7 +25,7 @@ from polyvoc.experiments.fit.hit_probability import (
     Samples,
     collect,
     fit_hit_probability,
-    judge_probabilities,
+    measure_calibration,
     nothing_found,
     predicted,
     reliability_figure,
@@ -88,8 +88,8 @@ def report(confidence: HitProbability, samples: Samples) -> dict[str, Any]:
         chances = predicted(confidence, some)
         first = some.rank == 0
         found[name] = {
-            "all": judge_probabilities(chances, some).as_dict(),
-            "first": judge_probabilities(chances[first], some.first).as_dict(),
+            "all": measure_calibration(chances, some).as_dict(),
+            "first": measure_calibration(chances[first], some.first).as_dict(),
             "sure": nothing_found(chances, some),
         }
     return found
@@ -137,7 +137,7 @@ def plot(crossed: dict[str, HitProbability], samples: dict[str, dict[int, Sample
         every = Samples.joined(list(samples[name].values()))
         kinds = {"by words alone": every.by_words, "verified": every.verified}
         judged[f"{name}, fitted on the other set"] = {
-            kind: judge_probabilities(predicted(confidence, some), some) for kind, some in kinds.items()
+            kind: measure_calibration(predicted(confidence, some), some) for kind, some in kinds.items()
         }
     note = "The ten best hits of each search; half of the searches have no right answer to find. Points: tenths of the probability."
     return reliability_figure(judged, "Is a hit as probable as polyvoc says?", note)

@@ -15,10 +15,10 @@ from polyvoc.experiments.evaluate import (
     Outcome,
     evaluate,
     evaluation_rules,
-    judge,
-    judge_many,
     main_measure,
     mean_of,
+    measure_ranking,
+    measure_rankings,
     results_table,
     rule_name,
     scoring_options,
@@ -85,20 +85,20 @@ def test_rankings_have_the_measures_of_the_dataset() -> None:
     truths = [Truth(frozenset(rng.choice(30, 4).tolist()), frozenset({int(rng.integers(30))})) for _ in range(9)]
     dataset = synthetic(30, {"": truths})
     scores = rng.integers(0, 8, (9, 30)).astype(np.float32)  # with ties
-    values = judge(dataset, lambda question: scores[question])
+    values = measure_ranking(dataset, lambda question: scores[question])
     assert list(values) == ["mAP", "R@1", "R@10"]
     for question, truth in enumerate(truths):
         ranking = sorted(range(30), key=lambda image: (-scores[question, image], image))
         assert values["mAP"][question] == average_precision(ranking, truth)
         assert values["R@1"][question] == recall_at(ranking, truth, 1)
         assert values["R@10"][question] == recall_at(ranking, truth, 10)
-    both = judge_many(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
+    both = measure_rankings(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
     assert both["up"] == values and both["down"] != values
 
 
 def test_ukbench_counts_the_first_four() -> None:
     dataset = synthetic(8, {"": [Truth(frozenset({0, 1, 2, 3}))] * 2}, "N-S")
-    values = judge(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
+    values = measure_ranking(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
     assert values["N-S"] == [4.0, 2.0]
     assert main_measure(dataset) == "N-S"
 
@@ -107,7 +107,7 @@ def test_levels_of_the_revisited_protocol() -> None:
     easy = [Truth(frozenset({0})), Truth(frozenset()), Truth(frozenset({2}), frozenset({3}))]
     medium = [Truth(frozenset({0, 1})), Truth(frozenset({1})), Truth(frozenset({2, 3}))]
     dataset = synthetic(6, {"easy": easy, "medium": medium})
-    values = judge(dataset, lambda question: np.array([0, 5, 1, 2, 3, 4]))
+    values = measure_ranking(dataset, lambda question: np.array([0, 5, 1, 2, 3, 4]))
     assert list(values) == [
         f"{measure} {level}" for level in ("easy", "medium") for measure in ("mAP", "mP@1", "mP@5", "mP@10")
     ]
@@ -146,7 +146,7 @@ def test_the_second_run_measures_nothing(
 def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: QuantisedDataset) -> None:
     options = scoring_options(merge="bayes", hamming=24)
     (outcome,) = evaluate(workbench, bench, {"mine": options})
-    expected = judge(bench.dataset, lambda question: bench.scores(question, options))
+    expected = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))
     assert outcome.name == "mine" and outcome.values == expected
     assert dict(outcome.options) == asdict(options) | {"line": options.line}
     assert outcome.seconds > 0 and len(outcome.values["mAP"]) == 12

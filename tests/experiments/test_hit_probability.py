@@ -14,7 +14,7 @@ from polyvoc.experiments.fit.hit_probability import (
     Samples,
     collect,
     fit_hit_probability,
-    judge_probabilities,
+    measure_calibration,
     nothing_found,
     predicted,
     reliability_figure,
@@ -47,15 +47,15 @@ def test_the_fit_recovers_known_probabilities() -> None:
     assert np.allclose(fitted.votes, TRUE.votes, atol=0.15)
     assert np.allclose(fitted.verified, TRUE.verified, rtol=0.1, atol=0.3)
     other = drawn(2)
-    result = judge_probabilities(predicted(fitted, other), other)
+    result = measure_calibration(predicted(fitted, other), other)
     assert result.error < 0.01 and result.error_interval[0] <= result.error_interval[1] < 0.02
-    assert result.log_loss == pytest.approx(judge_probabilities(predicted(TRUE, other), other).log_loss, abs=1e-3)
+    assert result.log_loss == pytest.approx(measure_calibration(predicted(TRUE, other), other).log_loss, abs=1e-3)
 
 
 def test_the_judge_counts_as_a_loop_counts() -> None:
     samples = drawn(3, 500)
     chances = predicted(TRUE, samples)
-    result = judge_probabilities(chances, samples)
+    result = measure_calibration(chances, samples)
     bins: dict[int, list[int]] = {}
     for i, chance in enumerate(chances):
         bins.setdefault(min(int(10 * chance), 9), []).append(i)
@@ -68,8 +68,8 @@ def test_the_judge_counts_as_a_loop_counts() -> None:
 
 def test_wrong_probabilities_are_seen() -> None:
     samples = drawn(4)
-    proud = judge_probabilities(np.sqrt(predicted(TRUE, samples)), samples)
-    assert proud.error_interval[0] > 0.05 and proud.log_loss > judge_probabilities(predicted(TRUE, samples), samples).log_loss
+    proud = measure_calibration(np.sqrt(predicted(TRUE, samples)), samples)
+    assert proud.error_interval[0] > 0.05 and proud.log_loss > measure_calibration(predicted(TRUE, samples), samples).log_loss
 
 
 def test_nothing_is_found_as_a_loop_finds_it() -> None:
@@ -109,7 +109,7 @@ def test_an_engine_without_images_is_as_if_they_had_never_been_there() -> None:
 
 def test_a_figure_has_a_line_per_kind() -> None:
     samples = drawn(9, 2000)
-    drawing = reliability_figure({"a": {"words": judge_probabilities(predicted(TRUE, samples), samples)}}, "title")
+    drawing = reliability_figure({"a": {"words": measure_calibration(predicted(TRUE, samples), samples)}}, "title")
     assert isinstance(drawing, Figure) and [one.name for one in drawing.panels[0].series] == ["as predicted", "words"]
 
 

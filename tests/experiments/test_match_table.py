@@ -44,7 +44,7 @@ def weights_of(matcher: Matcher, table: MatchTable, options: SearchOptions) -> n
     total = terms.sum(axis=1)
     model = BayesModel.of(options, table.n_images)
     several = table.order >= 2
-    single = 1.0 if table.n_vocabularies == 1 else model.difference(table.whole_ratio)
+    single = 1.0 if table.n_vocabularies == 1 else model.difference(table.joint_ratio)
     factor: Any = {
         "b1": 1.0,
         "b2": table.order == table.n_vocabularies,

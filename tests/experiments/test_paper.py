@@ -249,13 +249,13 @@ def test_half_of_the_photographs_are_distractors_unless_there_are_others(setup: 
 
 
 def test_no_line_is_fitted_on_the_photographs_of_the_evaluation(setup: Setup) -> None:
-    assert (setup.teacher("holidays"), setup.teacher("ukbench")) == ("ukbench", "holidays")
+    assert (setup.fitted_on("holidays"), setup.fitted_on("ukbench")) == ("ukbench", "holidays")
     revisited = replace(setup.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
     twins = replace(setup, datasets={"holidays": setup.datasets["holidays"], "rholidays": revisited})
-    assert twins.teacher("holidays") is None and twins.line("rholidays") == SearchOptions().line
+    assert twins.fitted_on("holidays") is None and twins.line("rholidays") == SearchOptions().line
     assert "the default line" in twins.origin and "never on the photographs of the evaluation" in setup.origin
     three = replace(setup, datasets={**twins.datasets, "ukbench": setup.datasets["ukbench"]})
-    assert three.teacher("rholidays") == "ukbench"
+    assert three.fitted_on("rholidays") == "ukbench"
 
 
 def test_a_folder_without_datasets_is_an_error(data: Path, tmp_path: Path) -> None:

@@ -93,27 +93,27 @@ def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, 
 def _timed(bench: QuantisedDataset, options: SearchOptions) -> dict[str, Any]:
     bench.scores(0, options)  # the first search compiles, and builds what all share
     started = time.perf_counter()
-    values = judge(bench.dataset, lambda question: bench.scores(question, options))
+    values = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))
     return {"values": values, "seconds": (time.perf_counter() - started) / len(bench.dataset.questions)}
 
 
-def judge(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
+def measure_ranking(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
     """Measure the ranking by `score` of each question, by all measures of the dataset."""
-    return judge_many(dataset, lambda question: {"": score(question)})[""]
+    return measure_rankings(dataset, lambda question: {"": score(question)})[""]
 
 
-def judge_many(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
+def measure_rankings(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
     """Measure several rankings of each question, by name."""
-    judged: dict[str, dict[str, Values]] = {}
+    results: dict[str, dict[str, Values]] = {}
     for question in range(len(dataset.questions)):
         for name, scores in score(question).items():
             ranking = rank(scores)
-            values = judged.setdefault(name, {})
+            values = results.setdefault(name, {})
             for level, truths in dataset.truths.items():
                 for measure in measures_of(dataset):
                     value = MEASURES[measure](ranking, truths[question])
                     values.setdefault(f"{measure} {level}".strip(), []).append(value)
-    return judged
+    return results
 
 
 def measures_of(dataset: Dataset) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def measures_of(dataset: Dataset) -> tuple[str, ...]:
 
 def main_measure(dataset: Dataset) -> str:
     """Return the name of the measure of the tables: for the revisited sets that of the medium level."""
-    return f"{dataset.measure} medium" if "medium" in dataset.truths else dataset.measure
+    return f"{dataset.measure} {dataset.main_level}".strip()
 
 
 def groups_of(dataset: Dataset) -> list[str]:

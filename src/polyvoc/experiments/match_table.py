@@ -63,7 +63,7 @@ class MatchTable:
         return np.asarray(self.ratios[self.query, self.mask])
 
     @cached_property
-    def whole_ratio(self) -> Floats64:
+    def joint_ratio(self) -> Floats64:
         """Return the cardinality ratio of all K lists of each match's query feature [m]."""
         return np.asarray(self.ratios[self.query, -1])
 

@@ -40,13 +40,13 @@ class Measure:
     """A measure: a value per question, and how it is written."""
 
     name: str
-    judge: Callable[[Ranking, Truth], float | None]
+    function: Callable[[Ranking, Truth], float | None]
     scale: float  # written as value * scale: mAP in percent, N-S as it is
     digits: int
 
     def __call__(self, ranking: Ranking, truth: Truth) -> float | None:
         """Return the value of one ranking; None if the question has no relevant images."""
-        return self.judge(ranking, truth)
+        return self.function(ranking, truth)
 
     def show(self, value: float) -> str:
         """Return a value as text."""
@@ -64,9 +64,9 @@ def positions(ranking: Ranking, truth: Truth) -> npt.NDArray[np.int64]:
     An image that is both relevant and junk is junk, hence never found, as in the program of the Oxford buildings.
     """
     numbers = np.asarray(ranking, np.int64)  # [n]
-    judged = numbers[~np.isin(numbers, _array(truth.junk))] if truth.junk else numbers
-    ranks = np.flatnonzero(np.isin(judged, _array(truth.relevant)))
-    if len(np.unique(judged[ranks])) < len(ranks):
+    kept = numbers[~np.isin(numbers, _array(truth.junk))] if truth.junk else numbers
+    ranks = np.flatnonzero(np.isin(kept, _array(truth.relevant)))
+    if len(np.unique(kept[ranks])) < len(ranks):
         raise OptionError("the ranking holds an image twice; give each image at most once")
     return ranks
 
@@ -129,7 +129,7 @@ def bootstrap(
     if len(sums) == 1:
         return Interval(mean, -math.inf, math.inf)
     means = np.concatenate(list(_resampled_means(sums, counts, samples, seed)))
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = quantile_bounds(means, level)
     return Interval(mean, float(low), float(high))
 
 
@@ -149,6 +149,21 @@ def difference(
     if len(first) != len(second):
         raise OptionError(f"{len(first)} values and {len(second)}: give one of each per question")
     return bootstrap(_floats(first) - _floats(second), groups, samples=samples, level=level, seed=seed)
+
+
+def draw_groups(count: int, seed: int, samples: int = 1000) -> npt.NDArray[np.float64]:
+    """Return how often each group is drawn in a bootstrap [samples, count]: as many as there are, with replacement."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples).astype(np.float64)
+
+
+def quantile_bounds(values: npt.ArrayLike, level: float = 0.95) -> npt.NDArray[np.float64]:
+    """Return the quantiles of each column that enclose the level [2, ...], without NaN; NaN for a column without values."""
+    table = np.asarray(values, np.float64)
+    if not len(table):
+        return np.full((2, *table.shape[1:]), np.nan)
+    empty = np.isnan(table).all(axis=0)
+    bounds = np.nanquantile(np.where(empty, 0.0, table), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.where(empty, np.nan, bounds)
 
 
 def _by_group(

@@ -12,7 +12,7 @@ from polyvoc.errors import OptionError
 from polyvoc.index.statistics import Statistics, idf_squared
 from polyvoc.types import Array, Floats32, Floats64
 
-_BLOCK = 256  # images whose whole histograms are held at once
+_BLOCK = 256  # images whose histograms are in memory at once
 _FAINTEST = 1e-6  # of the largest variance: below is the rounding of float32, which whitening would blow up
 _NOTHING = 1e-12  # a variance of vectors of length 1 that is rounding alone
 
@@ -48,14 +48,14 @@ class Histograms:
         table **= self.power
         return _unit(table)
 
-    def whole(self, images: Sequence[Array]) -> Floats32:
+    def joint(self, images: Sequence[Array]) -> Floats32:
         """Return the histograms of all vocabularies side by side: [n, W]."""
         return np.hstack([self.part(images, k) for k in range(len(self.sizes))])
 
 
 @dataclass(frozen=True, eq=False)
 class JointPca:
-    """A projection of K histograms to a short vector, learnt by `JointPca.fit`."""
+    """A projection of K histograms to a short vector, fitted by `JointPca.fit`."""
 
     histograms: Histograms
     axes: Floats32  # [W, D']  principal axes, each over the standard deviation along it
@@ -79,7 +79,7 @@ class JointPca:
         if not 1 <= dimensions <= most:
             raise OptionError(
                 f"dimensions={dimensions!r} should be 1 to {max(most, 0)} for {len(training)} training images with features "
-                f"and {sum(shape)} words: give more images or ask for fewer dimensions"
+                f"and {sum(shape)} words: give more images or fewer dimensions"
             )
         histograms = Histograms.learn(training, shape, idf, power)
         learn = _from_gram if len(training) < sum(shape) else _from_covariance
@@ -103,7 +103,7 @@ class JointPca:
         checked = _checked(images, self.histograms.sizes)
         codes = np.zeros((len(checked), self.dimensions), np.float32)
         for first, block in _blocks(checked):
-            codes[first : first + len(block)] = self.histograms.whole(block) @ self.axes - self.offset
+            codes[first : first + len(block)] = self.histograms.joint(block) @ self.axes - self.offset
         codes[[len(words) == 0 for words in checked]] = 0
         return codes
 
@@ -137,10 +137,10 @@ def _from_covariance(histograms: Histograms, images: Sequence[Array], dimensions
     n, words = len(images), sum(histograms.sizes)
     mean = np.zeros(words)
     for _, block in _blocks(images):
-        mean += histograms.whole(block).sum(axis=0, dtype=np.float64) / n
+        mean += histograms.joint(block).sum(axis=0, dtype=np.float64) / n
     covariance = np.zeros((words, words))
     for _, block in _blocks(images):
-        table = histograms.whole(block) - mean
+        table = histograms.joint(block) - mean
         covariance += table.T @ table / n
     values, vectors = _leading(covariance, dimensions)
     return mean, vectors / np.sqrt(values)
@@ -152,7 +152,7 @@ def _leading(matrix: Floats64, count: int) -> tuple[Floats64, Floats64]:
     rank = np.count_nonzero(values > max(_FAINTEST * values[-1], _NOTHING))
     if count > rank:
         raise OptionError(
-            f"dimensions={count!r}, but the training images differ in {rank} only: give more different images or ask for fewer"
+            f"dimensions={count!r}, but the training images differ in {rank}: give more different images or fewer dimensions"
         )
     return values[::-1][:count], vectors[:, ::-1][:, :count]
 

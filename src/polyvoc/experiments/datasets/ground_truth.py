@@ -57,7 +57,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Builds plain values and arrays of numbers. A name in the file is a function below or an error: nothing is imported."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what stands for one of the few names in pickles of numbers and numpy arrays."""
+        """Return the replacement of one of the few names in pickles of numbers and numpy arrays."""
         known = {
             "numpy.core.multiarray._reconstruct": lambda *_: _Array(),
             "numpy.core.multiarray.scalar": lambda kind, data: kind.parse(data).item(),

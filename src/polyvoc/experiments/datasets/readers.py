@@ -52,6 +52,11 @@ class Dataset:
     measure: str  # the one that the set is known for: "mAP" or "N-S"
     notes: tuple[str, ...] = ()  # what is left out, one line each
 
+    @property
+    def main_level(self) -> str:
+        """Return the level of the ground truth that rules are known by: the medium one of the revisited sets."""
+        return "medium" if "medium" in self.truths else next(iter(self.truths))
+
 
 class Reader(Protocol):
     """Reads the dataset in a folder; unless a kind is given, photographs if there are any, else descriptors."""

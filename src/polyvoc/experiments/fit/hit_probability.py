@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.regression import logistic
-from polyvoc.experiments.measures import Truth
+from polyvoc.experiments.measures import Truth, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.index.segment import MAX_IMAGES
@@ -26,7 +26,6 @@ from polyvoc.types import Floats64, Progress
 Flags = npt.NDArray[np.bool_]
 BINS = 10  # of a reliability diagram
 THRESHOLDS = (0.5, 0.9, 0.99)  # of the probability
-DRAWS, LEVEL = 1000, 0.95  # of the bootstrap
 MARGIN = 1e-6  # of probabilities to 0 and 1: one wrong hit should not decide a log loss
 RIDGE = 1e-3  # keeps coefficients finite where an input separates the hits
 
@@ -173,7 +172,7 @@ class Calibration:
         return {"hits": self.hits, **numbers, "error_interval": [round(x, 5) for x in self.error_interval], "bins": bins}
 
 
-def judge_probabilities(probabilities: Floats64, samples: Samples, seed: int = 0) -> Calibration:
+def measure_calibration(probabilities: Floats64, samples: Samples, seed: int = 0) -> Calibration:
     """Compare probabilities of hits [n] with their relevance; intervals by a bootstrap of the groups of questions."""
     right = samples.right.astype(np.float64)
     bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
@@ -182,10 +181,9 @@ def judge_probabilities(probabilities: Floats64, samples: Samples, seed: int = 0
     apart, size = (
         np.bincount(cells, x, len(groups) * BINS).reshape(-1, BINS) for x in (probabilities - right, np.ones(len(right)))
     )
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), DRAWS)
+    drawn = draw_groups(len(groups), seed)
     errors = np.abs(drawn @ apart).sum(axis=1) / (drawn @ size).sum(axis=1)
-    low, high = np.quantile(errors, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = quantile_bounds(errors)
     clipped = np.clip(probabilities, MARGIN, 1 - MARGIN)
     rows = [(float(probabilities[bins == i].mean()), float(right[bins == i].mean()), int((bins == i).sum()))
             for i in range(BINS) if (bins == i).any()]  # fmt: skip

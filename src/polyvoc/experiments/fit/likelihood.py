@@ -66,7 +66,7 @@ def tally_groups(bench: QuantisedDataset, edges: Sequence[float] = (), progress:
         raise OptionError("a likelihood table needs vocabularies with signatures; train them with --bits 64 or 128")
     dataset, matcher = bench.dataset, Matcher(bench)
     lengths = np.diff(bench.store.starts[: bench.n_images + 1]).astype(np.float64)
-    truths = dataset.truths["medium" if "medium" in dataset.truths else next(iter(dataset.truths))]
+    truths = dataset.truths[dataset.main_level]
     groups: dict[str, Tally] = {}
     for number, (question, truth) in enumerate(zip(dataset.questions, truths, strict=True)):
         table = matcher.table(number)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
-from polyvoc.experiments.measures import Interval
+from polyvoc.experiments.measures import Interval, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.search.index import Index
@@ -20,7 +20,6 @@ from polyvoc.types import Floats64
 
 VERSION = 1  # raise it when the observations or the fit change
 Line = tuple[float, float]  # (a, b) of a r + b
-SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +85,11 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
         )
     ratio, share, weight = (row[0, kept] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     free, tied = _free(ratio, share, weight), _tied(ratio, share, weight)
-    drawn = _draws(pooled, seed)
-    ratios, shares, weights = pooled.sums(drawn)
-    usable = (np.count_nonzero(weights, axis=1) >= 2) & (len(drawn) > 1)
+    ratios, shares, weights = pooled.sums(draw_groups(pooled.n_groups, seed))
+    usable = (np.count_nonzero(weights, axis=1) >= 2) & (pooled.n_groups > 1)
     slopes = _free(ratios[usable], shares[usable], weights[usable])
     lines = _tied(ratios[usable], shares[usable], weights[usable])
-    low, high = _bounds(np.where(weights > 0, shares, np.nan)[usable][:, kept])
+    low, high = quantile_bounds(np.where(weights > 0, shares, np.nan)[usable][:, kept])
     raw = _free(observations.ratio, observations.inside / observations.true, np.ones(len(observations.ratio)))
     return Fit(
         free=_line(free),
@@ -197,14 +195,6 @@ class _Pool:
         return ratio, share, np.where(used, weight, 0.0)
 
 
-def _draws(pooled: _Pool, seed: int) -> Floats64:
-    """Return how often each group is drawn [draws, groups] in a bootstrap: as many as there are, with replacement."""
-    if pooled.n_groups < 2:
-        return np.ones((1, pooled.n_groups))
-    chances = np.full(pooled.n_groups, 1 / pooled.n_groups)
-    return np.random.default_rng(seed).multinomial(pooled.n_groups, chances, SAMPLES).astype(np.float64)
-
-
 def _free(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
     """Return a and b of the weighted least squares y = a x + b, along the last axis; level if all x are equal."""
     total = weight.sum(axis=-1)
@@ -226,20 +216,11 @@ def _line(pair: tuple[Floats64, Floats64]) -> Line:
     return float(pair[0]), float(pair[1])
 
 
-def _bounds(values: Floats64) -> tuple[Floats64, Floats64]:
-    """Return the quantiles of each column that enclose the level; NaN in a column with nothing in it."""
-    empty = np.isnan(values).all(axis=0) if len(values) else np.ones(values.shape[1:], bool)
-    result = np.full((2, *values.shape[1:]), np.nan)
-    if not empty.all():
-        result[:, ~empty] = np.nanquantile(values[:, ~empty], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return result[0], result[1]
-
-
 def _interval(estimate: Floats64, drawn: Floats64) -> Interval:
     """Return an estimate with its interval; infinite for one group alone."""
     if not len(drawn):
         return Interval(float(estimate), -math.inf, math.inf)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = quantile_bounds(drawn)
     return Interval(float(estimate), float(low), float(high))
 
 

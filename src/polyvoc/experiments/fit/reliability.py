@@ -11,11 +11,10 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.likelihood import HALF, Tally, log_ratio, together
+from polyvoc.experiments.measures import draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series, finite
 from polyvoc.scoring.rules import group_names
 from polyvoc.types import Floats64, LikelihoodTable
-
-SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +63,15 @@ def reliability(
             f"a table for {table.n_vocabularies} vocabularies with {table.bits} bits cannot be compared with matches of "
             f"{total.n_vocabularies} with {total.bits}; count them with the same vocabularies and the same bins of the ratio"
         )
-    drawn = _draws(len(tallies), seed)
+    once, drawn = np.ones((1, len(tallies))), draw_groups(len(tallies), seed)
     pairs = np.stack([one.pairs for one in tallies])
     curves = []
     for group, name in enumerate(group_names(table)):
         pools = _Pools.of(table, group, tallies, width, least)
         if len(pools.predicted):
-            observed, *samples = pools.observed(drawn, pairs)
-            low, high = _bounds(samples, len(observed))
+            (observed,) = pools.observed(once, pairs)
+            samples = pools.observed(drawn, pairs) if len(tallies) > 1 else np.full((1, len(observed)), np.nan)
+            low, high = quantile_bounds(samples)
             curves.append(Curve(name, pools.predicted, observed, low, high, pools.related.sum(axis=0)))
     if not curves:
         raise OptionError(
@@ -125,22 +125,6 @@ def _pool_numbers(llr: Floats64, related: Floats64, unrelated: Floats64, width: 
     if matches.min() < least:  # the weakest are too few: they join the pool before, if there is one
         pools[pools == number] = number - 1
     return pools
-
-
-def _draws(count: int, seed: int) -> Floats64:
-    """Return how often each tally is drawn in a bootstrap [draws, tallies]; the first row has all of them once."""
-    once = np.ones((1, count))
-    if count < 2:
-        return once
-    samples = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), SAMPLES)
-    return np.concatenate([once, samples]).astype(np.float64)
-
-
-def _bounds(samples: Sequence[Floats64], count: int) -> Floats64:
-    """Return the quantiles that enclose the level [2, points]; NaN for one group alone."""
-    if not samples:
-        return np.full((2, count), np.nan)
-    return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
 
 
 def curve_figure(results: Mapping[str, Reliability], title: str = "Log-likelihood ratios: predicted and observed") -> Figure:

@@ -78,8 +78,7 @@ def observe(
     dataset = bench.dataset
     if level is not None and level not in dataset.truths:
         raise OptionError(f"level={level!r} should be one of {', '.join(map(repr, dataset.truths))}")
-    usual = "medium" if "medium" in dataset.truths else next(iter(dataset.truths))
-    truths = dataset.truths[usual if level is None else level]
+    truths = dataset.truths[dataset.main_level if level is None else level]
     limit = distance * bench.bits // 64
     matcher = Matcher(bench)
     numbers: dict[str, int] = {}

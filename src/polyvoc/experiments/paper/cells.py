@@ -52,7 +52,7 @@ def _cell(setup: Setup, name: str, interval: Interval, paper: float | None, note
 
 
 def above_zero(cells: Iterable[str | Cell]) -> list[bool]:
-    """Return for each difference whether its whole interval lies above zero."""
+    """Return for each difference whether its interval is above zero."""
     return [isinstance(one, Cell) and one.low is not None and one.low > 0 for one in cells]
 
 

@@ -43,7 +43,7 @@ def asmk_values(setup: Setup, bench: QuantisedDataset, assignments: int) -> Valu
     def score(question: int) -> dict[str, Array]:
         return {"ASMK*": index().scores(bench.descriptors(question))}
 
-    return setup.judged(f"ASMK* {assignments}", bench, score)["ASMK*"]
+    return setup.values_of(f"ASMK* {assignments}", bench, score)["ASMK*"]
 
 
 def pca_values(setup: Setup, name: str, count: int) -> dict[str, Values]:
@@ -64,7 +64,7 @@ def pca_values(setup: Setup, name: str, count: int) -> dict[str, Values]:
         images, queries = projected()
         return {str(d): _unit(images[:, :d]) @ _unit(queries[question, :d]) for d in kept}
 
-    return setup.judged(f"joint PCA {kept}", bench, score)
+    return setup.values_of(f"joint PCA {kept}", bench, score)
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,7 @@ def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of every ablation."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
-    r = table.whole_ratio
+    r = table.joint_ratio
     w, d = model.intersection(r), model.difference(r)
     shuffled = np.random.default_rng(0).permutation(len(table.words))[table.query]
     other = table.ratios[shuffled, -1]
@@ -87,7 +87,7 @@ def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of every reading for three vocabularies."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
-    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    w, d = model.intersection(table.ratio), model.difference(table.joint_ratio)
     exclusive = model.intersection(exclusive_ratios(table.counts)[table.query, table.mask])
     pairs = _pair_ratios(table)  # [m, K - 1] of the pairs with the list that holds a match of the difference set
     orders = np.array([mask.bit_count() for mask in range(table.counts.shape[1])])
@@ -102,7 +102,7 @@ def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
         "posterior, w_diff by the largest pair ratio": np.where(shared, w, model.difference(pairs.max(axis=1))),
         "posterior, w_diff by the pooled ratio": np.where(shared, w, model.difference(pooled)),
         "posterior, both by the pooled ratio": np.where(shared, model.intersection(pooled), model.difference(pooled)),
-        "posterior, both by the ratio of all lists": np.where(shared, model.intersection(table.whole_ratio), d),
+        "posterior, both by the ratio of all lists": np.where(shared, model.intersection(table.joint_ratio), d),
     }
     return {name: factor * plain for name, factor in factors.items()}
 
@@ -111,7 +111,7 @@ def three_differences(matcher: Matcher, table: MatchTable, line: Line) -> Weight
     """Return the weights of every choice of w_diff for three vocabularies."""
     model = BayesModel.of(SearchOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
-    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    w, d = model.intersection(table.ratio), model.difference(table.joint_ratio)
     pairs = _pair_ratios(table)
     differences = {
         "posterior, free line": d,
@@ -129,8 +129,8 @@ def exclusive_ratios(counts: npt.NDArray[np.int64]) -> Floats64:
     masks = np.arange(counts.shape[1])
     below[:, 0] = 0
     for bit in (1 << k for k in range(counts.shape[1].bit_length() - 1)):
-        held = masks[masks & bit != 0]
-        below[:, held] += below[:, held ^ bit]
+        above = masks[masks & bit != 0]
+        below[:, above] += below[:, above ^ bit]
     result: Floats64 = np.divide(counts, below, out=np.zeros(counts.shape), where=below > 0)
     return result
 
@@ -180,11 +180,11 @@ def hamming_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     kept = np.flatnonzero(near.any(axis=1))
     left = {name: getattr(table, name)[kept] for name in ("query", "feature", "image")}
     after = replace(table, **left, shared=near[kept] > 0, distance=None)
-    w, d = model.intersection(table.ratio), model.difference(table.whole_ratio)
+    w, d = model.intersection(table.ratio), model.difference(table.joint_ratio)
     w_after, d_after = np.ones(len(total)), np.ones(len(total))
     several = np.zeros(len(total), bool)
     several[kept] = after.order >= 2
-    w_after[kept], d_after[kept] = model.intersection(after.ratio), model.difference(after.whole_ratio)
+    w_after[kept], d_after[kept] = model.intersection(after.ratio), model.difference(after.joint_ratio)
     shared = table.order >= 2
     factors = {
         "b1 + HE": np.ones(len(total)),
@@ -222,8 +222,8 @@ def weights(setup: Setup) -> Section:
 def joint_idf(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of B2 with the idf of single words and of pairs."""
     full = table.order == table.n_vocabularies
-    held = np.maximum(table.counts[:, -1], 1)
-    joint = np.maximum(np.log(table.n_images / held), 0.0)[table.query] ** 2
+    holders = np.maximum(table.counts[:, -1], 1)
+    joint = np.maximum(np.log(table.n_images / holders), 0.0)[table.query] ** 2
     single = matcher.idf_squared(table).sum(axis=1)
     return {"b2": np.where(full, single, 0.0), "b2, idf of the pair": np.where(full, joint, 0.0)}
 
@@ -303,7 +303,7 @@ def _tried(setup: Setup, count: int, weigh: Weigh, base: str, section: Section, 
     """Return a section with the values of weights on match tables, averaged over sets of seeds, and differences to a base."""
     tables = []
     for name in setup.datasets:
-        runs = [_judged(setup, setup.equal(name, seeds), weigh, setup.line(name, line)) for seeds in setup.repeats(count)]
+        runs = [_values(setup, setup.equal(name, seeds), weigh, setup.line(name, line)) for seeds in setup.repeats(count)]
         found = {rule: mean_values([run[rule] for run in runs]) for rule in runs[0]}
         rows = [_row(setup, name, rule, values, found[base]) for rule, values in found.items()]
         caption = f"{measure_title(setup, name)}, {len(runs)} set{'s' * (len(runs) > 1)} of {count} seeds"
@@ -311,7 +311,7 @@ def _tried(setup: Setup, count: int, weigh: Weigh, base: str, section: Section, 
     return replace(section, tables=tables)
 
 
-def _judged(setup: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> dict[str, Values]:
+def _values(setup: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> dict[str, Values]:
     @cache
     def matcher() -> Matcher:
         return Matcher(bench)
@@ -320,7 +320,7 @@ def _judged(setup: Setup, bench: QuantisedDataset, weigh: Weigh, line: Line) -> 
         table = matcher().table(question)
         return {name: matcher().scores(table, values) for name, values in weigh(matcher(), table, line).items()}
 
-    return setup.judged(f"{weigh.__name__} {VERSION} {line}", bench, score)
+    return setup.values_of(f"{weigh.__name__} {VERSION} {line}", bench, score)
 
 
 def _row(setup: Setup, name: str, rule: str, values: Values, base: Values) -> Cells:

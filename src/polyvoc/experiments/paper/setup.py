@@ -11,7 +11,7 @@ from typing import Any
 from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
-from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, evaluate, judge_many, main_measure
+from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, evaluate, main_measure, measure_rankings
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
@@ -131,13 +131,13 @@ class Setup:
 
     def line(self, name: str, kind: str = "tied") -> Line:
         """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
-        other = self.teacher(name)
+        other = self.fitted_on(name)
         if other is None:
             return SearchOptions().line
         a, b = self.fitted(other)[kind]
         return float(a), float(b)
 
-    def teacher(self, name: str) -> str | None:
+    def fitted_on(self, name: str) -> str | None:
         """Return the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
         own = {image.resolve() for image in self.datasets[name].images}
         for other, dataset in self.datasets.items():  # Oxford and its revisited form share theirs
@@ -148,7 +148,7 @@ class Setup:
     @property
     def origin(self) -> str:
         """Return where the lines of term 2 come from."""
-        if not any(self.teacher(name) for name in self.datasets):
+        if not any(self.fitted_on(name) for name in self.datasets):
             return "the default line, as there is no other dataset to fit one on"
         return "a + b = 1, fitted on another dataset, never on the photographs of the evaluation"
 
@@ -157,10 +157,10 @@ class Setup:
         main = main_measure(bench.dataset)
         return {outcome.name: outcome.values[main] for outcome in evaluate(self.workbench, bench, named)}
 
-    def judged(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
+    def values_of(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
         """Return the values of rankings that are no rules of the engine, by name; cached under the key."""
         result = self.workbench.remember(
-            digest_of(key, EVALUATION_VERSION, bench.name), lambda: judge_many(bench.dataset, score)
+            digest_of(key, EVALUATION_VERSION, bench.name), lambda: measure_rankings(bench.dataset, score)
         )
         main = main_measure(bench.dataset)
         return {name: values[main] for name, values in result.items()}

@@ -112,7 +112,7 @@ def _gains_text(merge: Merge, wins: Sequence[bool]) -> str:
     """Return how often a rule beats B1 without signatures, over datasets and two or three vocabularies."""
     rule = {"posterior": "The complete rule, `posterior`,", "bayes": "The rule as the paper writes it, `bayes`,"}[merge]
     often = "on every dataset with two and with three vocabularies" if all(wins) else f"in {sum(wins)} of {len(wins)} cases"
-    return f"{rule} beats `b1` {often}, with the whole interval above zero." if any(wins) else f"{rule} does not beat `b1`."
+    return f"{rule} beats `b1` {often}, with an interval above zero." if any(wins) else f"{rule} does not beat `b1`."
 
 
 def _table3_text(setup: Setup) -> list[str]:
@@ -198,7 +198,7 @@ def rank_aggregation(setup: Setup, name: str, count: int) -> Values:
     def score(question: int) -> dict[str, Array]:
         return {"RA": aggregate(np.stack([single.scores(question, options) for single in singles]))}
 
-    return setup.judged(f"rank aggregation {count}", bench, score)["RA"]
+    return setup.values_of(f"rank aggregation {count}", bench, score)["RA"]
 
 
 def table6(setup: Setup) -> Section:
@@ -252,7 +252,7 @@ def assigned(setup: Setup) -> Section:
         tables.append(Table(measure_title(setup, name), ["rule", "1 word", "3 words", "5 words", "3 - 1"], rows))
     wins = above_zero(helped)
     summary = (
-        "Three words per query feature and vocabulary lift `b2` with the whole interval above zero on "
+        "Three words per query feature and vocabulary lift `b2` with an interval above zero on "
         f"{sum(wins)} of {len(wins)} datasets."
     )
     return Section(

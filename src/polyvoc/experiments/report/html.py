@@ -20,8 +20,8 @@ LEGEND = (
     ('<span class="ours">57.32</span>', "measured here"),
     ('<span class="interval">[55.10, 59.44]</span>', "its 95 % interval: bootstrap over the queries"),
     ('<span class="tag">paper 58.51</span>', "the paper’s own figure, from its features and its datasets"),
-    ('<span class="ours up">+3.20</span>', "a difference whose whole interval is above zero"),
-    ('<span class="ours down">−1.10</span>', "a difference whose whole interval is below zero"),
+    ('<span class="ours up">+3.20</span>', "a difference whose interval is above zero"),
+    ('<span class="ours down">−1.10</span>', "a difference whose interval is below zero"),
     ('<span class="even">+0.20</span>', "a difference whose interval holds zero"),
     ("plots", "filled and solid: measured here; hollow and dashed: the paper’s; bands and thin bars: 95 % intervals"),
 )
@@ -105,7 +105,7 @@ tr.best > * { background: color-mix(in srgb, var(--right) 9%, var(--card)); } .b
 
 
 def render_report(report: Report) -> str:
-    """Return the whole page."""
+    """Return the page of a report."""
     contents = "".join(map(_entry, report.sections))
     sections = "".join(map(_section, report.sections))
     body = [

@@ -184,7 +184,7 @@ def _label(axes: Axes, panel: Panel) -> None:
 
 
 def _scale(axes: Axes, panel: Panel) -> None:
-    """Set scales and ticks; few values of x are their own ticks, so that a tick says where something was measured."""
+    """Set scales and ticks; few values of x are their own ticks, so that a tick is a measured value."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.tick_params(labelsize=11, length=3)
@@ -232,7 +232,7 @@ def _pens(panel: Panel) -> list[_Pen]:
         grey = series.color is None  # only published series come without a colour here
         number = (before.count("paper") if series.color is None else series.color) % len(SERIES)
         place = next((place for place, bar in enumerate(bars) if bar.color == series.color), None)
-        shift = 0.0 if place is None else (place + 0.5) * width - room / 2  # a published point stands on the bar of its colour
+        shift = 0.0 if place is None else (place + 0.5) * width - room / 2  # a published point is on the bar of its colour
         pens.append(_Pen(INK if grey else SERIES[number], MARKERS[number], shift, width))
     return pens
 
