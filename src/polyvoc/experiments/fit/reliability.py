@@ -63,16 +63,16 @@ def reliability(
             f"a table for {table.n_vocabularies} vocabularies with {table.bits} bits cannot be compared with matches of "
             f"{total.n_vocabularies} with {total.bits}; count them with the same vocabularies and the same bins of the ratio"
         )
-    once, drawn = np.ones((1, len(tallies))), draw_groups(len(tallies), seed)
+    samples = 1000 if len(tallies) > 1 else 0
+    drawn = np.concatenate([np.ones((1, len(tallies))), draw_groups(len(tallies), seed, samples)])  # first all of them once
     pairs = np.stack([one.pairs for one in tallies])
     curves = []
     for group, name in enumerate(group_names(table)):
         pools = _Pools.of(table, group, tallies, width, least)
         if len(pools.predicted):
-            (observed,) = pools.observed(once, pairs)
-            samples = pools.observed(drawn, pairs) if len(tallies) > 1 else np.full((1, len(observed)), np.nan)
-            low, high = quantile_bounds(samples)
-            curves.append(Curve(name, pools.predicted, observed, low, high, pools.related.sum(axis=0)))
+            observed = pools.observed(drawn, pairs)
+            low, high = quantile_bounds(observed[1:])
+            curves.append(Curve(name, pools.predicted, observed[0], low, high, pools.related.sum(axis=0)))
     if not curves:
         raise OptionError(
             f"{int(total.counts[1].sum())} matches of related images are too few to test a table; give more photographs"
