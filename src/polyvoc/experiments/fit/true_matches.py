@@ -49,12 +49,8 @@ class Observations:
     @classmethod
     def join(cls, parts: Sequence[_Matches], groups: Sequence[int], questions: int, pairs: int) -> Observations:
         """Join the matches of questions, with the group of each; features without true matches are left out."""
-        ratio, inside, true = (
-            np.concatenate([np.empty(0, kind), *column])
-            for kind, column in zip(
-                (np.float64, np.int64, np.int64), zip(*parts, strict=True) if parts else [()] * 3, strict=True
-            )
-        )
+        none = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
+        ratio, inside, true = (np.concatenate(column) for column in zip(none, *parts, strict=True))
         group = np.repeat(np.array(groups, np.int64), [len(part[0]) for part in parts])
         kept = true > 0
         return cls(ratio[kept], inside[kept], true[kept], group[kept], questions, pairs)
