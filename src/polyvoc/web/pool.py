@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from polyvoc.errors import UnreachableError
-from polyvoc.storage.stores import read_url, shown_url
+from polyvoc.storage.stores import display_name, read_url
 
 T = TypeVar("T")
 MAX_BYTES = 1 << 27  # of a photograph in a store that is served: several of them are in memory at a time
@@ -34,7 +34,7 @@ class StoreRequests:
     def run(self, url: str, ask: Callable[[], T]) -> T:
         """Give the answer to a question about an address; if there is none in time, that is an `UnreachableError`."""
         if not self._free.acquire(blocking=False):
-            raise UnreachableError(f"{shown_url(url)}: too many questions to stores have no answer yet; try again later")
+            raise UnreachableError(f"{display_name(url)}: too many questions to stores have no answer yet; try again later")
         answer: Future[T] = Future()
 
         def work() -> None:
@@ -49,9 +49,11 @@ class StoreRequests:
             threading.Thread(target=work, name="polyvoc-store", daemon=True).start()  # the server may end without it
         except RuntimeError as error:
             self._free.release()
-            raise UnreachableError(f"{shown_url(url)}: no thread is left to ask its store; try again later") from error
+            raise UnreachableError(f"{display_name(url)}: no thread is left to ask its store; try again later") from error
         if not wait([answer], self._seconds).done:
-            raise UnreachableError(f"{shown_url(url)}: its store has not answered within {self._seconds:g} s; try again later")
+            raise UnreachableError(
+                f"{display_name(url)}: its store has not answered within {self._seconds:g} s; try again later"
+            )
         return answer.result()
 
 
