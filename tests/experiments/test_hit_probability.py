@@ -103,7 +103,8 @@ def test_an_engine_without_images_is_as_if_they_had_never_been_there() -> None:
     left = without(engine, gone)
     assert left.statistics.n_images == len(images) - 3
     options = preset("fast", 64)
-    found, _ = left.best(left.query(query.words, query.signatures, options), options, depth=100)
+    plan = left.plan(options)
+    found, _ = left.best(left.query(query.words, query.signatures, plan), plan, depth=100)
     assert found and not {one.image for one in found} & set(gone)
 
 

@@ -13,6 +13,7 @@ import pytest
 from benches import bench_of, world_bench
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS, Question
+from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.fit.likelihood import (
     REACH,
     Tally,
@@ -33,7 +34,6 @@ from polyvoc.experiments.match_table import Matcher
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.search.index import Index
 from polyvoc.types import Floats64, ImageRef
@@ -289,7 +289,7 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
         said = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
-        options = SearchOptions(merge="likelihood", evidence=table)
+        options = scoring_options(merge="likelihood", likelihood_table=table)
         matcher = Matcher(bench)
         weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(said, 0)
         expected = matcher.scores(matches, weights, options)

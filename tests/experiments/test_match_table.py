@@ -95,12 +95,11 @@ def test_scores_are_those_of_the_engine(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_sets_are_counted_as_by_the_engine(k: int) -> None:
-    options = scoring_options(merge="bayes")
     for seed in SEEDS:
         world, matcher, table = matched(seed, k)
         engine = matcher.bench.engine
-        query = engine.query(world.words, None, options)
-        assert np.array_equal(table.counts, engine.counts(query, options))
+        plan = engine.plan(scoring_options(merge="bayes"))
+        assert np.array_equal(table.counts, engine.counts(engine.query(world.words, None, plan), plan))
 
 
 def test_distances_need_signatures() -> None:

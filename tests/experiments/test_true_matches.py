@@ -207,7 +207,7 @@ def test_any_two_vocabularies_can_be_compared(index: Index) -> None:
 
 
 def test_removed_images_are_neither_queries_nor_hits(index: Index, views: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(index.home.path, tmp_path / "copy"))
+    path = Path(shutil.copytree(index.folder.path, tmp_path / "copy"))
     with IndexWriter.open(path) as writer:
         writer.remove([views / "0" / "0.jpg"])
     seen = observe_verified(Index.open(path))

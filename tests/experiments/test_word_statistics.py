@@ -126,11 +126,12 @@ def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.
     engine = Engine(segments, SIZES[:2])
     words, signatures = world.query(2, 0)
     options = scoring_options(hamming=24)
-    scores = np.concatenate(engine.scores(engine.query(words, signatures, options), options))
+    plan = engine.plan(options)
+    scores = np.concatenate(engine.scores(engine.query(words, signatures, plan), plan))
     images = [world.images(n, FEATURES, 2, seed=seed) for seed, n in enumerate((6, 4))]
     split = [np.concatenate([np.split(part[which], len(part[which]) // FEATURES) for part in images]) for which in (0, 1)]
     joined = Engine.from_words(list(split[0]), SIZES[:2], list(split[1]))
-    assert np.allclose(scores, joined.scores(joined.query(words, signatures, options), options)[0], rtol=1e-5)
+    assert np.allclose(scores, joined.scores(joined.query(words, signatures, plan), plan)[0], rtol=1e-5)
     monkeypatch.setattr(Segment, "build", lambda *arguments: pytest.fail("built before"))
     again, same = build(world, 10, SIZES[:2], tmp_path)
     assert same == rate and np.array_equal(again[1].arrays["postings"], segments[1].arrays["postings"])

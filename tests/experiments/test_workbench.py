@@ -151,8 +151,9 @@ def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, v
     options = scoring_options(merge="b2", hamming=28, assignments=3)
     file = sorted(photographs.glob("*.jpg"))[4]
     words, signatures = Quantiser(vocabularies).quantise(extract(file, OPTIONS).descriptors, 3)
-    query = bench.engine.query(words, signatures, options)
-    assert np.array_equal(bench.scores(4, options), bench.engine.scores(query, options)[0])
+    plan = bench.engine.plan(options)
+    query = bench.engine.query(words, signatures, plan)
+    assert np.array_equal(bench.scores(4, options), bench.engine.scores(query, plan)[0])
     assert np.array_equal(bench.descriptors(4), extract(file, OPTIONS).descriptors)
 
 

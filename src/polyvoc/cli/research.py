@@ -13,7 +13,7 @@ from polyvoc import __version__
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag_name, from_record, on_disk, parse_value
 from polyvoc.cli.terminal import progress_bar, show_calibration, show_evaluation, show_reproduction, write_json
 from polyvoc.errors import OptionError
-from polyvoc.options import SEARCH_TEXTS, FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.rules import save_table, table_as_dict
 from polyvoc.storage.files import write_errors
 from polyvoc.types import LikelihoodTable, Progress
@@ -37,7 +37,13 @@ Cache = Annotated[
 Name = Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which dataset.", autocompletion=lambda: list(NAMES))]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")]
 VARIED = ("merge", "hamming", "burstiness")  # all their usual values, unless given
-FOREIGN = ("top", "smooth", "fuse", "sure", "whole")  # of an index or its hits; datasets are measured by all scores
+FOREIGN = (
+    "top",
+    "smooth",
+    "fuse",
+    "min_probability",
+    "require_all",
+)  # of an index or its hits; datasets are measured by all scores
 
 
 @app.command(
@@ -45,7 +51,7 @@ FOREIGN = ("top", "smooth", "fuse", "sure", "whole")  # of an index or its hits;
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
-@from_record(SearchOptions, SEARCH_TEXTS, defaults=False, without=(*VARIED, *FOREIGN))
+@from_record(SearchOptions, defaults=False, without=(*VARIED, *FOREIGN))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,
@@ -103,12 +109,12 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         if fit is not None:
             other = workbench.bench(read_dataset(*fit), words)
             chosen["line"] = _fitted(other)
-            chosen["evidence"] = None if other.signatures is None else fit_table(tally(other, (), progress))
+            chosen["likelihood_table"] = None if other.signatures is None else fit_table(tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
         named = evaluation_rules(**varied, bits=bench.bits or 64, **chosen)
         if not varied:
-            named |= recommended(chosen.get("evidence"), bench.vocabularies[0].bits)
+            named |= recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits)
         outcomes = evaluate(workbench, bench, named)
     rows = results_table(data, outcomes)
     if json:
@@ -203,7 +209,7 @@ def _rule_as_dict(row: Row, outcome: Outcome) -> dict[str, Any]:
 @app.command(
     "calibrate",
     epilog="Example: polyvoc calibrate --index photos.polyvoc --save\n\n"
-    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table evidence.json --plot calibration.svg",
+    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table table.json --plot calibration.svg",
 )
 def calibrate_command(  # noqa: PLR0913, PLR0917
     dataset: Annotated[
@@ -222,7 +228,8 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Save line and table in the index, for its searches.")] = False,
     table: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the table, for 'search --evidence'.", callback=on_disk)
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the table, for 'search --likelihood-table'.", callback=on_disk),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw line and table.", callback=on_disk)] = None,
     json: Json = False,
@@ -271,8 +278,8 @@ class Calibrated(NamedTuple):
 
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     """Fit line and table to an index; `save` writes them to it."""
-    from polyvoc.experiments.fit.likelihood import fit_table_pairs, table_figure
-    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure
+    from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
+    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_line
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
     from polyvoc.search.index import Index
@@ -289,8 +296,8 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
         with IndexWriter.open(path) as writer:
             if line is not None:
                 known = {name: values[name] for name in ("questions", "pairs", "true_matches", "intervals")}
-                writer.save_line(line.tied, {"polyvoc": __version__, **known})
-            writer.save_evidence(table)
+                save_line(writer, line.tied, {"polyvoc": __version__, **known})
+            save_likelihood_table(writer, table)
     panels = [] if line is None else line_figure({path.name: line}).panels
     values = {"index": str(path), **values, "evidence": table_as_dict(table), "saved": save}
     return Calibrated(values, table, [*panels, *table_figure({path.name: table}).panels])

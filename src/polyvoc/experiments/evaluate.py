@@ -13,7 +13,7 @@ from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, options_as_dict, preset
+from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, preset
 from polyvoc.scoring.rules import USUAL_HAMMING
 from polyvoc.types import Array, LikelihoodTable
 
@@ -62,9 +62,9 @@ def scoring_options(**chosen: Any) -> SearchOptions:
     return SearchOptions(**{"merge": "posterior", "hamming": None, "burstiness": "none", "verify": 0, **chosen})
 
 
-def recommended(evidence: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
-    """Return the presets, by name. `evidence`: a table fitted on other photographs than those of the dataset."""
-    return {f"preset {name}": replace(preset(name, bits), evidence=evidence) for name in get_args(Preset)}
+def recommended(table: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
+    """Return the presets, by name. `table`: fitted on other photographs than those of the dataset."""
+    return {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:
@@ -85,7 +85,7 @@ def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, 
         result = workbench.remember(
             digest_of("rule", EVALUATION_VERSION, bench.name, asdict(options)), partial(_timed, bench, options)
         )
-        outcomes.append(Outcome(name, options_as_dict(options), result["values"], result["seconds"]))
+        outcomes.append(Outcome(name, options.as_dict(), result["values"], result["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))
     return outcomes
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.index.segment import with_planes
 from polyvoc.index.statistics import idf_squared
-from polyvoc.options import Idf, SearchOptions
+from polyvoc.options import Idf, ScoringOptions
 from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.types import Array, Floats64
 
@@ -116,10 +116,10 @@ class Matcher:
         terms = np.stack([squares[k][table.words[:, k]] for k in range(table.n_vocabularies)], axis=1)
         return np.asarray(np.where(table.shared, terms[table.query], 0.0))
 
-    def scores(self, table: MatchTable, weights: Floats64, options: SearchOptions | None = None) -> Floats64:
+    def scores(self, table: MatchTable, weights: Floats64, options: ScoringOptions | None = None) -> Floats64:
         """Sum the weights of the matches of each image and divide by its norm [N]."""
         votes = np.bincount(table.image, weights=weights, minlength=table.n_images)
-        norms = np.concatenate(self.bench.engine.norms(options or SearchOptions(merge="b1"))).astype(np.float64)
+        norms = np.concatenate(self.bench.norms(options or ScoringOptions())).astype(np.float64)
         return np.asarray(np.divide(votes, norms, out=np.zeros(len(votes)), where=norms > 0))
 
     def _squares(self, idf: Idf) -> list[Floats64]:

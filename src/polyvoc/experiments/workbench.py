@@ -20,8 +20,10 @@ from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.index.statistics import norm_key
+from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import norms_of
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
@@ -164,7 +166,11 @@ class QuantisedDataset:
 
     def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
         """Return the score of every image of the database for a question."""
-        return np.concatenate(score_all(self.engine, self.query(question, options.assignments), options)[0])
+        return np.concatenate(score_all(self.engine, self.query(question, options.assignments), options))
+
+    def norms(self, options: ScoringOptions) -> list[Floats32]:
+        """Return the norms of the images of each segment."""
+        return engine_norms(self.engine, options)
 
     def query(self, question: int, assignments: int = 1) -> Query:
         """Return the words, signatures and keypoints of a question."""
@@ -204,6 +210,11 @@ class QuantisedDataset:
         """Return the number of each question's photograph in the store."""
         outside = itertools.count(self.n_images)
         return [next(outside) if question.image is None else question.image for question in self.dataset.questions]
+
+
+def engine_norms(engine: Engine, options: ScoringOptions) -> list[Floats32]:
+    """Return the norms of the images of each segment."""
+    return engine.shards.each(norms_of, norm_key(options, len(engine.sizes)))
 
 
 def truth_of(dataset: Dataset) -> list[Any]:

@@ -14,13 +14,13 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.regression import logistic
 from polyvoc.experiments.measures import Truth, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
-from polyvoc.experiments.workbench import QuantisedDataset, no_progress
+from polyvoc.experiments.workbench import QuantisedDataset, engine_norms, no_progress
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.options import SearchOptions
+from polyvoc.options import ScoringOptions, SearchOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import Candidate
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import USUAL, HitProbability
-from polyvoc.search.verify import Found
 from polyvoc.types import Floats64, Progress
 
 Flags = npt.NDArray[np.bool_]
@@ -102,23 +102,14 @@ def _hits(
     bench: QuantisedDataset, engine: Engine, question: int, options: SearchOptions, truth: Truth
 ) -> list[tuple[Any, ...]]:
     """Return noise rank, weight, whether it is relevant, and rank of each hit: those by words, then the final ranking."""
-    early: list[Found] = []
-    inputs, model = _recorder()
-    final = search(engine, bench.query(question), options, 1, early.extend, model)
-    ranked = [*enumerate(early), *enumerate(final)]
-    return [(*known, hit.image in truth.relevant, rank) for known, (rank, hit) in zip(inputs, ranked, strict=True)]
-
-
-def _recorder() -> tuple[list[tuple[float, float]], HitProbability]:
-    """Return a list, and a model that appends noise rank and weight of every hit to it and keeps all hits."""
-    inputs: list[tuple[float, float]] = []
-
-    class Recorder(HitProbability):
-        def probability(self, standing: float, weight: float | None = None) -> float:
-            inputs.append((standing, np.nan if weight is None else weight))
-            return 1.0
-
-    return inputs, Recorder((0.0, 0.0), (0.0, 0.0, 0.0))
+    early: list[Candidate] = []
+    model = HitProbability((0.0, 0.0), (0.0, 0.0, 0.0))  # any model: candidates have its inputs
+    final = search(engine, bench.query(question), options, model, threads=1, on_first=early.extend)
+    return [
+        (hit.noise_rank, np.nan if hit.weight is None else hit.weight, hit.image in truth.relevant, rank)
+        for hits in (early, final)
+        for rank, hit in enumerate(hits)
+    ]
 
 
 def without(engine: Engine, images: Sequence[int]) -> Engine:
@@ -127,7 +118,7 @@ def without(engine: Engine, images: Sequence[int]) -> Engine:
     segments = [
         segment.without(removed[removed // MAX_IMAGES == number] % MAX_IMAGES) for number, segment in enumerate(engine.segments)
     ]
-    return Engine(segments, engine.sizes, engine.norms(SearchOptions()))
+    return Engine(segments, engine.sizes, engine_norms(engine, ScoringOptions()))
 
 
 def fit_hit_probability(samples: Samples, source: str = "") -> HitProbability:
@@ -150,7 +141,7 @@ def _fit(inputs: Floats64, right: Flags) -> tuple[float, ...]:
 def predicted(model: HitProbability, samples: Samples) -> Floats64:
     """Return the probability of each hit [n]."""
     rows = zip(samples.noise_rank.tolist(), samples.weight.tolist(), strict=True)
-    return np.array([model.probability(rank, None if math.isnan(weight) else weight) for rank, weight in rows])
+    return np.array([model.of(rank, None if math.isnan(weight) else weight) for rank, weight in rows])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ from polyvoc.experiments.fit.true_matches import Pairs, draw, hamming, read_word
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
-from polyvoc.scoring.rules import cardinality_ratios, group_names, groups_by_size
+from polyvoc.index.writer import IndexWriter
+from polyvoc.scoring.rules import cardinality_ratios, group_names, groups_by_size, table_as_dict
 from polyvoc.search.index import Index
 from polyvoc.types import Floats64, ImageRef, ImageWords, Keypoints, LikelihoodTable, Progress
 
@@ -183,6 +184,15 @@ def fit_table_pairs(index: Index, pairs: Pairs, progress: Progress = no_progress
     words = " + ".join(f"{size:,}" for size in index.engine.sizes)
     source = f"{pairs.count:,} verified pairs of {len(pairs.queries):,} among {len(index):,} photographs"
     return fit_table(tally_pairs(index, pairs, progress), source=f"{source}, words {words}, {index.engine.bits} bits")
+
+
+def save_likelihood_table(writer: IndexWriter, table: LikelihoodTable) -> None:
+    """Save a table in an index, for its searches."""
+    n_vocabularies = len(writer.folder.fixed["vocabularies"])
+    if table.n_vocabularies != n_vocabularies:
+        raise OptionError(f"a table for {table.n_vocabularies} vocabularies does not fit an index with {n_vocabularies}; "
+                          f"fit one: polyvoc calibrate --index {writer.folder.path} --save")  # fmt: skip
+    writer.save_settings({"likelihood_table": table_as_dict(table)})
 
 
 def tally_pairs(index: Index, pairs: Pairs, progress: Progress = no_progress, edges: Sequence[float] = ()) -> Tally:

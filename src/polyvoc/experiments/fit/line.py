@@ -14,6 +14,8 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
 from polyvoc.experiments.measures import Interval, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import ScoringOptions
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.search.index import Index
 from polyvoc.types import Floats64
@@ -107,6 +109,12 @@ def fit_line_pairs(index: Index, pairs: Pairs) -> Fit:
     """Fit the line to related images of an index."""
     pairs.require(len(index))
     return fit_line(observe_pairs(index, pairs))
+
+
+def save_line(writer: IndexWriter, line: Line, source: Mapping[str, Any]) -> None:
+    """Save a line in an index, for its searches; source: what it was fitted to."""
+    a, b = ScoringOptions(line=line).line  # raises OptionError for what is no line
+    writer.save_settings({"line": {"a": a, "b": b, "source": dict(source)}})
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.index.segment import with_planes
-from polyvoc.options import SearchOptions
+from polyvoc.options import ScoringOptions
 from polyvoc.search.index import Index
-from polyvoc.search.verify import default_match_table, inlier_pairs
+from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
 from polyvoc.types import Array, Floats64, ImageRef, ImageWords, Progress
 
 Counts = npt.NDArray[np.int64]
@@ -219,13 +219,14 @@ def _verify(index: Index, ref: ImageRef, sampling: Sampling) -> tuple[list[Image
     """Return those of the best hits of an image, itself left out, that are verified, and those that remain doubtful."""
     engine = index.engine
     query = read_words(index, ref)
-    options = replace(index.default_options, top=sampling.candidates + 1)
-    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)[0]
+    plan = engine.plan(index.default_options)
+    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, plan), plan, sampling.candidates + 1)[0]
     table = default_match_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
+    prepared = VerificationQuery.of(query, table)
     confirmed: list[ImageRef] = []
     doubtful: list[ImageRef] = []
-    for hit in [one.place for one in hits if one.place != ref][: sampling.candidates]:
-        inliers = inlier_pairs(query, engine.segments[hit[0]], hit[1], table)
+    for hit in [one.ref for one in hits if one.ref != ref][: sampling.candidates]:
+        inliers = inlier_pairs(prepared, engine.segments[hit[0]], hit[1])
         if len(inliers) >= min(sampling.inliers, DOUBTFUL):
             bits = _nearest(query, read_words(index, hit), *inliers.T)
             anew = bits.mean() * 64 / engine.bits >= sampling.copy_bits
@@ -281,8 +282,8 @@ def set_counts(index: Index, query: ImageWords) -> Counts:
 
     The image itself is left out: a query is usually not in the index.
     """
-    engine, options = index.engine, SearchOptions(merge="bayes")
-    counts = engine.counts(engine.query(query.words.astype(np.int64), None, options), options, threads=1)
+    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="bayes"))
+    counts = engine.counts(engine.query(query.words.astype(np.int64), None, plan), plan, threads=1)
     n_vocabularies = len(engine.sizes)
     own, _, shared = sharing_of(query, query, range(n_vocabularies))
     masks = shared @ (1 << np.arange(n_vocabularies))

@@ -108,10 +108,11 @@ def _timed(engine: Engine, world: World) -> dict[str, dict[str, float]]:
         for seed in range(QUERIES):
             words, bits = world.query(2, seed)
             for rule, chosen in options.items():
-                query = engine.query(words, bits, chosen)
+                plan = engine.plan(chosen)
+                query = engine.query(words, bits, plan)
                 for name, threads in (("1", 1), ("all", None)):
                     started = time.perf_counter()
-                    engine.scores(query, chosen, threads)
+                    engine.scores(query, plan, threads)
                     if turn:
                         samples.setdefault((rule, name), []).append(time.perf_counter() - started)
     return {rule: {name: statistics.median(samples[rule, name]) for name in ("1", "all")} for rule in options}

@@ -30,7 +30,7 @@ from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.report import Cell, Section, Table
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.options import Merge, SearchOptions
+from polyvoc.options import Merge, ScoringOptions, SearchOptions
 from polyvoc.scoring.rules import BayesModel
 
 Points = Mapping[str, Sequence[tuple[float, Values]]]  # of each rule: x, and the values of all questions there
@@ -78,11 +78,11 @@ def figure2(setup: Setup) -> Section:
 
 def sampled_ratios(bench: QuantisedDataset) -> list[float]:
     """Return the cardinality ratio of every feature of some questions, over the database."""
-    options = scoring_options(merge="bayes")
+    plan = bench.engine.plan(scoring_options(merge="bayes"))
     ratios: list[npt.NDArray[np.float64]] = []
     for question in range(0, len(bench.dataset.questions), -(-len(bench.dataset.questions) // QUESTIONS)):
-        query = bench.engine.query(bench.words[bench.rows(question)], None, options)
-        counts = bench.engine.counts(query, options, threads=1)
+        query = bench.engine.query(bench.words[bench.rows(question)], None, plan)
+        counts = bench.engine.counts(query, plan, threads=1)
         ratios.append(counts[:, 3] / np.maximum(counts[:, 1:].sum(axis=1), 1))
     return [round(float(ratio), 5) for ratio in np.concatenate(ratios)]
 
@@ -155,7 +155,7 @@ def figure4(setup: Setup) -> Section:
     name = next(iter(setup.datasets))
     a, b = setup.fitted(name)["tied"]
     ratio = np.linspace(0, 1, 101)
-    models = {images: BayesModel.of(SearchOptions(line=(a, b), c=1.0), images) for images in DATABASES}
+    models = {images: BayesModel.of(ScoringOptions(line=(a, b), c=1.0), images) for images in DATABASES}
     names = {images: f"N = {size_text(images) if images < 1e6 else '1M'}" for images in DATABASES}
     panels = [
         Panel(RATIO, "p(true match)", [Series(names[n], ratio, weigh(model, ratio)) for n, model in models.items()], heading)

@@ -19,7 +19,7 @@ from polyvoc.experiments.paper.cells import Cells, cell, dataset_title, equation
 from polyvoc.experiments.paper.setup import Line, Setup, mean_values
 from polyvoc.experiments.report.report import Section, Table
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.options import Idf, Merge, Norm, SearchOptions, Sets
+from polyvoc.options import Idf, Merge, Norm, ScoringOptions, Sets
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.types import Floats64
 
@@ -43,7 +43,7 @@ def ablations(setup: Setup) -> Section:
 
 def ablated(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of every ablation."""
-    model = BayesModel.of(SearchOptions(line=line), table.n_images)
+    model = BayesModel.of(ScoringOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     r = table.joint_ratio
     w, d = model.intersection(r), model.difference(r)
@@ -85,7 +85,7 @@ def three(setup: Setup) -> Section:
 
 def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of every reading for three vocabularies."""
-    model = BayesModel.of(SearchOptions(line=line), table.n_images)
+    model = BayesModel.of(ScoringOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     w, d = model.intersection(table.ratio), model.difference(table.joint_ratio)
     exclusive = model.intersection(exclusive_ratios(table.counts)[table.query, table.mask])
@@ -109,7 +109,7 @@ def three_readings(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
 
 def three_differences(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights of every choice of w_diff for three vocabularies."""
-    model = BayesModel.of(SearchOptions(line=line), table.n_images)
+    model = BayesModel.of(ScoringOptions(line=line), table.n_images)
     plain, shared = matcher.idf_squared(table).sum(axis=1), table.order >= 2
     w, d = model.intersection(table.ratio), model.difference(table.joint_ratio)
     pairs = _pair_ratios(table)
@@ -173,7 +173,7 @@ def hamming(setup: Setup) -> Section:
 
 def hamming_sets(matcher: Matcher, table: MatchTable, line: Line) -> Weights:
     """Return the weights with the sets formed before and after the Hamming test."""
-    model = BayesModel.of(SearchOptions(line=line), table.n_images)
+    model = BayesModel.of(ScoringOptions(line=line), table.n_images)
     near = hamming_weights(table)
     terms = matcher.idf_squared(table)
     total = (terms * near).sum(axis=1)

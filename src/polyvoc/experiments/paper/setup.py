@@ -16,7 +16,7 @@ from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Line = tuple[float, float]
@@ -133,7 +133,7 @@ class Setup:
         """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
         other = self.fitted_on(name)
         if other is None:
-            return SearchOptions().line
+            return ScoringOptions().line
         a, b = self.fitted(other)[kind]
         return float(a), float(b)
 
