@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -12,20 +11,20 @@ import pytest
 from polyvoc.duplicates.compare import (
     MIRROR_ORDER,
     PAIR,
-    PairsRecord,
     PairTask,
     can_mirror,
+    check_pairs,
     compare,
     list_tasks,
     mirror_features,
     mirror_transform,
-    pairs_errors,
     pending_tasks,
     read_pairs,
 )
 from polyvoc.duplicates.overlap import apply
-from polyvoc.errors import DamagedError, OptionError
+from polyvoc.errors import OptionError
 from polyvoc.features.extract import detect, extract
+from polyvoc.index.folder import DUPLICATE_PAIRS
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
@@ -63,23 +62,23 @@ def test_images_without_files_are_compared_without_mirrors(index: Path) -> None:
     """External features have no file to read again: one problem each, and no second attempt."""
     with IndexWriter.open(index) as writer:
         assert compare(writer, mirror=False) == []
-        before = writer.home.read_copies()
-        assert read_pairs(writer.home)[1:] == (8, 0)
+        before = writer.folder.side_file(DUPLICATE_PAIRS)
+        assert read_pairs(writer.folder)[1:] == (8, 0)
         compare(writer, mirror=False)
-        assert writer.home.read_copies() == before, "nothing new, nothing saved"
+        assert writer.folder.side_file(DUPLICATE_PAIRS) == before, "nothing new, nothing saved"
         problems = compare(writer)
-        assert read_pairs(writer.home)[1:] == (8, 8)
+        assert read_pairs(writer.folder)[1:] == (8, 8)
     assert [problem.path for problem in problems] == [f"image {number}" for number in range(8)]
     assert all("no such file" in problem.reason for problem in problems)
     with Index.open(index) as opened:
         assert pending_tasks(opened) == []
-    assert len(list((index / "copies").iterdir())) == 1, "old files are deleted"
+    assert len(list((index / "duplicate_pairs").iterdir())) == 1, "old files are deleted"
 
 
 def test_only_sift_is_mirrored(index: Path) -> None:
     with IndexWriter.open(index) as writer:
         with writer.catalogue.transaction():
-            writer.catalogue.put_facts({"kind": {"name": "orb", "dimension": 256, "binary": True}})
+            writer.catalogue.put_settings({"kind": {"name": "orb", "dimension": 256, "binary": True}})
         with Index.open(index) as opened:
             assert not can_mirror(opened)
         assert compare(writer) == []
@@ -94,26 +93,21 @@ def test_unreadable_store_is_a_problem_of_each_image(index: Path, monkeypatch: p
         assert [problem.reason for problem in compare(writer)] == ["s3://bucket/a.jpg needs s3fs"] * 8
 
 
-RECORD = asdict(PairsRecord(1, 0, "", 0, 0))
-
-
-@pytest.mark.parametrize(
-    "fact", [1, {}, {"serial": 1}, {**RECORD, "compared": -1}, {**RECORD, "pairs": "x"}, {**RECORD, "x": 1}]
-)
-def test_damaged_records_raise(fact: object) -> None:
-    with pytest.raises(DamagedError, match="'copies'"):
-        PairsRecord.of(fact, Path("catalogue"))
-
-
-def test_damaged_pairs_are_reported() -> None:
+def test_damaged_pairs_are_reported(index: Path) -> None:
     pairs = np.zeros(1, PAIR)
     pairs["later"], pairs["earlier"], pairs["evidence"] = 2, 1, 5
-    assert pairs_errors(pairs) is None
-    assert pairs_errors(np.zeros(0, PAIR)) is None
-    for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0)):
-        wrong = pairs.copy()
-        wrong[name] = value
-        assert pairs_errors(wrong) is not None, name
+    compared = {"compared": 2, "mirror_compared": 0}
+    with IndexWriter.open(index) as writer:
+        for valid in (pairs, pairs[:0]):
+            writer.save_side_file(DUPLICATE_PAIRS, valid, compared)
+            assert list(check_pairs(writer.folder)) == []
+        for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0)):
+            wrong = pairs.copy()
+            wrong[name] = value
+            writer.save_side_file(DUPLICATE_PAIRS, wrong, compared)
+            assert len(list(check_pairs(writer.folder))) == 1, name
+        writer.save_side_file(DUPLICATE_PAIRS, pairs, {**compared, "compared": -1})
+        assert len(list(check_pairs(writer.folder))) == 1
 
 
 # -- mirrored features are those of the mirrored image, as OpenCV finds them

@@ -19,12 +19,12 @@ from commands import answer, refuse, run
 from disk import contents
 from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.cli.duplicates import FORMULA, duplicates_csv, duplicates_page
-from polyvoc.duplicates.compare import compare, pending_tasks, read_pairs
+from polyvoc.duplicates.compare import check_pairs, compare, pending_tasks, read_pairs
 from polyvoc.duplicates.groups import Copy, Duplicates, Group, ImageFile, Link, find_duplicates, group_copies
 from polyvoc.duplicates.move import JOURNAL, movable
 from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import WriteError
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
@@ -160,17 +160,17 @@ def test_interrupted_comparison_continues(altered: tuple[Path, Path], index_copy
 
     with IndexWriter.open(index_copy) as writer:
         with writer.catalogue.transaction():
-            writer.catalogue.put_facts({"copies": None})
+            writer.catalogue.put_settings({"duplicate_pairs": None})
         with pytest.raises(KeyboardInterrupt):
             compare(writer, mirror=False, progress=interrupt)
-    assert list(check_index(index_copy)) == []
+    assert list(check(index_copy, more=[check_pairs])) == []
     with Index.open(index_copy) as opened:
-        assert read_pairs(opened.home).mirror_compared == 0
+        assert read_pairs(opened.folder).mirror_compared == 0
         assert 0 < len(pending_tasks(opened, mirror=False)) <= len(opened) - 6
     with IndexWriter.open(index_copy) as writer:
         compare(writer)
     assert pairs_in(index_copy) == pairs_in(altered[1])
-    assert len(list((index_copy / "copies").iterdir())) == 1
+    assert len(list((index_copy / "duplicate_pairs").iterdir())) == 1
 
 
 def test_higher_min_probability_gives_a_subset(altered: tuple[Path, Path]) -> None:
@@ -187,17 +187,17 @@ def test_removed_photographs_have_no_pairs(altered: tuple[Path, Path], index_cop
     with IndexWriter.open(index_copy) as writer:
         writer.remove([removed])
     assert pairs_in(index_copy).keys() == {pair for pair in pairs_in(altered[1]) if removed not in pair}
-    assert list(check_index(index_copy)) == []
+    assert list(check(index_copy, more=[check_pairs])) == []
 
 
 def test_damaged_pairs_are_reported(index_copy: Path) -> None:
-    (file,) = (index_copy / "copies").iterdir()
+    (file,) = (index_copy / "duplicate_pairs").iterdir()
     content = bytearray(file.read_bytes())
     content[-1] ^= 255
     file.write_bytes(content)
-    assert any("copies" in line for line in check_index(index_copy))
+    assert any("duplicate_pairs" in line for line in check(index_copy, more=[check_pairs]))
     file.unlink()
-    assert any("missing" in line for line in check_index(index_copy))
+    assert any("missing" in line for line in check(index_copy, more=[check_pairs]))
     assert "missing" in refuse("duplicates", "--index", index_copy)
 
 

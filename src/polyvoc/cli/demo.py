@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyvoc.cli.flags import Json, on_disk
-from polyvoc.cli.terminal import linked, mark, progress_bar, talk, write, write_json
+from polyvoc.cli.terminal import linked_path, mark, print_note, progress_bar, write, write_json
 
 if TYPE_CHECKING:
     from polyvoc.cli.demo_photos import DemoReport
@@ -44,15 +44,15 @@ def _show(report: DemoReport) -> None:
     for result in report.results:
         write(f"{result.name}: {result.found} of {result.n_right} views in the first {result.n_right}")
         for rank, hit in enumerate(result.hits[:5], start=1):
-            write(f"{rank:>4}", mark(result.is_right(hit)), f"{hit.score:8.4f}", linked(hit.path))
+            write(f"{rank:>4}", mark(result.is_right(hit)), f"{hit.score:8.4f}", linked_path(hit.path))
     write(
         f"\n{report.n_images} photographs, {report.n_features:,} features, {report.seconds:.1f} s. "
         f"Best hit right: {report.first_right} of {len(report.results)}. "
         f"Views in the first ranks: {report.found} of {report.n_right} ({report.found / report.n_right:.0%}). "
         f"Mean average precision: {report.mean_average_precision:.3f}."
     )
-    write("Page:", linked(str(report.page.absolute())))
+    write("Page:", linked_path(str(report.page.absolute())))
     query, index = (shlex.quote(str(path)) for path in (report.results[0].query, report.index))
-    talk(f"Try next: polyvoc serve {index} --open")
-    talk(f"          polyvoc search {query} --index {index} --timings")
-    talk("          polyvoc index ~/Pictures && polyvoc search PHOTO --html results.html")
+    print_note(f"Try next: polyvoc serve {index} --open")
+    print_note(f"          polyvoc search {query} --index {index} --timings")
+    print_note("          polyvoc index ~/Pictures && polyvoc search PHOTO --html results.html")

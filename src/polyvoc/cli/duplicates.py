@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, on_disk
-from polyvoc.cli.terminal import linked, progress_bar, show_problems, talk, write, write_json
+from polyvoc.cli.terminal import linked_path, print_note, print_problems, progress_bar, write, write_json
 from polyvoc.duplicates import MIN_PROBABILITY
 from polyvoc.errors import OptionError, PolyvocError
 from polyvoc.types import Problem, Progress
@@ -98,11 +98,11 @@ def duplicates_command(  # noqa: PLR0913, PLR0917
         write_json({**result, **({} if moves is None else _moves_as_dict(moves)), "seconds": round(seconds, 3)})
         return
     show_duplicates(duplicates, seconds)
-    show_problems(problems)
+    print_problems(problems)
     if moves is not None:
         write(f"{len(moves.done)} moved to {move}")
-        show_problems(moves.problems)
-        talk(f"Undo: polyvoc duplicates --undo {shlex.quote(str(move))}")
+        print_problems(moves.problems)
+        print_note(f"Undo: polyvoc duplicates --undo {shlex.quote(str(move))}")
 
 
 def _compare(folders: list[str], path: Path, mirror: bool) -> list[Problem]:
@@ -151,8 +151,8 @@ def _undo(journal: Path, json: bool) -> None:
         write_json(_moves_as_dict(moves))
     else:
         write(f"{len(moves.done)} moved back")
-        show_problems(moves.problems)
-        talk("They are new to an index: polyvoc index FOLDER")
+        print_problems(moves.problems)
+        print_note("They are new to an index: polyvoc index FOLDER")
     if moves.problems:
         raise typer.Exit(1)
 
@@ -269,7 +269,7 @@ def show_duplicates(duplicates: Duplicates, seconds: float) -> None:
         write(f"group {number}")
         for row in group_rows(group):
             reason = f"; {row['reason']}" if row["reason"] else ""
-            write(f"  {row['label']} ", linked(row["path"]), f" {row['note']}{reason}")
+            write(f"  {row['label']} ", linked_path(row["path"]), f" {row['note']}{reason}")
     n_copies, size = _count_copies(duplicates)
     write(
         f"{len(duplicates.groups):,} groups, {n_copies:,} copies besides the best ({size}), among "

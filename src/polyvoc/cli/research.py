@@ -11,7 +11,7 @@ import typer
 
 from polyvoc import __version__
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag_name, from_record, on_disk, parse_value
-from polyvoc.cli.terminal import progress_bar, show_calibration, show_evaluation, show_reproduction, write_json
+from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
 from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.rules import save_table, table_as_dict
@@ -121,7 +121,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         write_json({**_facts(bench), "rules": [_rule_as_dict(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
-        show_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
+        print_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
 
 
 def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     if json:
         write_json(values)
     else:
-        show_calibration(values)
+        print_calibration(values)
 
 
 def _exclude(reason: str, **given: object) -> None:
@@ -299,7 +299,7 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
                 save_line(writer, line.tied, {"polyvoc": __version__, **known})
             save_likelihood_table(writer, table)
     panels = [] if line is None else line_figure({path.name: line}).panels
-    values = {"index": str(path), **values, "evidence": table_as_dict(table), "saved": save}
+    values = {"index": str(path), **values, "likelihood_table": table_as_dict(table), "saved": save}
     return Calibrated(values, table, [*panels, *table_figure({path.name: table}).panels])
 
 
@@ -357,12 +357,12 @@ def _calibrate_dataset(
             observed = on.line.observations
             predictions = {kind: measure_line(line, observed).as_dict() for kind, line in first.line.lines.items()}
         there, back = first.tested(on), on.tested(first)
-        tests.append({"dataset": on.name, **predictions, "evidence": there.as_dict()})
+        tests.append({"dataset": on.name, **predictions, "likelihood_table": there.as_dict()})
         shown = curve_figure({f"{first.name}, tested on {on.name}": there, f"{on.name}, tested on {first.name}": back})
     fits = {name: one.line for name, one in fitted.items() if one.line is not None}
     facts = {"dataset": first.name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
     line = {} if first.line is None else first.line.as_dict()
-    values = {**facts, **line, "evidence": table_as_dict(first.table), "tests": tests}
+    values = {**facts, **line, "likelihood_table": table_as_dict(first.table), "tests": tests}
     return Calibrated(values, first.table, [*(line_figure(fits).panels if fits else ()), *shown.panels])
 
 
@@ -406,4 +406,4 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     if json:
         write_json({"page": str(page), **report.as_dict()})
     else:
-        show_reproduction(report, page)
+        print_reproduction(report, page)

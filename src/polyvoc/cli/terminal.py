@@ -105,7 +105,7 @@ def print_report(report: IndexReport, seconds: float) -> None:
     """Print what a run of indexing did."""
     counts = (f"{getattr(report, name)} {name}" for name in ("added", "replaced", "removed", "unchanged"))
     write(f"{', '.join(counts)}; {report.features:,} new features; {seconds:.1f} s")
-    show_problems(report.problems)
+    print_problems(report.problems)
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
@@ -138,8 +138,8 @@ def print_results(results: list[SearchResult], timings: bool, named: bool) -> No
             print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
-def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
-    """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
+def print_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
+    """Print one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.experiments.measures import MEASURES
 
     dataset = bench.dataset
@@ -154,24 +154,24 @@ def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[fl
         value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
         gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
         write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
-    show_problems(bench.store.problems)
+    print_problems(bench.store.problems)
 
 
-def show_calibration(told: dict[str, Any]) -> None:
-    """Show the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
+def print_calibration(told: dict[str, Any]) -> None:
+    """Print the line of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
     print_row(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
     if "tied" in told:
         spread = told["intervals"]
         print_row("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
         print_row("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
         print_row("raw points", _line(told["raw"]))
-    print_row("evidence", *_nats(told["evidence"]))
+    print_row("likelihood", *_nats(told["likelihood_table"]))
     for test in told.get("tests", []):
         lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
         judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
         constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
         print_row(
-            f"on {test['dataset']}", *judged, *constant, f"evidence   error {test['evidence']['error']:.2f} nats per match"
+            f"on {test['dataset']}", *judged, *constant, f"table      error {test['likelihood_table']['error']:.2f} nats per match"
         )
     if told.get("saved"):
         line = f"{_line(told['tied'])} and " if "tied" in told else ""
@@ -182,7 +182,7 @@ def show_calibration(told: dict[str, Any]) -> None:
 
 def _learnt_from(told: dict[str, Any]) -> list[str]:
     if "tied" not in told:
-        return [told["evidence"]["source"]]
+        return [told["likelihood_table"]["source"]]
     asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
     return [
         asked,
@@ -223,8 +223,8 @@ def _spread(name: str, bounds: Sequence[float | None]) -> str:
     return f"{name} {low} to {high}"
 
 
-def show_reproduction(report: Report, page: Path) -> None:
-    """Show what reproduces and what does not, and where the page is."""
+def print_reproduction(report: Report, page: Path) -> None:
+    """Print what reproduces and what does not, and where the page is."""
     for section in report.sections:
         write(f"{section.heading:<58} {section.verdict}")
         if section.verdict_text:

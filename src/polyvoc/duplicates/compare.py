@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,16 +32,17 @@ from polyvoc.errors import ImageError, OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import single_cv2_thread
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import COPIES, IndexFolder, record_of
-from polyvoc.index.writer import COMMIT_SECONDS, IndexWriter
+from polyvoc.index.folder import DUPLICATE_PAIRS, IndexFolder
+from polyvoc.index.writer import IndexWriter
+from polyvoc.scoring.segments import Candidate
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import search
-from polyvoc.search.query import Query
-from polyvoc.search.verify import Found, match_table, verify
-from polyvoc.storage.files import map_array, write_file
+from polyvoc.search.query import Query, query_of_image
+from polyvoc.search.verify import VerificationQuery, inliers_in, match_table, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import SIFT, Array, FeatureKind, Features, Floats64, GreyImage, ImageWords, Problem, Progress, keypoints_of
+from polyvoc.types import SIFT, Array, FeatureKind, Features, Floats64, GreyImage, Problem, Progress
 
+SAVE_SECONDS = 30.0  # a killed process loses at most this much work
 CANDIDATES = 50  # images that are verified for each one
 MIN_LLR, MIN_INLIERS = 10.0, 5  # of a pair that is stored
 CACHED_IMAGES = 128  # small images kept in memory, up to 0.3 MB each
@@ -76,22 +76,21 @@ MIRROR_ORDER = _CELLS[::-1][:, :, -np.arange(8) % 8].ravel()
 def compare(writer: IndexWriter, mirror: bool = True, progress: Progress | None = None) -> list[Problem]:
     """Compare the images that have not been compared yet with all earlier ones, also as mirror images; store the pairs.
 
-    Return the files that could not be read for their mirror image. Pairs are saved every COMMIT_SECONDS and on interruption.
+    Return the files that could not be read for their mirror image. Pairs are saved every SAVE_SECONDS and on interruption.
     """
     writer.commit()
-    folder = writer.home
-    index = Index(folder.read_engine(linked=False), folder, 0, folder.read_line(), folder.read_evidence())
-    pair_search = PairSearch(index, mirror)
-    saved = time.monotonic()
-    with closing(pair_search.run(progress)) as images:
-        try:
-            for _ in images:
-                if time.monotonic() - saved >= COMMIT_SECONDS:
-                    _save_pairs(writer, pair_search)
-                    saved = time.monotonic()
-        finally:
-            _save_pairs(writer, pair_search)
-    return pair_search.problems
+    with Index.open(writer.folder.path) as index:
+        pair_search = PairSearch(index, mirror)
+        saved = time.monotonic()
+        with closing(pair_search.run(progress)) as images:
+            try:
+                for _ in images:
+                    if time.monotonic() - saved >= SAVE_SECONDS:
+                        _save_pairs(writer, pair_search)
+                        saved = time.monotonic()
+            finally:
+                _save_pairs(writer, pair_search)
+        return pair_search.problems
 
 
 class PairTask(NamedTuple):
@@ -125,7 +124,7 @@ class PairSearch:
         self.index = index
         self.problems: list[Problem] = []  # files that could not be read for their mirror image
         self._mirror = mirror and can_mirror(index)
-        stored, self.compared, self.mirror_compared = read_pairs(index.home)
+        stored, self.compared, self.mirror_compared = read_pairs(index.folder)
         self._pairs = [np.array(stored)]
         self._tasks = pending_tasks(index, mirror)
 
@@ -156,7 +155,7 @@ class PairSearch:
 
 def pending_tasks(index: Index, mirror: bool = True) -> list[PairTask]:
     """Return the images of an index that have not been compared yet, by id."""
-    stored = read_pairs(index.home)
+    stored = read_pairs(index.folder)
     return list_tasks(
         _live_ids(index).tolist(), stored.compared, stored.mirror_compared if mirror and can_mirror(index) else None
     )
@@ -170,11 +169,11 @@ def list_tasks(images: Sequence[int], compared: int, mirror_compared: int | None
 
 def can_mirror(index: Index) -> bool:
     """Return whether the features of mirror images can be computed: of SIFT only."""
-    return index.home.kind == FeatureKind()
+    return index.folder.kind == FeatureKind()
 
 
 def _live_ids(index: Index) -> npt.NDArray[np.int64]:
-    return np.sort(np.concatenate([np.empty(0, np.int64), *(part.ids[part.live] for part in index.engine.standing())]))
+    return np.sort(np.concatenate([np.empty(0, np.int64), *(part.ids[part.live] for part in index.engine.images())]))
 
 
 class PairComparer:
@@ -198,9 +197,11 @@ class PairComparer:
         problem = None
         try:
             for query, width in self._queries(row, task):
-                for candidate in self._candidates(query, row.image):
-                    if candidate.image not in pairs or candidate.weight > pairs[candidate.image][0]:
-                        pairs[candidate.image] = candidate.weight, self._pair(row, query.sketch, candidate, width)
+                prepared = VerificationQuery.of(query.image_words, self._table)
+                for candidate in self._candidates(query, prepared, row.image):
+                    weight = candidate.weight or 0.0
+                    if candidate.image not in pairs or weight > pairs[candidate.image][0]:
+                        pairs[candidate.image] = weight, self._pair(row, prepared, candidate, width)
         except (ImageError, OptionError) as error:  # its file, or the library that its store needs
             problem = Problem(row.path, str(error))
         return PairResult(np.array([pair for _, pair in pairs.values()], PAIR), problem)
@@ -208,22 +209,21 @@ class PairComparer:
     def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
         """Yield the queries of an image; with the width of the image for its mirror image, else None."""
         if task.plain:
-            yield self.index.asked(row.image, self._options), None
+            yield query_of_image(self.index.engine, self.index.find(row.image), (row.width, row.height)), None
         if task.mirror:
             # Descriptors are not stored: its file is read again.
             features = mirror_features(self.index.features(row.path))
-            words, signatures = self.index.home.quantiser.quantise(features.descriptors, 1)
-            yield Query(words, signatures, keypoints_of(features)), features.width
+            words, signatures = self.index.folder.quantiser.quantise(features.descriptors, 1)
+            yield Query(words, signatures, features.keypoints), features.width
 
-    def _candidates(self, query: Query, image: int) -> list[Found]:
+    def _candidates(self, query: Query, prepared: VerificationQuery, image: int) -> list[Candidate]:
         """Return the earlier images that are consistent with a query by one transform."""
-        engine = self.index.engine
-        hits = search(engine, query, self._options, threads=1)
-        earlier = [hit.place for hit in hits if hit.image < image]
-        verified = verify(engine, query.sketch, earlier, self._options, threads=1).values()
-        return [one for one in verified if one.transform is not None and one.weight >= MIN_LLR and one.inliers >= MIN_INLIERS]
+        hits = search(self.index.engine, query, self._options, threads=1)
+        earlier = [hit.ref for hit in hits if hit.image < image]
+        verified = verify(self.index.engine, prepared, earlier, threads=1).values()
+        return [one for one in verified if (one.weight or 0.0) >= MIN_LLR and one.inliers >= MIN_INLIERS]
 
-    def _pair(self, row: ImageRow, query: ImageWords, candidate: Found, mirror_width: int | None) -> np.void:
+    def _pair(self, row: ImageRow, query: VerificationQuery, candidate: Candidate, mirror_width: int | None) -> np.void:
         """Return a pair with its evidence, as PAIR; mirror_width: width of the image if its mirror image was compared."""
         assert candidate.transform is not None
         other = self.index.image(candidate.image)
@@ -236,13 +236,15 @@ class PairComparer:
         pair: np.void = np.array([(row.image, other.image, transform, [evidence[name] for name in EVIDENCE])], PAIR)[0]
         return pair
 
-    def _feature_evidence(self, row: ImageRow, other: ImageRow, query: ImageWords, candidate: Found) -> dict[str, float]:
+    def _feature_evidence(
+        self, row: ImageRow, other: ImageRow, query: VerificationQuery, candidate: Candidate
+    ) -> dict[str, float]:
         """Return the evidence of the features and of their transform."""
         assert candidate.transform is not None
-        (stored,) = self.index.engine.sketches([candidate.place])
-        inliers = self.index.engine.inliers(query, candidate.place, self._table)
+        (stored,) = self.index.engine.image_words([candidate.ref])
+        (inliers,) = self.index.engine.at(inliers_in, [candidate.ref], query)
         size, other_size = (row.width, row.height), (other.width, other.height)
-        moved, points = apply(candidate.transform, query.keypoints.xy), stored.keypoints.xy
+        moved, points = apply(candidate.transform, query.image.keypoints.xy), stored.keypoints.xy
         back = apply(inverse(candidate.transform), points)
         n_overlap = min(inside(moved, other_size).sum(), inside(back, size).sum())
         # The coarser of the two images limits how exact positions can be.
@@ -251,7 +253,7 @@ class PairComparer:
         diameters = np.maximum(stored.keypoints.scale[inliers[:, 1]], pixel)
         return {
             "inliers": candidate.inliers,
-            "llr": candidate.weight,
+            "llr": candidate.weight or 0.0,
             "share": min(1.0, candidate.inliers / max(int(n_overlap), 1)),
             "residual": float(np.median(distance)) / pixel,
             "drift": float(np.median(distance / diameters)),
@@ -261,7 +263,7 @@ class PairComparer:
 
     def _pixel_side(self, size: tuple[int, int]) -> float:
         """Return the side of a pixel of the extraction, in pixels of the full size."""
-        return max(1.0, max(size) / self.index.home.feature_options.long_side)
+        return max(1.0, max(size) / self.index.folder.feature_options.long_side)
 
 
 def _read_small(path: str) -> GreyImage | None:
@@ -290,55 +292,30 @@ def mirror_transform(width: int) -> Floats64:
 # -- pairs stored in the index
 
 
-@dataclass(frozen=True)
-class PairsRecord:
-    """What the catalogue holds of the stored pairs."""
-
-    serial: int  # of the file
-    pairs: int
-    checksum: str
-    compared: int
-    mirror_compared: int
-
-    @classmethod
-    def of(cls, fact: Any, source: Path) -> Self | None:
-        """Read it from a catalogue; None if images were never compared."""
-        return record_of(cls, fact, COPIES, source)
-
-    @property
-    def plausible(self) -> bool:
-        """Return whether the values are possible."""
-        counts = (self.serial, self.pairs, self.compared, self.mirror_compared)
-        return all(isinstance(count, int) and count >= 0 for count in counts) and isinstance(self.checksum, str)
-
-    def read(self, path: Path) -> Pairs:
-        """Map the pairs from their file."""
-        return map_array(path, PAIR, (self.pairs,))
-
-
 def read_pairs(folder: IndexFolder) -> StoredPairs:
     """Map the pairs that an index stores."""
-    record = folder.read_copies()
-    if record is None:
+    side = folder.side_file(DUPLICATE_PAIRS)
+    if side is None:
         return StoredPairs(np.empty(0, PAIR), 0, 0)
-    return StoredPairs(record.read(folder.copies_file(record.serial)), record.compared, record.mirror_compared)
+    return StoredPairs(folder.map_side_file(side, PAIR), side.extra["compared"], side.extra["mirror_compared"])
 
 
 def _save_pairs(writer: IndexWriter, pair_search: PairSearch) -> None:
     """Store the pairs found so far, unless nothing was compared since. Searches do not read them: this is no commit."""
-    before = writer.home.read_copies()
-    compared = pair_search.compared, pair_search.mirror_compared
-    if before is not None and (before.compared, before.mirror_compared) == compared:
+    before = writer.folder.side_file(DUPLICATE_PAIRS)
+    compared = {"compared": pair_search.compared, "mirror_compared": pair_search.mirror_compared}
+    if before is None or before.extra != compared:
+        writer.save_side_file(DUPLICATE_PAIRS, pair_search.pairs(), compared)
+
+
+def check_pairs(folder: IndexFolder) -> Iterator[str]:
+    """Yield one line if stored pairs are impossible: a check for `index.check`."""
+    side = folder.side_file(DUPLICATE_PAIRS)
+    if side is None:
         return
-    serial, pairs = 1 if before is None else before.serial + 1, pair_search.pairs()
-    checksum = write_file(writer.home.copies_file(serial), pairs)
-    with writer.catalogue.transaction():
-        writer.catalogue.put_facts({COPIES: asdict(PairsRecord(serial, len(pairs), checksum, *compared))})
-    writer._commits.sweep()
-
-
-def pairs_errors(pairs: Pairs) -> str | None:
-    """Return what is wrong with stored pairs, None if nothing is."""
+    if not all(isinstance(side.extra.get(name), int) and side.extra[name] >= 0 for name in ("compared", "mirror_compared")):
+        yield f"{folder.catalogue.path}: the setting {DUPLICATE_PAIRS!r} cannot be {side.as_setting()!r}"
+    pairs = folder.map_side_file(side, PAIR)
     valid = (pairs["later"] > pairs["earlier"]).all() and np.isfinite(pairs["transform"]).all()
-    inliers = pairs["evidence"][:, EVIDENCE.index("inliers")]
-    return None if valid and (inliers > 0).all() else "holds pairs that are out of order, or have no transform"
+    if not valid or (pairs["evidence"][:, EVIDENCE.index("inliers")] <= 0).any():
+        yield f"{folder.side_path(side)} holds pairs that are out of order, or have no transform"

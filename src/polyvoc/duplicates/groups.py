@@ -121,7 +121,7 @@ def find_duplicates(
     files = {row.path: _image_file(row) for row in rows.values()}
     identical = list(_identical_links(index, rows.values(), files))
     known = {frozenset((link.first, link.second)) for link in identical}
-    similar = _similar_links(read_pairs(index.home).pairs, rows, mirror)
+    similar = _similar_links(read_pairs(index.folder).pairs, rows, mirror)
     links = [*identical, *(link for link in similar if frozenset((link.first, link.second)) not in known)]
     links = sorted(
         (link for link in links if link.probability >= min_probability),
@@ -160,7 +160,7 @@ def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, Im
         if row.digest is not None:
             by_digest.setdefault(row.digest, []).append(row.path)
     by_size: dict[int, list[str]] = {}
-    unusable = index.home.catalogue.problems()
+    unusable = index.folder.catalogue.problems()
     for path, (state, _) in unusable.items():
         if state.size and not is_url(path):
             by_size.setdefault(state.size, []).append(path)
