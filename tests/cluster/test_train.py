@@ -137,8 +137,8 @@ def test_the_words_are_those_of_one_machine(ray: Any, descriptors: Floats32, opt
 class Watched(RayTrainWorkers):
     """Shows its actors."""
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
-        crowd = super().gather(points, cells)
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
+        crowd = super().assign_points(points, cells)
         self.actors = crowd.actors  # type: ignore[attr-defined]
         return crowd
 

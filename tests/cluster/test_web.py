@@ -99,10 +99,8 @@ def test_the_page_says_what_an_answer_lacks(nodes: Nodes, index: Path, photograp
             page.goto(f"{url}/#/search?query={name}")
             expect(page.get_by_role("link", name=re.compile(r"^1\. wall-"))).to_be_visible()
             expect(page.get_by_text(re.compile("verified ·")).first).to_be_visible()
-            expect(page.get_by_text("not asked")).to_have_count(0)
+            expect(page.get_by_text("not searched")).to_have_count(0)
             lose(far, 1)
             page.goto(f"{url}/#/search?query={name}&top=7")
-            expect(
-                page.get_by_text(re.compile(r"\d+ photographs? not asked: their machines do not answer")).first
-            ).to_be_visible()
+            expect(page.get_by_text(re.compile(r"\d+ photographs? not searched: machines unavailable")).first).to_be_visible()
         context.close()

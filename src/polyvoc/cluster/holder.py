@@ -194,8 +194,7 @@ class ShardActor:
         calls: Sequence[tuple[HeldSegment, tuple[Any, ...]]] = [(one, ()) for one in held.values()]
         if own is not None:
             calls = [(held[number], (argument,)) for number, argument in unpack(own)]
-        with thread_map(calls, self._threads) as over:
-            found = list(over(lambda call: task.operation(call[0], *call[1], *shared), calls))
+        found = thread_map(lambda call: task.operation(call[0], *call[1], *shared), calls, self._threads)
         return pack(found if task.join is None else task.join(found))
 
     def _remembered(self, query: QueryWords) -> QueryWords:

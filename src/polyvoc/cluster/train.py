@@ -18,7 +18,7 @@ from polyvoc.options import FeatureOptions
 from polyvoc.storage.folders import absolute_path
 from polyvoc.types import Floats32, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells
-from polyvoc.vocabulary.train import Batches, KeyedSample, PointSet, draw_descriptors
+from polyvoc.vocabulary.train import KeyedSample, LocalPointSet, PointSet, draw_descriptors
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 _PHOTOGRAPHS = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
@@ -44,20 +44,20 @@ class RayTrainWorkers:
         self._draw, self._assign = work(_draw), work(_assign)
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are left out."""
+        """Give what is drawn from each photograph, in their order; descriptors with keys above the max_key are left out."""
 
         def send(numbers: range) -> Any:
             some = [_found_anywhere(paths[number]) for number in numbers]
-            return self._draw.remote(some, options, seed, numbers.start, ceiling(), self._terms)
+            return self._draw.remote(some, options, seed, numbers.start, max_key(), self._terms)
 
         starts = range(0, len(paths), _PHOTOGRAPHS)
         parts = [range(start, min(start + _PHOTOGRAPHS, len(paths))) for start in starts]
         for numbers, answer in self._ahead(send, parts):
             yield from self._drawn(send, numbers, answer, paths)
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
         """Let points [n, padded], in the coordinates of the cells, look for words, a part of them on each worker."""
         return _Spread(self._ray, np.array_split(points, min(self._count, len(points))), cells)
 
@@ -142,19 +142,19 @@ class _Part:
     """One part of a crowd, which is fetched when it is first asked for, also by an actor that has started anew."""
 
     def __init__(self) -> None:
-        self._batches: Batches | None = None
+        self._batches: LocalPointSet | None = None
 
     def assign(self, part: tuple[Any, Any], shared: tuple[WordTable, Floats32], words: Words) -> tuple[Floats32, Words]:
         """Give the score and word of each point; `part` refers to the points and the cells."""
         if self._batches is None:
             points, cells = connect("auto").get(list(part))
-            self._batches = Batches(points.copy(), deepcopy(cells), threads=1)
+            self._batches = LocalPointSet(points.copy(), deepcopy(cells), threads=1)
         table, centroids = deepcopy(shared)
         return self._batches.assign(table, centroids, words.copy())
 
 
 def _draw(
-    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float, terms: WorkerCheck
+    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, max_key: float, terms: WorkerCheck
 ) -> list[KeyedSample | Problem]:
     terms.check()
     drawn = draw_descriptors(paths, options, seed, first, threads=1)
@@ -162,7 +162,7 @@ def _draw(
     for _ in paths:
         with terms.reading():
             one = next(drawn)
-        found.append(one if isinstance(one, Problem) else one.below(ceiling))
+        found.append(one if isinstance(one, Problem) else one.below(max_key))
     return found
 
 

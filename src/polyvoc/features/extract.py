@@ -25,6 +25,7 @@ _L = TypeVar("_L", bound=Location)
 _T = TypeVar("_T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
 OPENCV: str = cv2.__version__
+DEFAULTS = FeatureOptions()
 MIN_FEATURES = 1  # an image with fewer can neither be found nor be a query
 MAX_SIDE = 1 << 31  # pixels: more is damage
 ORB_THRESHOLD = 10  # grey levels of a corner; with OpenCV's 20 images of Ukbench have 2,300 of 3,000 features
@@ -40,12 +41,7 @@ class RawFeatures(NamedTuple):
     descriptors: npt.NDArray[np.uint8]  # [n, 128] of SIFT, or [n, bytes] of packed bits
 
 
-def extract(
-    source: Source,
-    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
-    root: bool = True,
-    name: str | None = None,
-) -> Features:
+def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = True, name: str | None = None) -> Features:
     """Return the features of one image: a path, an address in a store, or the bytes of its file.
 
     `root=False` leaves SIFT descriptors plain: whole numbers from 0 to 255. `name` is shown in errors instead of the source's.
@@ -63,10 +59,7 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: b
 
 
 def extract_many(
-    sources: Iterable[_L],
-    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
-    threads: int | None = None,
-    root: bool = True,
+    sources: Iterable[_L], options: FeatureOptions = DEFAULTS, threads: int | None = None, root: bool = True
 ) -> Generator[tuple[_L, Features | ImageError], None, None]:
     """Yield (path, features or error) in the order of the sources, using all cores.
 
@@ -270,8 +263,8 @@ def _run_opencv(
     # OpenCV keeps all that tie with the last one: break ties by position, then cut.
     order = np.lexsort((angle, size, x, y, -response))[:max_features]
     octave = np.array([k.octave for k in keypoints], np.int64)
-    bytes_of = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
-    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], bytes_of)
+    codes = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
+    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], codes)
 
 
 def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:

@@ -103,8 +103,7 @@ class LocalShards:
 
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order."""
-        with thread_map(self.held, threads) as over:
-            return list(over(lambda held: operation(held, *shared), self.held))
+        return thread_map(lambda held: operation(held, *shared), self.held, threads)
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each` to one; None if there are no segments."""
@@ -113,8 +112,7 @@ class LocalShards:
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, argument, *shared) for every (segment, argument)."""
-        with thread_map(own, threads) as over:
-            return list(over(lambda one: operation(self.held[one[0]], one[1], *shared), own))
+        return thread_map(lambda one: operation(self.held[one[0]], one[1], *shared), own, threads)
 
     def close(self) -> None:
         """Release nothing: memory maps end with their arrays."""

@@ -260,13 +260,13 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
             signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
         vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
                      weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
-                     plan.options.sets == "image", burstiness, weights.on_difference, np.zeros(len(query.words)), scores)  # fmt: skip
+                     plan.options.sets == "image", burstiness, weights.on_difference, scores)  # fmt: skip
         return scores
     assert query.signatures is not None
     lists = (*_shared_arrays(segment, query, held.runs(query)), segment.arrays["signatures"], query.signatures[:, :, 0])
     if path == "near matches":
         vote_near(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, weights.cells, weights.table,
-                  segment.alive, burstiness, weights.on_difference, np.zeros(len(query.words)), scores)  # fmt: skip
+                  segment.alive, burstiness, weights.on_difference, scores)  # fmt: skip
     else:
         vote_hamming(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, scores)
     return scores

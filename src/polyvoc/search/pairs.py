@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import ClusterError, OptionError
 from polyvoc.index.segment import with_planes, word_offsets
-from polyvoc.kernels.pairs import keep_best, score_exactly, vote_roughly
+from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
 from polyvoc.kernels.verification import list_words
 from polyvoc.options import PairOptions, ScoringOptions
 from polyvoc.scoring.engine import UNAVAILABLE, Engine, LocalShards
@@ -299,7 +299,7 @@ class _Comparison:
             votes = np.zeros((len(ids), segment.n_images), np.float32)
             lists = (segment.arrays[name] for name in ("starts", "postings", "signatures"))
             if segment.n_features:
-                vote_roughly(numbers, owners, planes, self.idf_squared[numbers], *lists, self.singles, threshold, votes)
+                vote_coarse(numbers, owners, planes, self.idf_squared[numbers], *lists, self.singles, threshold, votes)
             keep_best(votes, norms, segment.alive, segment.ids, ids, best, others)
         return others
 
@@ -326,7 +326,7 @@ class _Comparison:
             mine, arrays = at[:, 0] == number, self.engine.segments[number].arrays
             stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
             positions, votes = at[mine, 1], np.zeros((2, mine.sum()), np.float32)
-            score_exactly(positions, *stored, signatures, idf, offsets, *lists, self.gains, *votes)
+            score_exact(positions, *stored, signatures, idf, offsets, *lists, self.gains, *votes)
             scores[present[mine]], backs[present[mine]] = votes[0] / _divisors(self.norms[number][positions]), votes[1]
         return scores, backs
 
