@@ -24,7 +24,7 @@ from polyvoc.experiments.paper.run import EXPERIMENTS, find_datasets, run_experi
 from polyvoc.experiments.paper.setup import FULL, QUICK, Plan, Setup, mean_values
 from polyvoc.experiments.paper.signature_length import lengthened, signature_values
 from polyvoc.experiments.paper.tables import table3, table5
-from polyvoc.experiments.report.report import Cell, Report, Section
+from polyvoc.experiments.report.report import Report, Section, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import FeatureOptions, SearchOptions
 from samples import photograph, unflushed
@@ -317,9 +317,9 @@ def test_verdicts_follow_the_claims() -> None:
         "",
     ]
     bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
-    assert above_zero([Cell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
-    assert difference_text(Cell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
-    assert difference_text(Cell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
+    assert above_zero([TableCell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
+    assert difference_text(TableCell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
+    assert difference_text(TableCell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
 
 
 def test_vocabularies_are_named_as_in_the_paper(setup: Setup) -> None:

@@ -14,13 +14,12 @@ from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag
 from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
 from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
-from polyvoc.scoring.rules import save_table, table_as_dict
 from polyvoc.storage.files import write_errors
 from polyvoc.types import LikelihoodTable, Progress
 
 if TYPE_CHECKING:
     from polyvoc.experiments.datasets.readers import Dataset
-    from polyvoc.experiments.evaluate import Outcome, Row
+    from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
     from polyvoc.experiments.fit.line import Fit
     from polyvoc.experiments.fit.reliability import Reliability
@@ -188,7 +187,7 @@ def _facts(bench: QuantisedDataset) -> dict[str, Any]:
     }
 
 
-def _rule_as_dict(row: Row, outcome: Outcome) -> dict[str, Any]:
+def _rule_as_dict(row: RuleResult, outcome: Outcome) -> dict[str, Any]:
     """Return one rule for JSON: its mean, and every question's value by every measure."""
     from polyvoc.experiments.report.figures import finite  # the interval of a single group is infinite
 
@@ -248,6 +247,8 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
             raise OptionError(f"the folder of {dataset} is missing; see 'polyvoc calibrate --help'")
         result = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
     if table is not None:
+        from polyvoc.scoring.rules import save_table
+
         save_table(result.table, table)
     if plot is not None:
         from polyvoc.experiments.report.figures import Figure
@@ -282,6 +283,7 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_line
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
+    from polyvoc.scoring.rules import table_as_dict
     from polyvoc.search.index import Index
 
     sampling = Sampling() if queries is None else Sampling(queries=queries)
@@ -339,6 +341,7 @@ def _calibrate_dataset(
     from polyvoc.experiments.fit.line import line_figure, measure_line
     from polyvoc.experiments.fit.reliability import curve_figure
     from polyvoc.experiments.workbench import Workbench
+    from polyvoc.scoring.rules import table_as_dict
 
     fitted: dict[str, Fitted] = {}
     with progress_bar() as progress:

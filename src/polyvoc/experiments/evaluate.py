@@ -144,8 +144,8 @@ def gain(dataset: Dataset, values: Values, base: Values) -> Interval:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One rule in the table of an evaluation."""
+class RuleResult:
+    """The result of one rule: a row of the table of an evaluation."""
 
     rule: str
     measure: str
@@ -154,7 +154,7 @@ class Row:
     seconds: float
 
 
-def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | None = None) -> list[Row]:
+def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | None = None) -> list[RuleResult]:
     """Return one row per rule, each beside `b1` under the same conditions."""
     measure = measure or main_measure(dataset)
     bases = {_conditions(outcome): outcome.values[measure] for outcome in outcomes if outcome.options["merge"] == BASE}
@@ -164,7 +164,7 @@ def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | 
         base = bases.get(_conditions(outcome))
         other = base if outcome.options["merge"] != BASE else None
         difference = None if other is None else gain(dataset, values, other)
-        rows.append(Row(outcome.name, measure, mean_of(dataset, values), difference, outcome.seconds))
+        rows.append(RuleResult(outcome.name, measure, mean_of(dataset, values), difference, outcome.seconds))
     return rows
 
 

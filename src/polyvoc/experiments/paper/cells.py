@@ -8,10 +8,10 @@ from polyvoc.experiments.evaluate import Values, gain, mean_of
 from polyvoc.experiments.measures import Interval
 from polyvoc.experiments.paper.setup import Setup, mean_values
 from polyvoc.experiments.report.figures import Series
-from polyvoc.experiments.report.report import Cell
+from polyvoc.experiments.report.report import TableCell
 from polyvoc.options import SearchOptions
 
-Cells = list[str | Cell]  # a row of a table: its name first
+Cells = list[str | TableCell]  # a row of a table: its name first
 TITLES = {
     "holidays": "Holidays",
     "ukbench": "Ukbench",
@@ -34,29 +34,31 @@ def measure_title(setup: Setup, name: str) -> str:
     return f"{dataset_title(name)}, {setup.datasets[name].measure}"
 
 
-def cell(setup: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
+def cell(setup: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> TableCell:
     """Return the mean of a measure with the paper's value."""
     return _cell(setup, name, mean_of(setup.datasets[name], values), paper, note)
 
 
-def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> Cell:
+def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> TableCell:
     """Return the mean difference of two rankings with the paper's value."""
     return _cell(setup, name, gain(setup.datasets[name], values, base), paper, difference=True)
 
 
-def _cell(setup: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False) -> Cell:
+def _cell(
+    setup: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False
+) -> TableCell:
     measure = setup.measure(name)
     low, high = interval.low * measure.scale, interval.high * measure.scale
     digits = max(measure.digits, 2)
-    return Cell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
+    return TableCell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
 
 
-def above_zero(cells: Iterable[str | Cell]) -> list[bool]:
+def above_zero(cells: Iterable[str | TableCell]) -> list[bool]:
     """Return for each difference whether its interval is above zero."""
-    return [isinstance(one, Cell) and one.low is not None and one.low > 0 for one in cells]
+    return [isinstance(one, TableCell) and one.low is not None and one.low > 0 for one in cells]
 
 
-def difference_text(difference: Cell) -> str:
+def difference_text(difference: TableCell) -> str:
     """Return a difference as text, with its interval if it has one."""
     numbers = (difference.value, difference.low, difference.high)
     value, low, high = ("?" if number is None else f"{number:+.{difference.digits}f}" for number in numbers)

@@ -24,7 +24,7 @@ from polyvoc.experiments.paper.word_statistics import (
     fitted_world,
     heaps_law,
 )
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.index.segment import MAX_IMAGES
 from polyvoc.options import Merge, SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -46,8 +46,8 @@ def efficiency(setup: Setup) -> Section:
         seconds, sizes = measured["seconds"][rule], measured["bytes"]
         kind = {"b0": "one", "b1": "plain"}.get(rule.split(" ")[0], "scoring")
         size = sizes[kind] + (sizes["signatures"] if "HE" in rule else 0.0)
-        times = [Cell(seconds[threads], 3, paper=known.get(rule)) for threads in ("1", "all")]
-        rows.append([f"`{rule}`", Cell(size, 2, paper=BYTES.get(rule)), *times])
+        times = [TableCell(seconds[threads], 3, paper=known.get(rule)) for threads in ("1", "all")]
+        rows.append([f"`{rule}`", TableCell(size, 2, paper=BYTES.get(rule)), *times])
     head = ["rule", "bytes per feature", "seconds per query, one thread", "seconds per query, all cores"]
     text = (
         f"{setup.plan.images:,} images of {FEATURES} features (as many as the paper's 1.9 GB at 4 bytes say), queries "

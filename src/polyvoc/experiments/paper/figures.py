@@ -28,7 +28,7 @@ from polyvoc.experiments.paper.cells import (
 from polyvoc.experiments.paper.numbers import MILLION, TABLE3
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.figures import Figure, Panel, Series
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.options import Merge, ScoringOptions, SearchOptions
 from polyvoc.scoring.rules import BayesModel
@@ -184,7 +184,7 @@ def figure4(setup: Setup) -> Section:
 def figure5(setup: Setup) -> Section:
     """Fig. 5: accuracy against the number of vocabularies, with and without Hamming Embedding."""
     tables, figures = [], []
-    growth: dict[str, dict[Merge, Cell]] = {}
+    growth: dict[str, dict[Merge, TableCell]] = {}
     for name in setup.datasets:
         panels = []
         known = TABLE3.get(name, {})
@@ -229,7 +229,7 @@ def _by_count(setup: Setup, name: str, hamming: int | None) -> Points:
 def figure6(setup: Setup) -> Section:
     """Fig. 6: accuracy against the size of the vocabularies."""
     tables, panels = [], []
-    gains: dict[str, list[Cell]] = {}
+    gains: dict[str, list[TableCell]] = {}
     for name in setup.datasets:
         points = _by_size(setup, name)
         drawn = [series_of(setup, name, label, of_rule) for label, of_rule in points.items()]
@@ -271,7 +271,7 @@ def _by_size(setup: Setup, name: str) -> Points:
 def figure7(setup: Setup) -> Section:
     """Fig. 7: accuracy against the size of the database."""
     tables, panels = [], []
-    last: list[Cell] = []  # differences in the largest database
+    last: list[TableCell] = []  # differences in the largest database
     for name in setup.datasets:
         for hamming, suffix in ((None, ""), (HAMMING, " + HE")):
             points = _by_database(setup, name, hamming, suffix)
@@ -288,7 +288,7 @@ def figure7(setup: Setup) -> Section:
                 if label == "posterior":
                     last.append(gains[-1])
             tables.append(Table(measure_title(setup, name) + suffix, ["images", *(f"{n:,}" for n, _ in base)], rows))
-    published = [Cell(None, 2, paper=MILLION[merge]) for merge in ("b0", "b1", "bayes")]
+    published = [TableCell(None, 2, paper=MILLION[merge]) for merge in ("b0", "b1", "bayes")]
     known = Table("The paper, Holidays with one million distractors, mAP", ["`b0`", "`b1`", "`bayes`"], [published])
     return Section(
         "figure7",

@@ -8,7 +8,7 @@ from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.evaluate import Values, scoring_options
 from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import MEDIANS
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import learn_thresholds
@@ -23,11 +23,11 @@ def codes(setup: Setup) -> Section:
     tables = []
     for name in setup.datasets:
         values_of = signature_values(setup, name)
-        rows: list[list[str | Cell]] = []
+        rows: list[list[str | TableCell]] = []
         for bits, threshold, sigma in CODES:
             values = [values_of[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
             base = values_of["b1 64 24"]
-            difference: str | Cell = "" if values[0] == base else gain_cell(setup, name, values[0], base)
+            difference: str | TableCell = "" if values[0] == base else gain_cell(setup, name, values[0], base)
             figures = [*(cell(setup, name, one) for one in values), difference, gain_cell(setup, name, values[1], values[0])]
             rows.append([f"{bits} bits, {threshold}, {sigma:g}", *figures])
         head = ["signature, threshold, sigma", "`b1`", "`bayes`", "`b1` - `b1` with 64 bits", "`bayes` - `b1`"]

@@ -26,7 +26,7 @@ from polyvoc.experiments.paper.cells import (
 from polyvoc.experiments.paper.controls import controls
 from polyvoc.experiments.paper.numbers import JOINT_PCA, TABLE2, TABLE3, TABLE4, TABLE5, TABLE6
 from polyvoc.experiments.paper.setup import Setup
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.options import Merge
 from polyvoc.types import Array
 
@@ -155,7 +155,7 @@ def table4(setup: Setup) -> Section:
 
 def _published_table4() -> Table:
     rules = ("b1", "b2", "bayes")
-    rows = [[mix, *(Cell(None, 2, paper=values.get(rule)) for rule in rules)] for mix, values in TABLE4.items()]
+    rows = [[mix, *(TableCell(None, 2, paper=values.get(rule)) for rule in rules)] for mix, values in TABLE4.items()]
     return Table("The paper, Oxford mAP (not available here)", ["vocabularies", *(f"`{rule}`" for rule in rules)], rows)
 
 
@@ -225,9 +225,9 @@ def _published_table6() -> Table:
     columns = ("holidays", "oxford", "ukbench")
     rows: list[Cells] = []
     for label, values in TABLE6.items():
-        rows.append([label, *(Cell(None, 2, paper=values.get(name)) for name in columns)])
+        rows.append([label, *(TableCell(None, 2, paper=values.get(name)) for name in columns)])
     for label, value in JOINT_PCA.items():
-        rows.append([f"joint PCA, {label} (Jegou & Chum 2012)", Cell(None, 2, paper=value), "", ""])
+        rows.append([f"joint PCA, {label} (Jegou & Chum 2012)", TableCell(None, 2, paper=value), "", ""])
     caption = "As the paper reports it (other features, complete datasets)"
     return Table(caption, ["method", *map(dataset_title, columns)], rows)
 

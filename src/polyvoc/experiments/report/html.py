@@ -7,7 +7,7 @@ from itertools import chain
 
 from polyvoc.experiments.report.figures import Figure
 from polyvoc.experiments.report.plots import svg
-from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from polyvoc.experiments.report.report import Report, Row, Section, Table, TableCell
 from polyvoc.web.html import document, escaped
 
 MISSING = "–"
@@ -189,7 +189,7 @@ def _row(row: Row, kinds: list[str]) -> str:
     return f'<tr class="{row.mark}"><th scope="{scope}" class="{kinds[0]}">{first}</th>{cells}</tr>'
 
 
-def _cell(cell: str | Cell) -> str:
+def _cell(cell: str | TableCell) -> str:
     if isinstance(cell, str):
         return _prose(cell)
     parts = []
@@ -204,7 +204,7 @@ def _cell(cell: str | Cell) -> str:
     return "".join(parts)
 
 
-def _tone(cell: Cell) -> str:
+def _tone(cell: TableCell) -> str:
     if cell.value is None:
         return "even"
     if not cell.difference or cell.low is None or cell.high is None:
@@ -212,18 +212,18 @@ def _tone(cell: Cell) -> str:
     return "ours up" if cell.low > 0 else "ours down" if cell.high < 0 else "even"
 
 
-def _number(cell: Cell, value: float | None) -> str:
+def _number(cell: TableCell, value: float | None) -> str:
     if value is None:
         return MISSING
     sign = "+" if cell.difference else "-"  # of numbers that are not below zero
     return format(value, f"{sign}z,.{cell.digits}f").replace("-", "\N{MINUS SIGN}")
 
 
-def _paper(cell: Cell) -> str:
+def _paper(cell: TableCell) -> str:
     return cell.paper if isinstance(cell.paper, str) else _number(cell, cell.paper)
 
 
-def _interval(cell: Cell) -> str:
+def _interval(cell: TableCell) -> str:
     if cell.value is None or cell.low is None or cell.high is None:
         return ""
     return f"[{_number(cell, cell.low)}, {_number(cell, cell.high)}]"
@@ -232,8 +232,8 @@ def _interval(cell: Cell) -> str:
 def _numeric(table: Table) -> list[bool]:
     """Return which columns hold only numbers; the first one names the rows."""
 
-    def number(cell: str | Cell) -> bool:
-        return isinstance(cell, Cell) or bool(re.fullmatch(r"[-+−–]?[\d.,]*( ?[%sKM]?)", cell))
+    def number(cell: str | TableCell) -> bool:
+        return isinstance(cell, TableCell) or bool(re.fullmatch(r"[-+−–]?[\d.,]*( ?[%sKM]?)", cell))
 
     columns = zip(*(row.cells for row in table.lines if row.mark != "header"), strict=True)
     numeric = [all(map(number, column)) for column in columns] or [False] * len(table.head)
@@ -257,7 +257,7 @@ def markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(cell: Cell) -> str:
+def _line(cell: TableCell) -> str:
     """Return a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
     paper = [] if cell.paper is None else [f"paper {_plain(_paper(cell))}"]
     aside = "; ".join([*paper, *([_plain(cell.note)] if cell.note else [])])

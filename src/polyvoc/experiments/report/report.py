@@ -15,7 +15,7 @@ Mark = Literal["", "header", "best"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A figure of ours with its interval, and the paper's beside it; None: there is none."""
 
     value: float | None
@@ -48,15 +48,15 @@ class Cell:
 class Row:
     """A row of a table, marked as the best one or as a heading of those below it."""
 
-    cells: Sequence[str | Cell]
+    cells: Sequence[str | TableCell]
     mark: Mark = ""
 
     def __post_init__(self) -> None:
         """Raise OptionError for cells and marks of another kind."""
         object.__setattr__(self, "cells", tuple(self.cells))
         for cell in self.cells:
-            if not isinstance(cell, str | Cell):
-                raise OptionError(f"a row holds {cell!r}: write texts as str and numbers as Cell")
+            if not isinstance(cell, str | TableCell):
+                raise OptionError(f"a row holds {cell!r}: write texts as str and numbers as TableCell")
         check_choice(self.mark, Mark, "mark of a row")
 
     def as_dict(self) -> list[Any] | dict[str, Any]:
@@ -69,7 +69,7 @@ class Row:
         """Return the row that `as_dict` described."""
         cells = data["cells"] if isinstance(data, Mapping) else data
         mark: Any = data["mark"] if isinstance(data, Mapping) else ""
-        return cls([cell if isinstance(cell, str) else Cell.from_dict(cell) for cell in cells], mark)
+        return cls([cell if isinstance(cell, str) else TableCell.from_dict(cell) for cell in cells], mark)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Table:
 
     caption: str
     head: Sequence[str]
-    rows: Sequence[Row | Sequence[Any]]  # Any: str or Cell; a row checks it
+    rows: Sequence[Row | Sequence[Any]]  # Any: str or TableCell; a row checks it
 
     def __post_init__(self) -> None:
         """Raise OptionError for a table without columns, or rows longer than the head."""
