@@ -24,7 +24,7 @@ from polyvoc.experiments.fit.hit_probability import (
     Samples,
     collect,
     fit_hit_probability,
-    judge_probabilities,
+    measure_calibration,
     nothing_found,
     predicted,
     reliability_figure,
@@ -87,8 +87,8 @@ def report(model: HitProbability, samples: Samples) -> dict[str, Any]:
         chances = predicted(model, some)
         first = some.rank == 0
         entries[name] = {
-            "all": judge_probabilities(chances, some).as_dict(),
-            "first": judge_probabilities(chances[first], some.first).as_dict(),
+            "all": measure_calibration(chances, some).as_dict(),
+            "first": measure_calibration(chances[first], some.first).as_dict(),
             "sure": nothing_found(chances, some),
         }
     return entries
@@ -136,7 +136,7 @@ def plot(crossed: dict[str, HitProbability], samples: dict[str, dict[int, Sample
         every = Samples.joined(list(samples[name].values()))
         kinds = {"by words alone": every.by_words, "verified": every.verified}
         judged[f"{name}, fitted on the other set"] = {
-            kind: judge_probabilities(predicted(model, some), some) for kind, some in kinds.items()
+            kind: measure_calibration(predicted(model, some), some) for kind, some in kinds.items()
         }
     note = "The ten best hits of each search; half of the searches have no right answer to find. Points: tenths of the probability."
     return reliability_figure(judged, "Predicted probability of a hit, and the share that is right", note)

@@ -14,7 +14,7 @@ from typing import Any
 import scaletables
 import tooltables
 from polyvoc.experiments.report.html import markdown as report_markdown
-from polyvoc.experiments.report.report import Cell, Report, Section
+from polyvoc.experiments.report.report import Report, Section, TableCell
 from sources import DIGITS, SETS, bold, markdown, result, where
 
 ROOT = Path(__file__).parent.parent
@@ -311,7 +311,7 @@ def section(name: str) -> Section:
     return next(section for section in report.sections if section.id == name)
 
 
-def difference(cell: Cell) -> str:
+def difference(cell: TableCell) -> str:
     text = f"{cell.value:+.{cell.digits}f} ({cell.low:+.{cell.digits}f} to {cell.high:+.{cell.digits}f})"
     return text if cell.paper is None else f"{text}; paper {cell.paper:+.{cell.digits}f}"
 

@@ -16,6 +16,7 @@ from polyvoc.types import Keypoints
 
 SIZES = (400, 500, 450)
 SIDE = 500.0
+RIGHT = 3  # number of the image that shows what the query shows
 Array = npt.NDArray[Any]
 Random = np.random.Generator
 
@@ -118,3 +119,16 @@ def engine_of(pictures: Sequence[Picture], segment_images: int = 1000) -> Engine
 
 def _half(values: Array) -> Array:
     return values.astype(np.float16).astype(np.float64)
+
+
+def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Picture]]:
+    """Give a query and a collection: one image shows it anew, four have its words at random places, others some of them."""
+    rng = np.random.default_rng([11, seed])
+    query = picture(rng, 40, bits)
+    right = joined(seen_again(rng, query, stray=0.2), picture(rng, 15, bits))
+    images = [joined(scrambled(rng, query), picture(rng, int(rng.integers(20)), bits)) for _ in range(4)]
+    images.insert(RIGHT, right)
+    for _ in range(others):
+        some = rng.permutation(len(query))[: int(rng.integers(1, 12))]
+        images.append(joined(scrambled(rng, query.chosen(some)), picture(rng, 20, bits)))
+    return query, images
