@@ -1,4 +1,4 @@
-"""How well does each rule rank? Every rule on photographs with ground truth, with the shipped vocabularies.
+"""Accuracy of every merging rule on photographs with ground truth, with the shipped vocabularies.
 
     python benchmarks/accuracy.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER]
 
@@ -26,25 +26,25 @@ from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 
 def rules(line: tuple[float, float]) -> dict[str, SearchOptions]:
-    """What is compared: all rules with and without signatures and burstiness, and two with sets of images."""
+    """Return all rules with and without signatures and burstiness, and two with sets of images."""
     table = evaluation_rules(line=line)
     for hamming in (None, HAMMING):
         for merge in ("bayes", "posterior"):
-            options = SearchOptions(merge=merge, hamming=hamming, sets="image", line=line)
+            options = SearchOptions(merge=merge, hamming=hamming, burstiness="none", sets="image", line=line, verify=0)
             table[f"{rule_name(options)}, image sets"] = options
     return table
 
 
 def entry(bench: QuantisedDataset, outcomes: list[Outcome]) -> dict[str, Any]:
-    """Each rule's value and its difference to `b1` under the same conditions, in the units that people read."""
+    """Return each rule's value and its difference to `b1` under the same conditions, in the usual units."""
     measure = MEASURES[bench.dataset.measure]
 
-    def told(interval: Interval | None) -> dict[str, float] | None:
+    def scaled(interval: Interval | None) -> dict[str, float] | None:
         return None if interval is None else {name: measure.scale * value for name, value in asdict(interval).items()}
 
     rows = results_table(bench.dataset, outcomes)
     return {
-        outcome.name: {"value": told(row.value), "gain": told(row.gain), "seconds_per_query": row.seconds,
+        outcome.name: {"value": scaled(row.value), "gain": scaled(row.gain), "seconds_per_query": row.seconds,
                        "queries": outcome.values[row.measure]}
         for row, outcome in zip(rows, outcomes, strict=True)
     }  # fmt: skip
@@ -66,13 +66,13 @@ def main() -> None:
     for name, bench in benches.items():
         other = next(key for key in benches if key != name)
         dataset = bench.dataset
-        found: dict[str, Any] = {"images": len(dataset.images), "queries": len(dataset.questions), "measure": dataset.measure,
+        measured: dict[str, Any] = {"images": len(dataset.images), "queries": len(dataset.questions), "measure": dataset.measure,
                                  "features": bench.n_features, "term2": lines[name].as_dict(),
                                  "line": {"fitted_on": other, "a_b": list(lines[other].tied)}}  # fmt: skip
         for k in (2, 3):
-            found[f"K={k}"] = entry(bench, evaluate(workbench, bench.first(k), rules(lines[other].tied)))
-            print(name, k, {rule: round(row["value"]["mean"], 3) for rule, row in found[f"K={k}"].items()}, flush=True)
-        result["sets"][name] = found
+            measured[f"K={k}"] = entry(bench, evaluate(workbench, bench.first(k), rules(lines[other].tied)))
+            print(name, k, {rule: round(row["value"]["mean"], 3) for rule, row in measured[f"K={k}"].items()}, flush=True)
+        result["sets"][name] = measured
     print(write_result("accuracy", result))
 
 

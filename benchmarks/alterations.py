@@ -1,4 +1,4 @@
-"""What people do to photographs: each alteration gives another picture of the same photograph, by a random number's choice."""
+"""Alterations of photographs: crops, rotations, overlays and so on, with random parameters."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def crop(image: Image.Image, rng: Random) -> Image.Image:
 
 
 def rotate(image: Image.Image, rng: Random) -> Image.Image:
-    """Turned by any angle; the corners that appear are black or white."""
+    """Rotated by any angle; the new corners are black or white."""
     fill = "black" if rng.random() < 0.5 else "white"
     return image.rotate(rng.uniform(3, 357), Image.Resampling.BICUBIC, expand=True, fillcolor=fill)
 
 
 def mirror(image: Image.Image, rng: Random) -> Image.Image:
-    """Left is right."""
+    """Mirrored, left to right."""
     return ImageOps.mirror(image)
 
 
@@ -50,8 +50,8 @@ def text(image: Image.Image, rng: Random) -> Image.Image:
     size = max(12, round(image.height * rng.uniform(0.08, 0.14)))
     letters = "".join(rng.choice(list("ABCDEFGHIKLMNOPRSTUVWZ    ")) for _ in range(30))
     words = "\n".join(letters[i : i + 10] for i in range(0, 10 * rng.integers(2, 4), 10))
-    place = rng.uniform(0, 0.4) * image.width, rng.uniform(0, 0.6) * image.height
-    draw.multiline_text(place, words, "white", ImageFont.load_default(size), stroke_width=size // 12, stroke_fill="black")
+    corner = rng.uniform(0, 0.4) * image.width, rng.uniform(0, 0.6) * image.height
+    draw.multiline_text(corner, words, "white", ImageFont.load_default(size), stroke_width=size // 12, stroke_fill="black")
     return altered
 
 
@@ -62,7 +62,7 @@ def border(image: Image.Image, rng: Random) -> Image.Image:
 
 
 def ornate(image: Image.Image, rng: Random) -> Image.Image:
-    """One of four frames full of ornaments, as large as a third of the picture: what has the same frame is no copy."""
+    """One of four ornate frames, as large as a third of the picture: photographs with the same frame are no copies."""
     pattern = np.random.default_rng([11, rng.integers(4)])
     width = round(min(image.size) * 0.15)
     framed = Image.new("RGB", (image.width + 2 * width, image.height + 2 * width), (90, 120, 150))
@@ -89,7 +89,7 @@ def colour(image: Image.Image, rng: Random) -> Image.Image:
 
 
 def mirror_and_crop(image: Image.Image, rng: Random) -> Image.Image:
-    """Left is right, and half of the area."""
+    """Mirrored, and half of the area."""
     return crop(mirror(image, rng), rng)
 
 
@@ -108,7 +108,7 @@ ALTERATIONS: dict[str, Alteration] = {
 
 
 def file_name(alteration: str) -> str:
-    """Give an alteration as a part of a file's name."""
+    """Return an alteration as a part of a file name."""
     return "".join(
         letter for letter in alteration.replace("%", "").replace(" ", "-") if letter.isalnum() or letter == "-"
     ).strip("-")

@@ -1,10 +1,10 @@
-"""Term 2 and tables of evidence with and without labels, and how far geometry can be trusted to find the same thing.
+"""Term 2 and likelihood tables fitted with and without labels, and how reliable verified pairs are.
 
     python benchmarks/calibration.py --holidays FOLDER --ukbench FOLDER --others FOLDER --work FOLDER
 
 Fits line and table on each labelled set and tests them on the other; then fits them without labels on an index of each, and the line of
-all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS are photographs
-without right answers. WORK keeps the indexes.
+all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS: photographs
+without right answers. WORK: a folder for the indexes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS, Dataset
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally_groups, together
-from polyvoc.experiments.fit.line import fit_line, fit_line_verified, test_line
+from polyvoc.experiments.fit.line import fit_line, fit_line_pairs, measure_line
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.search.verify import default_match_table, inlier_pairs
-from polyvoc.types import ImageWords
+from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 CANDIDATES = 20
@@ -35,13 +34,13 @@ THRESHOLDS = (6, 8, 10, 12, 16, 20)
 
 
 def labels_of(dataset: Dataset) -> dict[str, str]:
-    """What each photograph shows, by its path."""
-    shown = {}
+    """Return the group of each photograph, by its path."""
+    labels = {}
     for question, truth in zip(dataset.questions, dataset.truths[""], strict=True):
         numbers = truth.relevant if question.image is None else truth.relevant | {question.image}
         for number in numbers:
-            shown[str(dataset.images[number].absolute())] = f"{dataset.name} {question.group}"
-    return shown
+            labels[str(dataset.images[number].absolute())] = f"{dataset.name} {question.group}"
+    return labels
 
 
 def index_of(folders: list[Path], path: Path) -> Index:
@@ -50,33 +49,34 @@ def index_of(folders: list[Path], path: Path) -> Index:
     return Index.open(path)
 
 
-def pairs_by_inliers(index: Index, shown: dict[str, str]) -> dict[str, Any]:
-    """Verify the best hits of every photograph of a labelled set: inliers of right and of wrong pairs."""
+def pairs_by_inliers(index: Index, labels_by_path: dict[str, str]) -> dict[str, Any]:
+    """Verify the best hits of every photograph of a labelled set; count right and wrong pairs by inliers."""
     paths = {row.image: row.path for row in index.images()}
-    places = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
-    sketches = {image: ImageWords.of(index.engine.segments[n], p) for image, (n, p) in places.items()}
+    refs = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
+    images = {image: index.engine.segments[n].image_words(p) for image, (n, p) in refs.items()}
     right: Counter[int] = Counter()
     wrong: Counter[int] = Counter()
     options = replace(index.preset("fast"), top=CANDIDATES + 1)
     table = default_match_table(len(index.engine.sizes), index.engine.bits)
     seconds = 0.0
-    for image, query in sketches.items():
-        for hit in index.search_words(query.words, query.signatures, options):
+    for image, query in images.items():
+        prepared = VerificationQuery.of(query, table)
+        for hit in index.search(image, options):
             if hit.image == image:
                 continue
-            number, position = places[hit.image]
+            number, position = refs[hit.image]
             begin = time.perf_counter()
-            found = len(inlier_pairs(query, index.engine.segments[number], position, table))
+            inliers = len(inlier_pairs(prepared, index.engine.segments[number], position))
             seconds += time.perf_counter() - begin
-            labels = {shown.get(paths[image], f"{image}"), shown.get(paths[hit.image], f"{hit.image}")}
-            (right if len(labels) == 1 else wrong)[found] += 1
+            pair = {labels_by_path.get(paths[image], f"{image}"), labels_by_path.get(paths[hit.image], f"{hit.image}")}
+            (right if len(pair) == 1 else wrong)[inliers] += 1
     total = right.total() + wrong.total()
     kept = {str(t): [sum(n for count, n in of.items() if count >= t) for of in (right, wrong)] for t in THRESHOLDS}
     return {"pairs": [right.total(), wrong.total()], "right_and_wrong_from": kept, "verify_seconds_mean": seconds / total}
 
 
-def evidence_of(benches: dict[str, QuantisedDataset], indexes: dict[str, Index]) -> dict[str, Any]:
-    """Errors in nats of tables fitted with and without labels, on the labelled matches of their own set and of the other."""
+def likelihood_tables(benches: dict[str, QuantisedDataset], indexes: dict[str, Index]) -> dict[str, Any]:
+    """Return the errors in nats of tables fitted with and without labels, on the labelled matches of both sets."""
     counted = {name: tally_groups(bench) for name, bench in benches.items()}
     tables = {f"{name}, labelled": fit_table(together(tallies)) for name, tallies in counted.items()}
     for name in benches:
@@ -100,8 +100,8 @@ def main() -> None:
     vocabularies = default_vocabularies()
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     benches = {name: workbench.bench(dataset, vocabularies) for name, dataset in sets.items()}
-    seen = {name: observe(bench.first(2)) for name, bench in benches.items()}
-    fits = {name: fit_line(of_set) for name, of_set in seen.items()}
+    observed = {name: observe(bench.first(2)) for name, bench in benches.items()}
+    fits = {name: fit_line(of_set) for name, of_set in observed.items()}
     result: dict[str, Any] = {
         "vocabularies": [v.fingerprint for v in vocabularies],
         "labelled": {},
@@ -115,18 +115,18 @@ def main() -> None:
         result["labelled"][f"{name}, all three lists"] = fit_line(observe(benches[name])).as_dict()
         other = next(key for key in fits if key != name)
         for kind in ("free", "tied"):
-            result["tested"][f"{kind} line of {name} on {other}"] = test_line(getattr(fit, kind), seen[other]).as_dict()
+            result["tested"][f"{kind} line of {name} on {other}"] = measure_line(getattr(fit, kind), observed[other]).as_dict()
     folders = {name: [getattr(arguments, name)] for name in sets}
     indexes = {}
     for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
         indexes[name] = index = index_of(of_index, arguments.work / f"{name}.polyvoc")
         begin = time.perf_counter()
-        fit = fit_line_verified(index, Sampling())
+        fit = fit_line_pairs(index, find_pairs(index, Sampling()))
         result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
         print(name, fit.free, fit.tied, flush=True)
-    result["evidence"] = evidence_of(benches, indexes)
-    shown = {path: label for dataset in sets.values() for path, label in labels_of(dataset).items()}
-    result["geometry"] = pairs_by_inliers(index, shown)
+    result["likelihood_tables"] = likelihood_tables(benches, indexes)
+    labels_by_path = {path: label for dataset in sets.values() for path, label in labels_of(dataset).items()}
+    result["geometry"] = pairs_by_inliers(index, labels_by_path)
     print(result["geometry"], result["tested"], write_result("calibration", result))
 
 

@@ -1,4 +1,4 @@
-"""Clients of `polyvoc serve`: bare HTTP over connections that are kept, cheap enough to run on the machine that is measured."""
+"""Clients of `polyvoc serve`: plain HTTP over kept connections, cheap enough to run on the measured machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY = 503
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it goes over the wire, and the status that is right for it."""
+    """A request as bytes, and the expected status."""
 
     message: bytes
     status: int = 200
@@ -23,7 +23,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back, and in how many seconds."""
+    """A reply, and its seconds."""
 
     status: int
     seconds: float
@@ -33,13 +33,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Load:
-    """What several clients saw until enough of their requests were answered."""
+    """Times and failures of several clients until enough requests were completed."""
 
-    seconds: float  # from the first request to the last answer that counts
-    answered: list[float]  # seconds of each request, of the attempt that was answered
-    patient: list[float]  # the same from the first attempt on, waits included
-    busy: int  # answers that said to come again
-    failed: list[str]  # anything else
+    seconds: float  # from the first request to the last counted reply
+    answered: list[float]  # seconds of each request, of its last attempt
+    with_waits: list[float]  # the same from the first attempt on
+    busy: int  # replies with status 503
+    failed: list[str]  # other failures
     client_seconds: float  # processor time of the clients' process
 
 
@@ -64,7 +64,7 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
 
-    def ask(self, request: Request) -> Reply:
+    def send(self, request: Request) -> Reply:
         begin = time.perf_counter()
         self._socket.sendall(request.message)
         status = int(self._stream.readline().split()[1])
@@ -83,31 +83,31 @@ class Connection:
 
 
 def load(port: int, requests: Sequence[Request], clients: int, enough: int) -> Load:
-    """Let so many clients ask, each again as soon as it has its answer, until there are enough answers."""
-    ask = _Asking(port, requests, enough)
-    threads = [threading.Thread(target=ask.client) for _ in range(clients)]
+    """Run clients, each sending its next request after the reply to the last, until there are enough replies."""
+    shared = _Shared(port, requests, enough)
+    threads = [threading.Thread(target=shared.client) for _ in range(clients)]
     processor = time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    ends = sorted(ask.ends)[:enough]
-    within = [number for number, end in enumerate(ask.ends) if end <= ends[-1]]
-    answered, patient = [ask.answered[n] for n in within], [ask.patient[n] for n in within]
-    return Load(ends[-1] - ask.begin, answered, patient, ask.busy, ask.failed, time.process_time() - processor)
+    ends = sorted(shared.ends)[:enough]
+    within = [number for number, end in enumerate(shared.ends) if end <= ends[-1]]
+    answered, with_waits = [shared.answered[n] for n in within], [shared.with_waits[n] for n in within]
+    return Load(ends[-1] - shared.begin, answered, with_waits, shared.busy, shared.failed, time.process_time() - processor)
 
 
-class _Asking:
-    """What the clients share."""
+class _Shared:
+    """State shared by the clients."""
 
     def __init__(self, port: int, requests: Sequence[Request], enough: int) -> None:
         self._port, self._enough = port, enough
         self._requests = cycle(requests)
         self._lock = threading.Lock()
         self.begin = time.perf_counter()
-        self.ends: list[float] = []  # moment of each answer, in the order of the next two
+        self.ends: list[float] = []  # time of each reply, in the order of the next two
         self.answered: list[float] = []
-        self.patient: list[float] = []
+        self.with_waits: list[float] = []
         self.busy = 0
         self.failed: list[str] = []
 
@@ -117,24 +117,24 @@ class _Asking:
             with self._lock:
                 request = next(self._requests)
             try:
-                self._insist(connection, request)
+                self._retry(connection, request)
             except (OSError, ValueError, IndexError, KeyError) as error:
                 self.failed.append(repr(error))
                 connection.close()
                 connection = Connection(self._port)
         connection.close()
 
-    def _insist(self, connection: Connection, request: Request) -> None:
-        """Ask until there is an answer, or enough of them."""
+    def _retry(self, connection: Connection, request: Request) -> None:
+        """Send until the reply is not 503, or there are enough replies."""
         begin = time.perf_counter()
-        reply = connection.ask(request)
+        reply = connection.send(request)
         while reply.status == BUSY and request.status != BUSY:
             with self._lock:
                 self.busy += 1
             time.sleep(reply.retry_after)
             if len(self.ends) >= self._enough:
                 return
-            reply = connection.ask(request)
+            reply = connection.send(request)
         end = time.perf_counter()
         with self._lock:
             if reply.status != request.status:
@@ -143,4 +143,4 @@ class _Asking:
             else:
                 self.ends.append(end)
                 self.answered.append(reply.seconds)
-                self.patient.append(end - begin)
+                self.with_waits.append(end - begin)

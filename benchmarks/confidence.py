@@ -1,11 +1,10 @@
-"""Fits what polyvoc says of the probability of hits, and measures whether it is so on photographs that it was not fitted on.
+"""Fit the probability of hits, and measure its calibration on photographs that it was not fitted on.
 
     python benchmarks/confidence.py DATA --distractors PHOTOGRAPHS [--questions 150] [--cache FOLDER] [--save]
 
 DATA holds the folders holidays*, ukbench* and photos*. Their groups lie side by side in one collection, among none, 1,200 and all
-distractors; also in a collection of their first 100 photographs. Every photograph of a group may ask. `--save` writes the table that
-comes with polyvoc, fitted on both sets; what is reported of either set is fitted on the other. Nats, too, come from a table
-of evidence fitted on the other set.
+distractors; also in a collection of their first 100 photographs. Every photograph of a group is a query. `--save` writes the model that
+comes with polyvoc, fitted on both sets; the results of each set are those of a model, and of a likelihood table, fitted on the other.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from polyvoc.experiments.fit.hit_probability import (
     Samples,
     collect,
     fit_hit_probability,
-    judge_probabilities,
+    measure_calibration,
     nothing_found,
     predicted,
     reliability_figure,
@@ -35,7 +34,7 @@ from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.report.figures import Figure
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import BEST, DEFAULT, SearchOptions
+from polyvoc.options import SearchOptions, preset
 from polyvoc.search.probability import HitProbability
 from polyvoc.types import LikelihoodTable
 from polyvoc.vocabulary.vocabulary import default_vocabularies
@@ -43,14 +42,14 @@ from trial import cut
 
 SETS = ("holidays", "ukbench")
 SMALL = 100  # photographs of the smallest collection
-FITTED = 60  # questions that a table of evidence is fitted on
+FITTED = 60  # queries that a likelihood table is fitted on
 VARIANTS = [((0, 1, 2), 64), ((0, 1), 128), ((0, 1), 64), ((0,), 128), ((0,), 64)]  # vocabularies, bits
 ROOT = Path(__file__).parent.parent
-TABLE, PLOT = ROOT / "src" / "polyvoc" / "tables" / "confidence.json", ROOT / "docs" / "confidence.svg"
+TABLE, PLOT = ROOT / "src" / "polyvoc" / "data" / "hit_probability.json", ROOT / "docs" / "confidence.svg"
 
 
 def collection(data: Path, distractors: Sequence[Path]) -> Dataset:
-    """Join the groups of both sets, taking turns, and what shows nothing of the kind; every photograph of a group asks."""
+    """Return the groups of both sets in turn, then the distractors; every photograph of a group is a query."""
     groups = []
     for name in SETS:
         read = READERS[name](next(data.glob(f"{name}*")))
@@ -67,80 +66,80 @@ def collection(data: Path, distractors: Sequence[Path]) -> Dataset:
 
 
 def part(bench: QuantisedDataset, name: str, images: int, questions: int) -> QuantisedDataset:
-    """Give the first images of a collection with questions of one set, evenly spread."""
+    """Return the first images of a collection with queries of one set, evenly spread."""
     whole = bench.dataset
-    held = [i for i, (q, t) in enumerate(zip(whole.questions, whole.truths[""], strict=True))
+    kept = [i for i, (q, t) in enumerate(zip(whole.questions, whole.truths[""], strict=True))
             if q.group.startswith(name) and max(t.relevant) < images]  # fmt: skip
-    chosen = replace(whole, name=f"{name} among {images}", images=whole.images[:images], questions=tuple(whole.questions[i] for i in held),
-                     truths={"": tuple(whole.truths[""][i] for i in held)})  # fmt: skip
+    chosen = replace(whole, name=f"{name} among {images}", images=whole.images[:images], questions=tuple(whole.questions[i] for i in kept),
+                     truths={"": tuple(whole.truths[""][i] for i in kept)})  # fmt: skip
     return replace(bench, dataset=first_questions(chosen, questions), name=digest_of(bench.name, name, images, questions))
 
 
-def evidence_of(bench: QuantisedDataset, name: str, images: int) -> LikelihoodTable:
-    """Fit a table of evidence on one of the sets."""
+def likelihood_table(bench: QuantisedDataset, name: str, images: int) -> LikelihoodTable:
+    """Fit a likelihood table on one of the sets."""
     return fit_table(tally(part(bench, name, images, FITTED)), source=name)
 
 
-def report(confidence: HitProbability, samples: Samples) -> dict[str, Any]:
-    """Tell how hits by words and verified hits do, all of them and the first of each search."""
-    found = {}
+def report(model: HitProbability, samples: Samples) -> dict[str, Any]:
+    """Return the calibration of hits by words and of verified hits, all of them and the first of each search."""
+    entries = {}
     for name, some in (("words", samples.by_words), ("verified", samples.verified)):
-        chances = predicted(confidence, some)
+        chances = predicted(model, some)
         first = some.rank == 0
-        found[name] = {
-            "all": judge_probabilities(chances, some).as_dict(),
-            "first": judge_probabilities(chances[first], some.first).as_dict(),
+        entries[name] = {
+            "all": measure_calibration(chances, some).as_dict(),
+            "first": measure_calibration(chances[first], some.first).as_dict(),
             "sure": nothing_found(chances, some),
         }
-    return found
+    return entries
 
 
-def told(confidence: HitProbability, samples: dict[int, Samples]) -> dict[str, Any]:
-    """Tell it of all collections together, and of each by its size."""
-    by_size = {str(size): report(confidence, one) for size, one in samples.items()}
-    return {"all": report(confidence, Samples.joined(list(samples.values()))), "sizes": by_size}
+def by_size(model: HitProbability, samples: dict[int, Samples]) -> dict[str, Any]:
+    """Return the reports of all collections together, and of each by its size."""
+    sizes = {str(size): report(model, one) for size, one in samples.items()}
+    return {"all": report(model, Samples.joined(list(samples.values()))), "sizes": sizes}
 
 
 def gather(
     bench: QuantisedDataset, sizes: Sequence[int], tables: dict[str, LikelihoodTable], questions: int
 ) -> dict[str, dict[int, Samples]]:
-    """Ask the questions of each set in collections of each size; matches are weighed by a table of the other set."""
-    found: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
+    """Search for the queries of each set in collections of each size, with a likelihood table of the other set."""
+    samples: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
     for size in sizes:
         engine = part(bench, "", size, questions).engine
         for name in SETS:
-            asked = part(bench, name, size, questions)
-            found[name][size] = collect(asked, replace(DEFAULT, evidence=tables[name]), engine=engine)
-            print(name, size, len(found[name][size]), "hits", flush=True)
-    return found
+            queries = part(bench, name, size, questions)
+            samples[name][size] = collect(queries, replace(preset("default"), likelihood_table=tables[name]), engine=engine)
+            print(name, size, len(samples[name][size]), "hits", flush=True)
+    return samples
 
 
 def variants(bench: QuantisedDataset, size: int, fitted: dict[str, HitProbability], questions: int) -> dict[str, Any]:
-    """Ask with other presets, and with fewer vocabularies and bits: does what was fitted to the default hold there, too?"""
-    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, BEST)}
+    """Return the calibration with another preset, and with fewer vocabularies and bits, of the model fitted to the default."""
+    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, preset("best"))}
     for members, bits in VARIANTS:
-        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), DEFAULT
-    found: dict[str, Any] = {}
+        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), preset("default")
+    reports: dict[str, Any] = {}
     for way, (own, options) in ways.items():
-        found[way], engine = {}, part(own, "", size, questions).engine
+        reports[way], engine = {}, part(own, "", size, questions).engine
         for name, other in zip(SETS, reversed(SETS), strict=True):
             samples = collect(part(own, name, size, questions), options, engine=engine)
-            found[way][name] = report(fitted[other], samples)
-            print(way, name, found[way][name]["verified"]["all"]["error"], flush=True)
-    return found
+            reports[way][name] = report(fitted[other], samples)
+            print(way, name, reports[way][name]["verified"]["all"]["error"], flush=True)
+    return reports
 
 
 def plot(crossed: dict[str, HitProbability], samples: dict[str, dict[int, Samples]]) -> Figure:
     """Draw the crossed reliability of each set, hits by words and verified."""
     judged = {}
-    for name, confidence in crossed.items():
+    for name, model in crossed.items():
         every = Samples.joined(list(samples[name].values()))
         kinds = {"by words alone": every.by_words, "verified": every.verified}
         judged[f"{name}, fitted on the other set"] = {
-            kind: judge_probabilities(predicted(confidence, some), some) for kind, some in kinds.items()
+            kind: measure_calibration(predicted(model, some), some) for kind, some in kinds.items()
         }
     note = "The ten best hits of each search; half of the searches have no right answer to find. Points: tenths of the probability."
-    return reliability_figure(judged, "Is a hit as probable as polyvoc says?", note)
+    return reliability_figure(judged, "Predicted probability of a hit, and the share that is right", note)
 
 
 def main() -> None:
@@ -156,9 +155,9 @@ def main() -> None:
     whole = collection(arguments.data, [*near, *list_images(arguments.distractors)])
     whole = replace(whole, images=whole.images[: arguments.photographs])
     bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
-    own = min(len(whole.questions), len(whole.images))  # every photograph of a group asks
+    own = min(len(whole.questions), len(whole.images))  # every photograph of a group is a query
     sizes = sorted({SMALL, own, min(own + len(near), len(whole.images)), len(whole.images)})
-    tables = {name: evidence_of(bench, name, own) for name in SETS}
+    tables = {name: likelihood_table(bench, name, own) for name in SETS}
     others = dict(zip(SETS, reversed(SETS), strict=True))
     samples = gather(bench, sizes, {name: tables[others[name]] for name in SETS}, arguments.questions)
     fitted = {name: fit_hit_probability(Samples.joined(list(samples[name].values())), name) for name in SETS}
@@ -168,11 +167,11 @@ def main() -> None:
     result = {
         "questions": f"{arguments.questions} of each set",
         "words": "three vocabularies, 128 bits",
-        "evidence": "the table of evidence was fitted on the other set, too",
+        "evidence": "the likelihood table was fitted on the other set, too",
         "sizes": sizes,
         "table": both.as_dict(),
         "fitted": {name: one.as_dict() for name, one in fitted.items()},
-        "crossed": {name: told(crossed[name], samples[name]) for name in SETS},
+        "crossed": {name: by_size(crossed[name], samples[name]) for name in SETS},
         "variants": variants(bench, sizes[min(2, len(sizes) - 1)], fitted, arguments.questions // 3),
     }
     if arguments.save:

@@ -1,13 +1,13 @@
-"""Which copies are found, and is 0.9 nine out of ten? Altered photographs hidden among others, beside perceptual hashes.
+"""Recall, precision and calibration of `polyvoc duplicates` on altered photographs among others, beside perceptual hashes.
 
     pip install imagehash
     python benchmarks/duplicates.py DATA --work FOLDER [--fit]
 
 DATA holds the folders holidays*, ukbench* and photos*. Originals, the first of each group of Holidays and some of Ukbench, are
-altered in nine ways; originals, altered ones, the other photographs of their groups (the same scene, another shot: no copies)
+altered in ten ways; originals, altered ones, the other photographs of their groups (the same scene, another shot: no copies)
 and those of photos* are indexed together, and `polyvoc duplicates` runs. Coefficients are fitted on every other scene
-(`--fit` writes them to src/polyvoc/tables/copies.json); all figures are of the other half of the scenes. A second fit, to every other
-alteration alone, is judged by the other alterations of the other scenes. FOLDER keeps altered photographs and the index.
+(`--fit` writes them to src/polyvoc/data/duplicate_probability.json); all results are of the other half of the scenes. A second fit, to every other
+alteration alone, is tested on the other alterations of the other scenes. FOLDER: for altered photographs and the index.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 
 ROOT = Path(__file__).parent.parent
-TABLE = ROOT / "src" / "polyvoc" / "tables" / "copies.json"
+TABLE = ROOT / "src" / "polyvoc" / "data" / "duplicate_probability.json"
 PLOT = ROOT / "docs" / "duplicates.svg"
-SURE = 0.9
+MIN_PROBABILITY = 0.9
 USUAL = 10  # bits of 64: the threshold that tools for duplicates come with
 HASHES = ("phash", "dhash", "whash")
 BINS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)
 ORIGINAL = "original"
-Ends = tuple[int, int]  # places of two photographs in the list of all
+Ends = tuple[int, int]  # numbers of two photographs in the list of all
 
 
 # --- the photographs ----------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ Ends = tuple[int, int]  # places of two photographs in the list of all
 
 @dataclass(frozen=True)
 class Source:
-    """A photograph: whose copy it is, made how, and which scene it shows."""
+    """A photograph: its original, its alteration, and its scene."""
 
     path: Path
     origin: str  # the same for copies of one shot
@@ -67,7 +67,7 @@ class Source:
 
 
 def gather(data: Path, work: Path, n_originals: int, n_others: int) -> list[Source]:
-    """Give all photographs; altered ones are made if they are not there."""
+    """Return all photographs; altered ones are made if they do not exist."""
     sets = {name: sorted(next(data.glob(f"{name}*")).glob("*.jpg")) for name in ("holidays", "ukbench", "photos")}
     scenes = {"holidays": lambda path: path.stem[:4], "ukbench": lambda path: str(int(re.sub(r"\D", "", path.stem)) // 4)}
     plain = [
@@ -96,7 +96,7 @@ def altered(one: Source, alteration: str, work: Path) -> Source:
 
 
 def collect(sources: Sequence[Source], work: Path) -> Path:
-    """Give a folder of links to all photographs."""
+    """Return a folder of links to all photographs."""
     folder = work / "photographs"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -109,9 +109,9 @@ def collect(sources: Sequence[Source], work: Path) -> Path:
 
 
 def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
-    """Index the photographs, let them look for copies; gives the pairs, whose ids are places in the list of all, and times.
+    """Index the photographs and compare them; return the pairs, with numbers in the list of all as ids, and times.
 
-    An index that was there before is used, and nothing is timed.
+    An index that exists is used, and nothing is timed.
     """
     seconds, anew = {}, not index.exists()
     started = time.perf_counter()
@@ -123,7 +123,7 @@ def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
             compare(writer, mirror)
             seconds[stage] = time.perf_counter() - started
     with Index.open(index) as opened:
-        pairs = np.array(read_pairs(opened.home).pairs)
+        pairs = np.array(read_pairs(opened.folder).pairs)
         places = {row.image: int(Path(row.path).stem) for row in opened.images()}
     for name in ("later", "earlier"):
         pairs[name] = [places[image] for image in pairs[name].tolist()]
@@ -131,10 +131,10 @@ def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
 
 
 def group(index: Path) -> float:
-    """Give the seconds that grouping takes."""
+    """Return the seconds of grouping."""
     started = time.perf_counter()
     with Index.open(index) as opened:
-        find_duplicates(opened, SURE)
+        find_duplicates(opened, MIN_PROBABILITY)
     return round(time.perf_counter() - started, 2)
 
 
@@ -145,12 +145,12 @@ class Judged:
     pairs: Pairs
     copies: npt.NDArray[np.bool_]
     fitted: npt.NDArray[np.bool_]  # both of a scene to fit on
-    tested: npt.NDArray[np.bool_]  # both of a scene to judge by
+    tested: npt.NDArray[np.bool_]  # both of a scene to test on
     even: npt.NDArray[np.bool_]  # both originals or made by every other alteration, from the first on
 
 
 def judge(pairs: Pairs, sources: Sequence[Source]) -> Judged:
-    """Tell which pairs are copies. Those of one shot, found mirrored though they are not or the reverse, are left out."""
+    """Return which pairs are copies. Pairs of one shot, found mirrored though they are not or the reverse, are left out."""
     first, second = ([sources[place] for place in pairs[name].tolist()] for name in ("later", "earlier"))
     scenes = {scene: number % 2 == 0 for number, scene in enumerate(sorted({one.scene for one in sources}))}
     even = {ORIGINAL, *list(ALTERATIONS)[::2]}
@@ -163,16 +163,16 @@ def judge(pairs: Pairs, sources: Sequence[Source]) -> Judged:
     return Judged(pairs[keep], same[keep], halves.all(axis=1)[keep], (~halves).all(axis=1)[keep], evens[keep])
 
 
-def reliability(told: npt.NDArray[Any], so: npt.NDArray[Any]) -> list[dict[str, float]]:
-    """Give, for bins of the probability, the mean of what was told and the share that was so, with its Wilson interval."""
+def reliability(predicted: npt.NDArray[Any], right: npt.NDArray[Any]) -> list[dict[str, float]]:
+    """Return, for bins of the probability, its mean (`told`) and the share of copies (`so`), with its Wilson interval."""
     rows = []
     for low, high in itertools.pairwise(BINS):
-        held = (told >= low) & ((told < high) | (high == 1.0))
-        n, k = int(held.sum()), int(so[held].sum())
+        inside = (predicted >= low) & ((predicted < high) | (high == 1.0))
+        n, k = int(inside.sum()), int(right[inside].sum())
         if n:
             middle, half = (k + 1.92) / (n + 3.84), 1.96 * np.sqrt(k * (n - k) / n + 0.96) / (n + 3.84)
             rows.append(
-                {"pairs": n, "told": float(told[held].mean()), "so": k / n, "low": middle - half, "high": middle + half}
+                {"pairs": n, "told": float(predicted[inside].mean()), "so": k / n, "low": middle - half, "high": middle + half}
             )
     return rows
 
@@ -181,7 +181,7 @@ def reliability(told: npt.NDArray[Any], so: npt.NDArray[Any]) -> list[dict[str, 
 
 
 def hash_bits(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], float]:
-    """Give the hash of every photograph as bytes [n, 8], and the seconds that it took."""
+    """Return the hash of every photograph as bytes [n, 8], and the seconds that it took."""
     import imagehash
 
     started, rows = time.perf_counter(), []
@@ -192,23 +192,23 @@ def hash_bits(folder: Path, name: str) -> tuple[npt.NDArray[np.uint8], float]:
 
 
 def within(bits: npt.NDArray[np.uint8], threshold: int) -> list[Ends]:
-    """Give the pairs whose hashes differ by that many bits at most."""
-    found = []
-    for place in range(1, len(bits)):
-        distance = np.bitwise_count(bits[:place] ^ bits[place]).sum(axis=1)
-        found += [(place, int(other)) for other in np.flatnonzero(distance <= threshold)]
-    return found
+    """Return the pairs whose hashes differ by that many bits at most."""
+    pairs = []
+    for number in range(1, len(bits)):
+        distance = np.bitwise_count(bits[:number] ^ bits[number]).sum(axis=1)
+        pairs += [(number, int(other)) for other in np.flatnonzero(distance <= threshold)]
+    return pairs
 
 
-# --- how well -----------------------------------------------------------------------------------------------------------------
+# --- recall and precision -----------------------------------------------------------------------------------------------------------------
 
 
-def rate(found: Iterable[Ends], sources: Sequence[Source], test: Callable[[Source], bool]) -> dict[str, Any]:
-    """Give recall and precision per alteration: is it linked with its original; are those that it is linked with its copies?"""
+def rate(pairs: Iterable[Ends], sources: Sequence[Source], test: Callable[[Source], bool]) -> dict[str, Any]:
+    """Return recall and precision per alteration: is it linked with its original; are the images it is linked with copies of it?"""
     origins = {one.origin: place for place, one in enumerate(sources) if one.alteration == ORIGINAL}
     wanted = [place for place, one in enumerate(sources) if test(one)]
     right: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in (*ALTERATIONS, ORIGINAL)}  # hits, of, true links, links
-    links = {frozenset(pair) for pair in found}
+    links = {frozenset(pair) for pair in pairs}
     for place in wanted:
         one = sources[place]
         if one.alteration != ORIGINAL:
@@ -238,29 +238,29 @@ def f1(rated: dict[str, Any]) -> float:
 
 
 def rate_hashes(folder: Path, sources: Sequence[Source], test: Callable[[Source], bool]) -> dict[str, Any]:
-    """Rate every hash at its usual threshold, and at the one that is best for it on these very photographs."""
-    found = {}
+    """Rate every hash at its usual threshold, and at the one that is best for it on these same photographs."""
+    rows = {}
     for name in HASHES:
         bits, seconds = hash_bits(folder, name)
         rated = {threshold: rate(within(bits, threshold), sources, test) for threshold in (*range(0, 17), 20, 24)}
         best = max(rated, key=lambda threshold: f1(rated[threshold]))
-        found[name] = {
+        rows[name] = {
             "seconds": round(seconds, 2),
             "usual": {"threshold": USUAL, **rated[USUAL]},
             "best": {"threshold": best, **rated[best]},
         }
         print(name, best, rated[best]["recall"], rated[best]["precision"], flush=True)
-    return found
+    return rows
 
 
 def figure(rows: Sequence[dict[str, float]], unseen: Sequence[dict[str, float]]) -> Figure:
-    """What was told against what was so."""
-    series = [Series("told = so", [0, 1], [0, 1], style="paper")]
+    """Return the figure of predicted probability against the share of copies."""
+    series = [Series("calibrated", [0, 1], [0, 1], style="paper")]
     for name, held in (("other scenes", rows), ("other scenes and other alterations", unseen)):
         series.append(Series(name, *([row[key] for row in held] for key in ("told", "so", "low", "high"))))
-    panel = Panel("probability that was told", "share of copies", series)
-    note = "Pairs of photographs whose arrangement agrees; 95 % intervals. Coefficients were fitted on half of the scenes, shown is the other half."
-    return Figure("Is 0.9 nine out of ten?", [panel], note)
+    panel = Panel("predicted probability", "share of copies", series)
+    note = "Pairs of photographs that are consistent with one geometric transform; 95 % intervals. Coefficients fitted on half of the scenes, shown is the other half."
+    return Figure("Predicted probability of a copy, and the share that is one", [panel], note)
 
 
 def main() -> None:
@@ -282,19 +282,19 @@ def main() -> None:
     if arguments.fit:
         TABLE.write_text(json.dumps(fitted.as_dict(), indent=1) + "\n", encoding="utf-8")
         shipped_duplicate_probability.cache_clear()
-    taken = group(arguments.work / "index.polyvoc")
-    seconds |= {"groups": taken} if seconds else {}
-    told = shipped_duplicate_probability().probabilities(judged.pairs)
+    grouping = group(arguments.work / "index.polyvoc")
+    seconds |= {"groups": grouping} if seconds else {}
+    predicted = shipped_duplicate_probability().probabilities(judged.pairs)
     strict = fit_duplicate_probability(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
     others = judged.tested & (~judged.even | ~judged.copies)
-    rows = reliability(told[judged.tested], judged.copies[judged.tested])
+    rows = reliability(predicted[judged.tested], judged.copies[judged.tested])
     unseen = reliability(strict.probabilities(judged.pairs[others]), judged.copies[others])
     held = {scene for number, scene in enumerate(sorted({one.scene for one in sources})) if number % 2}
-    sure = judged.pairs[told >= SURE]
-    ours = rate(zip(sure["later"].tolist(), sure["earlier"].tolist(), strict=True), sources, lambda one: one.scene in held)
+    kept = judged.pairs[predicted >= MIN_PROBABILITY]
+    ours = rate(zip(kept["later"].tolist(), kept["earlier"].tolist(), strict=True), sources, lambda one: one.scene in held)
     result = {
         "photographs": len(sources), "originals": sum(one.alteration != ORIGINAL for one in sources) // len(ALTERATIONS),
-        "sure": SURE, "seconds": seconds, "polyvoc": ours,
+        "sure": MIN_PROBABILITY, "seconds": seconds, "polyvoc": ours,
         "pairs": {"fitted": int(judged.fitted.sum()), "tested": int(judged.tested.sum()), "copies": int(judged.copies[judged.tested].sum())},
         "reliability": rows, "unseen": unseen, "hashes": rate_hashes(folder, sources, lambda one: one.scene in held),
     }  # fmt: skip

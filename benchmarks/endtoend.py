@@ -1,9 +1,9 @@
-"""A search from the file to the ranking over many images, in a warm process: where does the time go?
+"""Time of each stage of a search over many images, from the file to the ranking, in a warm process.
 
     python benchmarks/endtoend.py PHOTOGRAPHS QUERY... --work FOLDER [--images 100000] [--cache FOLDER]
 
-The images are made up from the features of the real PHOTOGRAPHS (words, signatures, places): each takes about 1,000 of one photograph, moved,
-scaled and turned, with one signature bit in sixteen turned over. The queries are real files, enlarged or reduced to a long side of 1024 pixels.
+The images are synthesised from the features of the real PHOTOGRAPHS (words, signatures, keypoints): each takes about 1,000 of one
+photograph, moved, scaled and rotated, with one signature bit in sixteen flipped. The queries are real files, enlarged or reduced to a long side of 1024 pixels.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import extract, extract_pixels
 from polyvoc.index.segment import Batch, Segment
-from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.search.index import Index
+from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
-from polyvoc.search.verify import verify
-from polyvoc.types import Features, Keypoints
+from polyvoc.search.verify import VerificationQuery, match_table, verify
+from polyvoc.types import Features
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from search import at_1024
@@ -39,7 +39,7 @@ FEATURES = 1_000  # of an image, at most
 
 
 class Photographs:
-    """The words, signatures and places of real photographs."""
+    """The words, signatures and keypoints of real photographs."""
 
     def __init__(self, files: list[Path], cache: Path) -> None:
         workbench = Workbench(cache)
@@ -48,12 +48,12 @@ class Photographs:
         parts = [workbench.words(store, vocabulary) for vocabulary in self.vocabularies]
         self.words = np.stack([words for words, _ in parts], axis=1)
         self.signatures = np.stack([bits for _, bits in parts if bits is not None], axis=1)
-        self.places = np.concatenate([store.geometry(file) for file in range(len(store))])
+        self.keypoints = np.concatenate([store.geometry(file) for file in range(len(store))])
         self.starts = store.starts
         self.usable = np.flatnonzero(np.diff(store.starts) >= 100)
 
     def images(self, first: int, count: int) -> Batch:
-        """Make images up: a photograph each, its strongest features, as if taken from elsewhere."""
+        """Return synthetic images: the strongest features of one photograph each, as if taken from elsewhere."""
         random = np.random.default_rng(first)
         chosen = random.choice(self.usable, count)
         lengths = np.minimum(self.starts[chosen + 1] - self.starts[chosen], FEATURES)
@@ -63,7 +63,7 @@ class Photographs:
             noise = noise & random.integers(0, 1 << 64, size=self.signatures[rows].shape, dtype=np.uint64)
         turn, octave = random.uniform(-30, 30, count).repeat(lengths), random.uniform(-1, 1, count).repeat(lengths)
         c, s = 2**octave * np.cos(np.radians(turn)), 2**octave * np.sin(np.radians(turn))
-        x, y, scale, angle = self.places[rows].T
+        x, y, scale, angle = self.keypoints[rows].T
         xy = np.column_stack([c * x - s * y, s * x + c * y]).astype(np.float32)
         shape = np.column_stack([scale * 2**octave, (angle + turn) % 360]).astype(np.float16)
         starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -71,7 +71,7 @@ class Photographs:
 
 
 def build(photographs: Photographs, count: int, folder: Path) -> Engine:
-    """Build the collection on the disk, unless it is there, and map it."""
+    """Build the collection on the disk, unless it exists, and map it."""
     sizes = tuple(vocabulary.size for vocabulary in photographs.vocabularies)
     folders = []
     for first in range(0, count, SEGMENT):
@@ -82,32 +82,32 @@ def build(photographs: Photographs, count: int, folder: Path) -> Engine:
     return Engine([Segment.open(path) for path in folders], sizes)
 
 
-def stages(index: Index, quantiser: Quantiser, query: Path, options: SearchOptions) -> dict[str, float]:
-    """Seconds of each stage of one search."""
-    made_with = FeatureOptions()
+def stages(engine: Engine, quantiser: Quantiser, query: Path, options: SearchOptions) -> dict[str, float]:
+    """Return the seconds of each stage of one search."""
+    feature_options = FeatureOptions()
     marks = [time.perf_counter()]
-    grey = read_grey(query, made_with.long_side)
+    grey = read_grey(query, feature_options.long_side)
     marks.append(time.perf_counter())
-    found = extract_pixels(grey, made_with, str(query))
+    found = extract_pixels(grey, feature_options, str(query))
     marks.append(time.perf_counter())
     words, signatures = quantiser.quantise(found.descriptors)
     marks.append(time.perf_counter())
-    index.search_words(words, signatures, options, features=found)
+    search(engine, Query(words, signatures, found.keypoints), options)
     marks.append(time.perf_counter())
     names = ("decode", "sift", "quantise", "rank")
     return {**dict(zip(names, np.diff(marks).tolist(), strict=True)), "all": marks[-1] - marks[0]}
 
 
 def verification(engine: Engine, quantiser: Quantiser, found: Features, threads: int | None) -> dict[str, float]:
-    """Seconds to score all images, and to verify the best 200."""
-    asked = Query(*quantiser.quantise(found.descriptors), Keypoints(found.xy, found.scale, found.angle))
-    options = engine.settled(FAST)
+    """Return the seconds to score all images, and to verify the best 200."""
+    query = Query(*quantiser.quantise(found.descriptors), found.keypoints)
+    plan = engine.plan(preset("fast"))
     begin = time.perf_counter()
-    scores = engine.scores(engine.query(asked.words, asked.signatures, options), options, threads)
+    scores = engine.scores(engine.query(query.words, query.signatures, plan), plan, threads)
     scored = time.perf_counter()
-    places = [one.place for one in engine.ranked(scores, 200)]
+    refs = [one.ref for one in engine.rank(scores, engine.images(), 200)]
     ranked = time.perf_counter()
-    verify(engine, asked.sketch, places, options, threads)
+    verify(engine, VerificationQuery.of(query.image_words, match_table(engine, plan.options)), refs, threads)
     return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}
 
 
@@ -126,17 +126,17 @@ def main() -> None:
     arguments = parser.parse_args()
     real = Photographs(sorted(arguments.photographs.rglob("*.jpg")), arguments.cache)
     engine = build(real, arguments.images, arguments.work / "segments")
-    index, quantiser = Index(engine), Quantiser(real.vocabularies)
+    quantiser = Quantiser(real.vocabularies)
     queries = [at_1024(query, arguments.work) for query in arguments.queries]
-    chosen = {"fast": FAST, "default": DEFAULT, "best": BEST}
+    chosen = {name: preset(name) for name in ("fast", "default", "best")}
     for options in chosen.values():
-        stages(index, quantiser, queries[0], options)  # compiles, and reads the files
+        stages(engine, quantiser, queries[0], options)  # compiles, and reads the files
     measured: dict[str, Any] = {name: [] for name in chosen}
     parts: dict[str, list[dict[str, float]]] = {"1 thread": [], "all threads": []}
     for _ in range(arguments.repeats):
         for query in queries:
             for name, options in chosen.items():
-                measured[name].append(stages(index, quantiser, query, options))
+                measured[name].append(stages(engine, quantiser, query, options))
             found = extract(query, FeatureOptions())
             for name, threads in (("1 thread", 1), ("all threads", None)):
                 parts[name].append(verification(engine, quantiser, found, threads))

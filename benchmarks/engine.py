@@ -1,4 +1,4 @@
-"""How fast are the postings? Build rate, bytes, and time per rule at 65,536 to 1,000,000 images.
+"""Speed and size of the postings: build rate, bytes, and time per rule at 65,536 to 1,000,000 images.
 
     python benchmarks/engine.py PHOTOGRAPHS --work FOLDER [--images 65536 262144 1000000]
 
@@ -17,6 +17,7 @@ import resource
 import shutil
 import statistics as st
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from polyvoc.experiments.paper.word_statistics import (
     heaps_law,
 )
 from polyvoc.features.extract import extract_many
+from polyvoc.index.statistics import norm_key, norms
 from polyvoc.kernels.compiler import kernel
 from polyvoc.options import FeatureOptions, SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -41,13 +43,14 @@ from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 RULES = ("b0", "b1", "b2", "bayes", "posterior")
+PLAIN = SearchOptions(merge="posterior", burstiness="none", verify=0)
 
 
 # ------------------------------------------------------------------------------------------------ real words
 
 
 def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
-    """Words and signatures of real photographs in three vocabularies, cached in the work folder."""
+    """Return words and signatures of real photographs in three vocabularies, cached in the work folder."""
     cache = work / "words.npz"
     if not cache.exists():
         quantiser = Quantiser(default_vocabularies())
@@ -69,7 +72,7 @@ def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
 
 @kernel
 def scatter_add(numbers, starts, postings, scores):
-    """The least that voting can be: add 1 to the image of every posting of the lists."""
+    """Add 1 to the image of every posting of the lists: the lower bound of voting."""
     visited = 0
     for number in numbers:
         first, last = np.int64(starts[number]), np.int64(starts[number + 1])
@@ -80,7 +83,7 @@ def scatter_add(numbers, starts, postings, scores):
 
 
 def bare(engine: Engine, numbers: np.ndarray) -> int:
-    """Scatter-add the lists of a query over all segments, on one thread; gives the number of postings."""
+    """Scatter-add the lists of a query over all segments, on one thread; return the number of postings."""
     visited = 0
     for segment in engine.segments:
         scores = np.zeros(segment.n_images, np.float32)
@@ -95,12 +98,12 @@ def seconds_of(function: Any) -> float:
 
 
 def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], repeats: int, hamming: bool) -> dict[str, Any]:
-    """Seconds of every rule, with and without signatures, on one and two threads, beside bare scatter-adds; interleaved."""
+    """Return the seconds of every rule, with and without signatures, on one and two threads, beside bare scatter-adds; interleaved."""
     samples: dict[str, list[float]] = {}
     postings, distinct = [], []
     for repeat in range(repeats + 1):
         for words, signatures in queries:
-            plain = engine.query(words, None, SearchOptions(merge="b1"))
+            plain = engine.query(words, None, engine.plan(replace(PLAIN, merge="b1")))
             named = np.sort(plain.numbers.ravel())
             once = np.unique(named)
             jobs = {"bare, every list as often as named, 1 thread": lambda named=named: bare(engine, named),
@@ -108,10 +111,10 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
             for threads in (1, 2):
                 for merge in RULES:
                     for threshold in (None, 24) if hamming and merge in ("b1", "bayes", "posterior") else (None,):
-                        options = SearchOptions(merge=merge, hamming=threshold)
-                        query = engine.query(words, signatures, options)
+                        plan = engine.plan(replace(PLAIN, merge=merge, hamming=threshold))
+                        query = engine.query(words, signatures, plan)
                         name = f"{merge}{' + signatures' if threshold else ''}, {threads} thread{'s' * (threads > 1)}"
-                        jobs[name] = lambda query=query, options=options, t=threads: engine.scores(query, options, t)
+                        jobs[name] = lambda query=query, plan=plan, t=threads: engine.scores(query, plan, t)
             for name, job in jobs.items():
                 seconds = seconds_of(job)
                 if repeat:  # the first round warms the page cache
@@ -123,10 +126,10 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
 
 
 def ratios(result: dict[str, Any]) -> dict[str, float]:
-    """The promises, as ratios of medians of one run."""
+    """Return ratios of medians of one run."""
     median = result["median_seconds"]
     one = "{}, 1 thread".format
-    promised = {
+    named = {
         "bayes / b1": median[one("bayes")] / median[one("b1")],
         "posterior / b1": median[one("posterior")] / median[one("b1")],
         "b1 / bare, every list as often as named": median[one("b1")] / median["bare, every list as often as named, 1 thread"],
@@ -138,12 +141,18 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
     }
     for rule in ("b1", "bayes", "posterior"):
         if one(f"{rule} + signatures") in median:
-            promised[f"{rule} with / without signatures"] = median[one(f"{rule} + signatures")] / median[one(rule)]
-    return promised
+            named[f"{rule} with / without signatures"] = median[one(f"{rule} + signatures")] / median[one(rule)]
+    return named
+
+
+def all_norms(engine: Engine) -> list[np.ndarray]:
+    """Return the norms of all images."""
+    key = norm_key(PLAIN, len(engine.sizes))
+    return [norms(segment, engine.statistics, key) for segment in engine.segments]
 
 
 def private_memory() -> int:
-    """Bytes of this process that are not mapped files."""
+    """Return the bytes of this process that are not mapped files."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) * 1024
@@ -151,13 +160,13 @@ def private_memory() -> int:
 
 
 def memory_of_search(engine: Engine, query: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
-    """Growth of private memory over ten searches, warm."""
-    options = SearchOptions(top=10)
-    prepared = engine.query(*query, options)
-    engine.best(prepared, options)
+    """Return private memory before and after ten searches, warm."""
+    plan = engine.plan(PLAIN)
+    prepared = engine.query(*query, plan)
+    engine.best(prepared, plan, 10)
     before = private_memory()
     for _ in range(10):
-        engine.best(prepared, options)
+        engine.best(prepared, plan, 10)
     return {"private_before": before, "private_after_10_searches": private_memory()}
 
 
@@ -193,7 +202,7 @@ def main() -> None:
         measured = time_rules(engine, queries, arguments.repeats, hamming=True)
         entry = {"build": rate, "bytes_per_feature": bytes_per_feature(engine), "ratios": ratios(measured), **measured,
                  "memory": memory_of_search(engine, queries[0])}  # fmt: skip
-        entry["norms_seconds"] = seconds_of(lambda engine=engine: Engine(engine.segments, engine.sizes).norms(SearchOptions()))
+        entry["norms_seconds"] = seconds_of(lambda engine=engine: all_norms(engine))
         result["sizes"][f"{n_images} images, K={k}"] = entry
         print(n_images, k, rate, entry["bytes_per_feature"], entry["ratios"], entry["memory"], sep="\n  ", flush=True)
     if arguments.build_only:

@@ -1,9 +1,10 @@
-"""How well do other features rank, and what do they cost? SIFT, affine regions, ORB, and SIFT of 64 numbers given as arrays.
+"""Accuracy and cost of other features: SIFT, affine regions, ORB, and SIFT of 64 numbers given as arrays.
 
     python benchmarks/features.py --holidays FOLDER --ukbench FOLDER --train FOLDER --work FOLDER
 
 Every kind has vocabularies trained on the same photographs in the same way; affine regions have those of SIFT, as a user of the
-shipped ones would. Tables of evidence: the one that comes with polyvoc, which was fitted on SIFT of both sets; and one that an index of the other set learns from itself, as `polyvoc calibrate --index` does.
+shipped ones would. Likelihood tables: the one that comes with polyvoc, which was fitted on SIFT of both sets; and one fitted without
+labels on an index of the other set, as by `polyvoc calibrate --index`.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ SHORT = 64  # numbers of "sift-64"
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
-    """Principal axes of descriptors: the first few numbers along them."""
+class PrincipalAxes:
+    """Projection of descriptors on their first principal axes."""
 
     mean: Floats32  # [dimension]
     axes: Floats32  # [dimension, SHORT]
 
     @classmethod
-    def of(cls, descriptors: Floats32) -> Turn:
+    def of(cls, descriptors: Floats32) -> PrincipalAxes:
         mean = descriptors.mean(axis=0)
         _, axes = np.linalg.eigh(np.cov((descriptors - mean).T))
         return cls(mean, axes[:, ::-1][:, :SHORT].astype(np.float32))
@@ -62,23 +63,25 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A kind of feature: what finds it, and what is done to its descriptors."""
+    """A kind of feature: its detector, and a projection of its descriptors."""
 
     name: str
     options: FeatureOptions
-    words: str  # whose vocabularies it has
-    turn: Callable[[], Turn] | None = None
+    words: str  # the kind whose vocabularies it uses
+    axes: Callable[[], PrincipalAxes] | None = None
 
-    def made(self, found: Features) -> Features:
-        return found if self.turn is None else replace(found, descriptors=self.turn()(found.descriptors), name=self.name)
+    def project(self, features: Features) -> Features:
+        return (
+            features if self.axes is None else replace(features, descriptors=self.axes()(features.descriptors), name=self.name)
+        )
 
     def vocabularies(self, paths: list[Path], work: Path) -> list[Vocabulary]:
-        """Train what is not trained yet."""
+        """Return the vocabularies; train those that are missing."""
         folders = [work / f"{self.words}-words-{seed}" for seed in range(VOCABULARIES)]
         if not all(folder.is_dir() for folder in folders):
             sample = sample_descriptors(paths, self.options, limit=DESCRIPTORS)
-            if self.turn is not None:
-                sample = Sample(self.turn()(sample.descriptors), sample.provenance, name=self.name)
+            if self.axes is not None:
+                sample = Sample(self.axes()(sample.descriptors), sample.provenance, name=self.name)
             for seed, folder in enumerate(folders):
                 if not folder.is_dir():
                     train(sample, TrainOptions(size=WORDS, seed=seed, rounds=ROUNDS), source="Flickr8k").save(folder)
@@ -86,23 +89,23 @@ class Feature:
         return [Vocabulary.load(folder) for folder in folders]
 
     def index(self, dataset: Dataset, words: list[Vocabulary], work: Path) -> Index:
-        """Index a dataset, unless it is there, whole."""
-        place = work / f"{self.name}-{dataset.name}.polyvoc"
-        if not place.is_dir() or len(Index.open(place)) < len(dataset.images):
-            with IndexWriter.open(place, words) as writer:
-                for path, found in extract_many(dataset.images, self.options):
+        """Return the index of a dataset; make it if it is missing or incomplete."""
+        path = work / f"{self.name}-{dataset.name}.polyvoc"
+        if not path.is_dir() or len(Index.open(path)) < len(dataset.images):
+            with IndexWriter.open(path, words) as writer:
+                for name, found in extract_many(dataset.images, self.options):
                     if isinstance(found, ImageError):
                         print(found, flush=True)
                     else:
-                        writer.add(str(path), self.made(found))
-        return Index.open(place)
+                        writer.add(str(name), self.project(found))
+        return Index.open(path)
 
     def seconds(self, dataset: Dataset) -> float:
-        """Seconds to extract one photograph, on one thread: the median of some."""
+        """Return the seconds to extract one photograph, on one thread: the median of some."""
         spent = []
         for path in dataset.images[:: len(dataset.images) // TIMED][:TIMED]:
             begin = time.perf_counter()
-            self.made(extract(path, self.options))
+            self.project(extract(path, self.options))
             spent.append(time.perf_counter() - begin)
         return float(np.median(spent))
 
@@ -110,13 +113,13 @@ class Feature:
 def features(paths: list[Path]) -> Iterator[Feature]:
     yield Feature("sift", FeatureOptions(), "sift")
     yield Feature("affine", FeatureOptions(detector="affine"), "sift")
-    turn = cache(lambda: Turn.of(sample_descriptors(paths[:200], limit=DESCRIPTORS).descriptors))
-    yield Feature(f"sift-{SHORT}", FeatureOptions(), f"sift-{SHORT}", turn)
+    axes = cache(lambda: PrincipalAxes.of(sample_descriptors(paths[:200], limit=DESCRIPTORS).descriptors))
+    yield Feature(f"sift-{SHORT}", FeatureOptions(), f"sift-{SHORT}", axes)
     yield Feature("orb", FeatureOptions(detector="orb"), "orb")
 
 
-def learnt(index: Index) -> LikelihoodTable | None:
-    """Fit a table to what an index shows of itself, if it shows enough."""
+def fit_own_table(index: Index) -> LikelihoodTable | None:
+    """Fit a likelihood table to verified pairs of an index; None if there are too few."""
     try:
         return fit_table_pairs(index, find_pairs(index))
     except OptionError as error:
@@ -125,63 +128,67 @@ def learnt(index: Index) -> LikelihoodTable | None:
 
 
 def ways(bits: int, table: LikelihoodTable | None) -> dict[str, SearchOptions]:
-    """What is compared; `table` was learnt on other photographs of the same kind of feature."""
-    signed = SearchOptions(hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
+    """Return the ways of searching; `table` was fitted on other photographs of the same kind of feature."""
+    plain = SearchOptions(merge="b1", burstiness="none", verify=0)
+    signed = replace(plain, hamming=3 * bits // 8, sigma=bits / 4, burstiness="best")
     fast, default = preset("fast", bits), preset("default", bits)
     named = {
-        "b1": SearchOptions(merge="b1"),
-        "posterior": SearchOptions(merge="posterior"),
-        "b1 + HE + best": replace(signed, merge="b1"),
+        "b1": plain,
+        "posterior": replace(plain, merge="posterior"),
+        "b1 + HE + best": signed,
         "posterior + HE + best": replace(signed, merge="posterior"),
         "fast, shipped table": fast,
         "default, shipped table": default,
     }
     if table is not None:
-        named |= {"fast, own table": replace(fast, evidence=table), "default, own table": replace(default, evidence=table)}
+        named |= {
+            "fast, own table": replace(fast, likelihood_table=table),
+            "default, own table": replace(default, likelihood_table=table),
+        }
     return named
 
 
 def judge(index: Index, dataset: Dataset, options: SearchOptions) -> float:
-    """Mean of the measure that the dataset is known by."""
-    measure = MEASURES[dataset.measure]
+    """Return the mean of the dataset's usual measure."""
+    judged = MEASURES[dataset.measure]
     number_of = {str(path): number for number, path in enumerate(dataset.images)}
     image_of = {number_of[row.path]: row.image for row in index.images()}
     values = []
     for question, truth in zip(dataset.questions, dataset.truths[""], strict=True):
         assert question.image is not None
-        asked = image_of.get(question.image)
-        hits = [] if asked is None else index.search(asked, len(dataset.images), options)
-        told = [number_of[hit.path] for hit in hits]
-        rest = np.setdiff1d(np.arange(len(dataset.images)), told)
-        values.append(measure(np.array([*told, *rest], np.int64), truth) or 0.0)
-    return measure.scale * float(np.mean(values))
+        image = image_of.get(question.image)
+        hits = [] if image is None else index.search(image, replace(options, top=len(dataset.images)))
+        ranked = [number_of[hit.path] for hit in hits]
+        rest = np.setdiff1d(np.arange(len(dataset.images)), ranked)
+        values.append(judged(np.array([*ranked, *rest], np.int64), truth) or 0.0)
+    return judged.scale * float(np.mean(values))
 
 
-def measured(feature: Feature, sets: dict[str, Dataset], paths: list[Path], work: Path) -> dict[str, Any]:
-    """All of one kind of feature."""
+def measure(feature: Feature, sets: dict[str, Dataset], paths: list[Path], work: Path) -> dict[str, Any]:
+    """Return the results of one kind of feature."""
     words = feature.vocabularies(paths, work)
     indexes = {name: feature.index(dataset, words, work) for name, dataset in sets.items()}
-    tables = {name: learnt(index) for name, index in indexes.items()}
-    told: dict[str, Any] = {"kind": str(words[0].kind), "bits": words[0].bits}
+    tables = {name: fit_own_table(index) for name, index in indexes.items()}
+    result: dict[str, Any] = {"kind": str(words[0].kind), "bits": words[0].bits}
     for name, dataset in sets.items():
         other = next(key for key in sets if key != name)
         counts = [row.n_features for row in indexes[name].images()]
         named = ways(words[0].bits, tables[other])
         ranked = {way: judge(indexes[name], dataset, options) for way, options in named.items()}
         table = tables[name]
-        told[name] = {"features_per_photograph": float(np.mean(counts)), "photographs": len(counts), "ranked": ranked,
+        result[name] = {"features_per_photograph": float(np.mean(counts)), "photographs": len(counts), "ranked": ranked,
                       "seconds_per_photograph": feature.seconds(dataset), "table": table and table.source}  # fmt: skip
         print(feature.name, name, {way: round(value, 3) for way, value in ranked.items()}, flush=True)
-    return told
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("holidays", "ukbench", "train", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--only", nargs="*", help="kinds to measure now; the others are written as they were measured before")
+    parser.add_argument("--only", nargs="*", help="kinds to measure now; the others keep their last results")
     parser.add_argument(
-        "--times", action="store_true", help="take the times of all kinds anew: on a quiet machine, with an empty --only"
+        "--times", action="store_true", help="measure the times of all kinds again: on a quiet machine, with an empty --only"
     )
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -192,7 +199,7 @@ def main() -> None:
     for feature in features(paths):
         file = arguments.work / f"{feature.name}.json"
         if arguments.only is None or feature.name in arguments.only:
-            file.write_text(json.dumps(measured(feature, sets, paths, arguments.work)), encoding="utf-8")
+            file.write_text(json.dumps(measure(feature, sets, paths, arguments.work)), encoding="utf-8")
         if file.is_file():
             known[feature.name] = json.loads(file.read_text(encoding="utf-8"))
             for name in sets if arguments.times else ():

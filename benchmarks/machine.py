@@ -1,4 +1,4 @@
-"""What every result file says of where and when it was measured."""
+"""Result files, each with the machine, the commit and the date of its measurement."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ LIBRARIES = ("polyvoc", "numpy", "numba", "faiss-cpu", "opencv-python-headless",
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine, the libraries and the moment."""
+    """Return the machine, the libraries, the commit and the date."""
     cpu = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
@@ -35,12 +36,21 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "libraries": versions,
+        "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
 
 
+def commit() -> str | None:
+    """Return the commit of the sources, with "+" if files were changed since; None outside a repository."""
+    git = ["git", "-C", str(RESULTS.parent)]
+    done = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "--", "../src"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() + "+" * bool(changed.stdout) if done.returncode == 0 else None
+
+
 def write_result(name: str, result: dict[str, Any]) -> Path:
-    """Write a result beside the machine it was measured on."""
+    """Write a result, with what `machine` returns, to results/NAME.json."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""All pairs worth matching: how many of the true ones are in the lists, and how long does it take? Beside COLMAP's vocabulary tree.
+"""Recall and time of `polyvoc pairs`, beside COLMAP's vocabulary tree.
 
     pip install pycolmap
     python benchmarks/pairs.py DATA TRAINING [--tree FILE] [--large INDEX] [--cache FOLDER] [--out FILE] [--figure FILE]
@@ -7,11 +7,11 @@ DATA holds the folders holidays150, ukbench500 and photos1200: groups of photogr
 group), hidden among others. Both sides get the same rootSIFT features and two threads.
 
 - polyvoc: its index made of these features, and `Index.pairs`: the best of each image by words and signatures. "verified": the
-  same candidates, ranked by what their inliers say.
+  same candidates, ranked by the log-likelihood ratio of their inliers.
 - pycolmap: `VocabTreePairGenerator` over a database with these features, its defaults but for the number of images; once without,
   once with spatial verification. Its vocabulary, if none is given as `--tree`, is trained on the photographs of TRAINING, as
-  `peers.py` says: as many words, and the photographs that the shipped vocabularies come from. (COLMAP's own file is larger.)
-- one by one: a search with every image, by what is stored of it, on the same index; and on `--large`, there with some images.
+  in `peers.py`: as many words, and the photographs that the shipped vocabularies come from. (COLMAP's own file is larger.)
+- one by one: a search with every image by its id, on the same index; and on `--large`, with some images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import PairOptions
 from polyvoc.search.index import Index
-from polyvoc.search.pairs import Candidates, Pairs, find_pairs, join_pairs, pair_candidates, verify_pairs
+from polyvoc.search.pairs import Candidates, Pairs, find_candidates, find_pairs, join_pairs, verify_pairs
 from polyvoc.types import Features
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
@@ -62,8 +62,8 @@ class Photographs:
 
     def _features(self, number: int) -> Features:
         geometry, shown = self.store.geometry(number), read_grey(self.store.files[number], 256)
-        places = geometry[:, :2], geometry[:, 2], geometry[:, 3]
-        return Features(*places, self.store.descriptors(number), shown.width, shown.height)
+        keypoints = geometry[:, :2], geometry[:, 2], geometry[:, 3]
+        return Features(*keypoints, self.store.descriptors(number), shown.width, shown.height)
 
     @property
     def true_pairs(self) -> set[tuple[int, int]]:
@@ -83,7 +83,7 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def recalls(lists: Lists, true_pairs: set[tuple[int, int]]) -> list[float]:
-    """The share of true pairs among those that the first k of all lists make, for every k."""
+    """Return the share of true pairs among those that the first k of all lists make, for every k."""
     shares = []
     for k in RANKS:
         found = {(min(a, b), max(a, b)) for a, others in enumerate(lists) for b in others[:k]}
@@ -102,7 +102,7 @@ def polyvoc_index(photographs: Photographs, folder: Path) -> Index:
 
 
 def ranked(index: Index, pairs: Pairs, values: np.ndarray) -> Lists:
-    """The lists that pairs make, ordered by some value, the larger the better."""
+    """Return the lists that pairs make, in falling order of some value."""
     numbers = {row.image: int(row.path) for row in index.images()}
     lists: Lists = [[] for _ in numbers]
     for row in np.argsort(-values, kind="stable"):
@@ -121,16 +121,16 @@ def listed(index: Index, best: Candidates) -> Lists:
 
 
 def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any], Index]:
-    """Recall and seconds of the batch, without and with verification."""
-    true_pairs, most, _ = photographs.true_pairs, max(RANKS), photographs.features  # read before the clock runs
+    """Return recall and seconds of the batch, without and with verification."""
+    true_pairs, most, _ = photographs.true_pairs, max(RANKS), photographs.features  # read before timing
     index, index_seconds = timed(lambda: polyvoc_index(photographs, work / "photos.polyvoc"))
-    quantiser = index.home.quantiser  # one photograph at a time, as queries are; an index quantises many together
+    quantiser = index.folder.quantiser  # one photograph at a time, as queries are; an index quantises many together
     _, quantise_seconds = timed(lambda: [quantiser.quantise(features.descriptors) for features in photographs.features])
     options = index.preset("fast")
     find_pairs(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles
-    best, seconds = timed(lambda: pair_candidates(index.engine, options, most))
+    best, seconds = timed(lambda: find_candidates(index.engine, options, most))
     pairs, _ = join_pairs(best)
-    sure, verify_seconds = timed(lambda: verify_pairs(index.engine, pairs, options))
+    verified, verify_seconds = timed(lambda: verify_pairs(index.engine, pairs, options))
     kept, kept_seconds = timed(lambda: index.pairs(PairOptions(verify=True)))
     numbers = {row.image: int(row.path) for row in index.images()}
     named = {
@@ -139,7 +139,7 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     shared = {"index_seconds": index_seconds, "quantise_seconds": quantise_seconds}
     return {
         "polyvoc": {"recall": recalls(listed(index, best), true_pairs), "pairs_seconds": seconds, **shared},
-        "polyvoc, verified": {"recall": recalls(ranked(index, sure, sure["weight"] + sure["score"]), true_pairs),
+        "polyvoc, verified": {"recall": recalls(ranked(index, verified, verified["weight"] + verified["score"]), true_pairs),
                               "pairs_seconds": seconds + verify_seconds, **shared},
         "polyvoc pairs --verify": {"recall": len(named & true_pairs) / len(true_pairs), "pairs": len(named),
                                    "precision": len(named & true_pairs) / max(len(named), 1), "pairs_seconds": kept_seconds},
@@ -150,11 +150,11 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
 
 
 def measure_colmap(photographs: Photographs, tree: Path, work: Path) -> dict[str, Any]:
-    """Recall and seconds of COLMAP's generator of pairs; making it reads the database and indexes it."""
+    """Return recall and seconds of COLMAP's generator of pairs; making it reads the database and indexes it."""
     import pycolmap
 
     pycolmap.logging.minloglevel = pycolmap.logging.Level.ERROR.value
-    database = colmap_database(photographs, work / "database.db")  # type: ignore[arg-type]  # features alone are asked for
+    database = colmap_database(photographs, work / "database.db")  # type: ignore[arg-type]  # only `features` is used
     found = {}
     for name, verified in {"pycolmap": 0, "pycolmap, verified": max(RANKS) + 1}.items():
         options = pycolmap.VocabTreePairingOptions(vocab_tree_path=tree, num_threads=THREADS, num_images=max(RANKS) + 1,
@@ -181,14 +181,14 @@ def measure_colmap(photographs: Photographs, tree: Path, work: Path) -> dict[str
 
 
 def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
-    """Seconds per image of separate searches and of the batch, and how far the batch's lists are those of the searches."""
+    """Return the seconds per image of separate searches and of the batch, and the share of equal lists."""
     images = [row.image for row in index.images()]
     some = random.Random(0).sample(images, min(count, len(images)))
     options = replace(index.preset("fast"), top=top + 1)
     index.search(some[0], options=options, threads=THREADS)
-    pair_candidates(index.engine, options, top, some[:2])
+    find_candidates(index.engine, options, top, some[:2])
     found, seconds = timed(lambda: [index.search(image, options=options, threads=THREADS) for image in some])
-    best, batch_seconds = timed(lambda: pair_candidates(index.engine, options, top))
+    best, batch_seconds = timed(lambda: find_candidates(index.engine, options, top))
     rows = {image: set(others) for image, others in zip(best.images.tolist(), best.others.tolist(), strict=True)}
     shares = [
         _share(rows[image], [hit.image for hit in hits if hit.image != image][:top])
@@ -213,7 +213,7 @@ def _share(others: set[int], wanted: Sequence[int]) -> float:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Recall against the length of the lists, as a picture."""
+    """Draw recall against the length of the lists."""
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"svg.hashsalt": "pairs", "font.family": "DejaVu Sans"}):

@@ -1,10 +1,10 @@
-"""Where does the next byte help most: a vocabulary, bits of signatures, or positions? And the next millisecond?
+"""Accuracy against bytes per feature and milliseconds per query: number of vocabularies, bits of signatures, verification.
 
     python benchmarks/pareto.py DATA --train PHOTOGRAPHS [--cache FOLDER]
 
 DATA holds the folders holidays* and ukbench*. Vocabularies are trained on every other of the photographs, as `polyvoc reproduce`
-does; tables of evidence are fitted on the other set. Bytes per feature are those of the arrays that scoring reads (postings,
-runs, columns, signatures) and that verification reads besides (words, places, positions, shapes).
+does; likelihood tables are fitted on the other set. Bytes per feature are those of the arrays that scoring reads (postings,
+runs, columns, signatures) and that verification reads besides (words, positions in the lists, coordinates, shapes).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import SearchOptions
-from trial import Ground, Way
+from trial import Comparison, Way
 
 POOL = ((20_000, 0), (20_000, 1), (20_000, 2), (20_000, 3), (10_000, 0), (50_000, 0))  # size, seed
 SETS = {
@@ -36,35 +36,36 @@ SETS = {
 EXPANDED = ("1x20K", "2x20K", "3x20K")
 SCORING = ("postings", "run_words", "run_lengths", "columns", "signatures")
 VERIFYING = ("words", "places", "xy", "shape")
-FITTED = 60  # questions that each table of evidence is fitted on: there are many tables
+FITTED = 60  # queries that each likelihood table is fitted on: there are many tables
 MEASURES = {"holidays": "Holidays, mAP", "ukbench": "Ukbench, N-S"}
 PLOT = Path(__file__).parent.parent / "docs" / "pareto.svg"
 
 
 def ways() -> list[Way]:
-    """Every set of vocabularies with 0, 64 and 128 bits: scores alone, verified, and some expanded."""
-    found = []
+    """Return every set of vocabularies with 0, 64 and 128 bits: scores alone, verified, and some expanded."""
+    every = []
     for name, members in SETS.items():
         for bits in (0, 64, 128):
-            score = SearchOptions(merge="likelihood", burstiness="best") if bits else SearchOptions(merge="posterior")
+            rule = {"merge": "likelihood", "burstiness": "best"} if bits else {"merge": "posterior", "burstiness": "none"}
+            score = SearchOptions(**rule, verify=0)
             verified = replace(score, verify=200)
-            stages = {"scores": score, "verified": verified, "expanded": replace(verified, expansion="average", expand=5)}
-            found += [
+            stages = {"scores": score, "verified": verified, "expanded": replace(verified, expand=5)}
+            every += [
                 Way(f"{name}, {bits} bits, {stage}", options, members, bits)
                 for stage, options in stages.items()
                 if stage != "expanded" or (bits and name in EXPANDED)
             ]
-    return found
+    return every
 
 
 def bytes_of(bench: QuantisedDataset, stage: str) -> float:
-    """Give the bytes per feature of the arrays that a search reads."""
+    """Return the bytes per feature of the arrays that a search reads."""
     names = SCORING if stage == "scores" else (*SCORING, *VERIFYING)
     return sum(segment.arrays[name].nbytes for segment in bench.engine.segments for name in names) / bench.n_features
 
 
 def front(points: Sequence[dict[str, Any]], cost: str, name: str) -> list[str]:
-    """Name the points that no other beats at the same cost or less, cheapest first."""
+    """Return the names of the points that no other beats at the same cost or less, cheapest first."""
     best, kept = -1.0, []
     for point in sorted(points, key=lambda point: (point["sets"][name][cost], -point["sets"][name]["value"]["mean"])):
         if point["sets"][name]["value"]["mean"] > best:
@@ -74,7 +75,7 @@ def front(points: Sequence[dict[str, Any]], cost: str, name: str) -> list[str]:
 
 
 def plot(result: dict[str, Any]) -> Figure:
-    """Both measures against bytes and against milliseconds, for searches with signatures; the front says which vocabularies."""
+    """Return a figure of both measures against bytes and milliseconds, for searches with signatures; the front is labelled."""
     signed = [point for point in result["points"] if point["bits"]]
     panels = []
     for name, measure in MEASURES.items():
@@ -83,15 +84,15 @@ def plot(result: dict[str, Any]) -> Figure:
             at = {point["name"]: (point["sets"][name][cost], point["sets"][name]["value"]["mean"]) for point in signed}
             series = [_series("best for its cost", [at[one] for one in best], [one.split(",")[0] for one in best])]
             for bits, stage in product((64, 128), ("scores", "verified", "expanded")):
-                places = [at[point["name"]] for point in signed if (point["bits"], point["stage"]) == (bits, stage)]
-                series.append(_series(f"{bits} bits, {stage}", places))
+                marks = [at[point["name"]] for point in signed if (point["bits"], point["stage"]) == (bits, stage)]
+                series.append(_series(f"{bits} bits, {stage}", marks))
             panels.append(Panel(unit, measure, series, xscale="log"))
     note = "verified: the best 200; expanded: by 5 of them. Searches without signatures are left out; benchmarks/results/pareto.json has them."
-    return Figure("Where does the next byte, the next millisecond help most?", panels, note)
+    return Figure("Accuracy against bytes per feature and time per query", panels, note)
 
 
-def _series(name: str, places: Sequence[tuple[float, float]], labels: Sequence[str] = ()) -> Series:
-    x, y = zip(*places, strict=True)
+def _series(name: str, marks: Sequence[tuple[float, float]], labels: Sequence[str] = ()) -> Series:
+    x, y = zip(*marks, strict=True)
     return Series(name, x, y, style="paper" if labels else "points", labels=labels)
 
 
@@ -117,11 +118,16 @@ def main() -> None:
     ]
     for name in MEASURES:
         other = next(dataset for key, dataset in lab.datasets.items() if key in MEASURES and key != name)
-        ground = Ground(lab.workbench, first_questions(lab.datasets[name], arguments.questions), other, vocabularies, FITTED)
-        tried = ground.tried(every)
+        comparison = Comparison(
+            lab.workbench, first_questions(lab.datasets[name], arguments.questions), other, vocabularies, FITTED
+        )
+        outcomes = comparison.run(every)
         for way, point in zip(every, points, strict=True):
-            bench = ground.bench(way.members, way.bits)
-            point["sets"][name] = {**ground.entry(tried[way.name], None), "bytes": round(bytes_of(bench, point["stage"]), 2)}
+            bench = comparison.bench(way.members, way.bits)
+            point["sets"][name] = {
+                **comparison.entry(outcomes[way.name], None),
+                "bytes": round(bytes_of(bench, point["stage"]), 2),
+            }
             print(name, way.name, point["sets"][name], flush=True)
     fronts = {name: {cost: front(points, cost, name) for cost in ("bytes", "ms")} for name in MEASURES}
     result = {"questions": arguments.questions, "points": points, "fronts": fronts}

@@ -19,7 +19,7 @@ from polyvoc.experiments.paper.word_statistics import bytes_per_feature
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import BEST, DEFAULT, FAST, FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
 from polyvoc.search.index import Index
 from polyvoc.types import Features, Floats32, LikelihoodTable
 from polyvoc.vocabulary.train import train
@@ -31,7 +31,7 @@ SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as f
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
 # Number of vocabularies and options; the last one is what every peer is compared with.
-PRESETS = {"polyvoc fast": (3, FAST), "polyvoc default": (3, DEFAULT), "polyvoc best": (3, BEST)}
+PRESETS = {f"polyvoc {name}": (3, preset(name)) for name in ("fast", "default", "best")}
 ASMK = {  # binary, idf, words per query feature
     "asmk, default": (True, False, 5),
     "asmk, idf": (True, True, 5),
@@ -43,7 +43,7 @@ COLMAP = {"pycolmap": 0, f"pycolmap, {VERIFIED} verified": VERIFIED}
 Inputs = list[tuple[Any, Any]]  # keypoints and descriptors of each image, as COLMAP's own types
 
 
-# ------------------------------------------------------------------------------------------------ what all are given
+# ------------------------------------------------------------------------------------------------ input of all methods
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Collection:
 
     dataset: Dataset
     store: FeatureStore
-    evidence: LikelihoodTable  # fitted on another dataset
+    likelihood_table: LikelihoodTable  # fitted on another dataset
 
     @property
     def queries(self) -> list[int]:
@@ -83,7 +83,7 @@ class Training:
 
     @cached_property
     def words_seconds(self) -> float:
-        """Seconds to train one vocabulary of polyvoc."""
+        """Return the seconds to train one vocabulary of polyvoc."""
 
         def learn() -> None:
             train(self.store.sample(SAMPLE, 0), TrainOptions(size=WORDS))
@@ -91,7 +91,7 @@ class Training:
         return self.timed("polyvoc", learn)
 
     def timed(self, name: str, learn: Callable[[], None]) -> float:
-        """Seconds of all processors that learning took when it was first done; unlike the clock's, they bear company."""
+        """Return the processor seconds of the first training: other programs do not add to them."""
 
         def run() -> float:
             begin = time.process_time()
@@ -104,10 +104,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a method takes beside its queries."""
+    """The costs of a method beside its queries."""
 
     training_seconds: float
-    bytes_per_feature: float  # all that the index keeps, without vocabularies
+    bytes_per_feature: float  # of the whole index, without vocabularies
     every: int = 1  # only every so many queries are timed
 
 
@@ -117,17 +117,17 @@ class Method(Protocol):
     costs: Costs
 
     def search(self, query: int) -> Any:
-        """Answer the query that image number `query` asks: this is timed."""
+        """Search with image number `query`: this is timed."""
 
     def ranking(self, query: int, found: Any) -> list[int]:
-        """Give all images, best first."""
+        """Return all images, best first."""
 
 
 # ------------------------------------------------------------------------------------------------ polyvoc
 
 
 class Polyvoc:
-    """An index on the disk, asked with features."""
+    """An index on the disk, searched with features."""
 
     def __init__(self, collection: Collection, index: Index, options: SearchOptions, training_seconds: float) -> None:
         self.features, self.index, self.options = collection.features, index, options
@@ -140,21 +140,24 @@ class Polyvoc:
         self.index.search(self.features[query], options=self.options, threads=THREADS)
 
     def ranking(self, query: int, found: None) -> list[int]:
-        hits = self.index.search(self.features[query], len(self.features), self.options, THREADS)
+        hits = self.index.search(self.features[query], replace(self.options, top=len(self.features)), threads=THREADS)
         return [int(hit.path) for hit in hits]
 
 
 def polyvoc_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
-    """Plain B0 over one vocabulary, and the presets."""
+    """Yield plain B0 over one vocabulary, and the presets."""
     indexes: dict[int, Index] = {}
-    for name, (count, options) in {"plain B0": (1, SearchOptions(merge="b0")), **PRESETS}.items():
+    for name, (count, options) in {"plain B0": (1, SearchOptions(merge="b0", burstiness="none", verify=0)), **PRESETS}.items():
         if count not in indexes:
             with IndexWriter.open(work / f"{count}.polyvoc", default_vocabularies(count)) as writer:
                 for number, features in enumerate(collection.features):
                     writer.add(str(number), features)
             indexes[count] = Index.open(work / f"{count}.polyvoc")
-        evidence = collection.evidence if options.signed else None
-        yield name, Polyvoc(collection, indexes[count], replace(options, evidence=evidence), count * training.words_seconds)
+        table = collection.likelihood_table if options.merge == "likelihood" else None
+        yield (
+            name,
+            Polyvoc(collection, indexes[count], replace(options, likelihood_table=table), count * training.words_seconds),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ asmk
@@ -182,7 +185,7 @@ class Asmk:
 
 
 def asmk_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
-    """The configurations of the package; those with the same weights share an inverted file."""
+    """Yield the configurations of the package; those with the same weights share an inverted file."""
     from asmk import asmk_method, codebook, index, inverted_file, kernel
 
     words = codebook.Codebook(index.initialize_index(None), size=WORDS)
@@ -204,12 +207,12 @@ def asmk_methods(collection: Collection, training: Training, work: Path) -> Iter
 
 
 def colmap_descriptors(descriptors: Floats32) -> np.ndarray:
-    """RootSIFT as COLMAP stores it: bytes of 512 x."""
+    """Return rootSIFT as COLMAP stores it: bytes of 512 x."""
     return np.clip(np.rint(512 * descriptors), 0, 255).astype(np.uint8)
 
 
 def colmap_geometry(features: Features) -> np.ndarray:
-    """Position, scale and orientation in radians [n, 4]."""
+    """Return position, scale and orientation in radians [n, 4]."""
     return np.column_stack([features.xy, features.scale / 2, np.radians(features.angle)]).astype(np.float32)
 
 
@@ -233,7 +236,7 @@ class Colmap:
 
 
 def colmap_vocabulary(training: Training) -> tuple[Path, float]:
-    """The file of the vocabulary, and the seconds that it took to train."""
+    """Return the file of the vocabulary, and the seconds of its training."""
     import pycolmap
 
     path = training.workbench.cache / "peers" / f"colmap-{WORDS}-{COLMAP_SAMPLE}-{training.store.digest}.index"
@@ -251,7 +254,7 @@ def colmap_vocabulary(training: Training) -> tuple[Path, float]:
 
 
 def colmap_database(collection: Collection, path: Path) -> Any:
-    """The features in COLMAP's own database; image numbers begin at 1 there."""
+    """Return COLMAP's own database with the features; image numbers begin at 1 there."""
     import pycolmap
 
     database = pycolmap.Database.open(path)
@@ -267,7 +270,7 @@ def colmap_database(collection: Collection, path: Path) -> Any:
 
 
 def colmap_rankings(collection: Collection, database: Any, vocabulary: Path, verified: int) -> list[list[int]]:
-    """The images that every query finds, best first."""
+    """Return the images that every query finds, best first."""
     import pycolmap
 
     options = pycolmap.VocabTreePairingOptions(
@@ -294,7 +297,7 @@ def colmap_index(vocabulary: Path, inputs: Inputs) -> Any:
 
 
 def colmap_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
-    """The visual index without and with its spatial verification."""
+    """Yield the visual index without and with its spatial verification."""
     import pycolmap
 
     pycolmap.logging.minloglevel = pycolmap.logging.Level.ERROR.value

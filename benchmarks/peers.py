@@ -1,18 +1,18 @@
-"""Are others better? polyvoc beside asmk, COLMAP's visual index, plain B0 and a perceptual hash, in one run.
+"""polyvoc beside asmk, COLMAP's visual index, plain B0 and a perceptual hash, in one run.
 
     pip install asmk pycolmap imagehash
     python benchmarks/peers.py DATA TRAINING [--cache FOLDER] [--out FILE]
 
 DATA holds the folders holidays150 and ukbench500. All but the hash get the same rootSIFT descriptors, and words trained on the
-photographs of TRAINING, from which the shipped vocabularies come. The methods take turns at every query, in random order, so that
-what else the machine does hits all alike; a query's time is that of quantisation and search, with two threads, without features.
+photographs of TRAINING, from which the shipped vocabularies come. At every query the methods run in random order, so that
+other load on the machine affects all alike; a query's time is that of quantisation and search, with two threads, without features.
 
 - asmk: the words of the first shipped vocabulary (the package's own exact k-means would take most of an hour for two million
   descriptors). "default" is what the package's examples configure; the others change its two switches.
 - pycolmap: its own vocabulary of as many words, one round of ten iterations on 800,000 descriptors (its defaults, three rounds of a
-  hundred, would take a day); descriptors as COLMAP stores them, bytes of 512 x. Its `VisualIndex.query` computes the answer and
-  loses it in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.
-- polyvoc: the presets, with tables of evidence that were fitted on the other set.
+  hundred, would take a day); descriptors as COLMAP stores them, bytes of 512 x. Its `VisualIndex.query` loses the
+  result in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.
+- polyvoc: the presets, with likelihood tables fitted on the other set.
 - perceptual hash: 64 bits of a DCT (`imagehash.phash`).
 """
 
@@ -56,7 +56,7 @@ MAKERS = {"polyvoc": polyvoc_methods, "asmk": asmk_methods, "pycolmap": colmap_m
 
 
 def all_methods(collection: Collection, training: Training, work: Path) -> tuple[dict[str, Method], dict[str, str]]:
-    """All that can be measured here, and how to install what is missing."""
+    """Return all methods whose packages are installed, and how to install the missing ones."""
     methods: dict[str, Method] = {}
     missing = {}
     for package, make in MAKERS.items():
@@ -69,7 +69,7 @@ def all_methods(collection: Collection, training: Training, work: Path) -> tuple
 
 
 def run(collection: Collection, methods: dict[str, Method]) -> dict[str, dict[str, list[float]]]:
-    """Value and seconds of every query by method, the methods taking turns in random order."""
+    """Return value and seconds of every query by method, the methods in random order."""
     truths = collection.dataset.truths[""]
     judge = MEASURES[collection.dataset.measure]
     measured: dict[str, dict[str, list[float]]] = {name: {"values": [], "seconds": []} for name in methods}
@@ -90,16 +90,16 @@ def run(collection: Collection, methods: dict[str, Method]) -> dict[str, dict[st
 
 
 def entry(collection: Collection, method: Method, measured: dict[str, list[float]], best: list[float]) -> dict[str, Any]:
-    """What is said of one method: `difference` is the best preset's lead over it."""
+    """Return the results of one method; `difference` is the best preset's lead over it."""
     dataset = collection.dataset
     scale = MEASURES[dataset.measure].scale
 
-    def told(interval: Interval) -> dict[str, float]:
+    def scaled(interval: Interval) -> dict[str, float]:
         return {name: scale * value for name, value in asdict(interval).items()}
 
     return {
-        "value": told(mean_of(dataset, measured["values"])),
-        "difference": told(gain(dataset, best, measured["values"])),
+        "value": scaled(mean_of(dataset, measured["values"])),
+        "difference": scaled(gain(dataset, best, measured["values"])),
         "median_milliseconds": 1000 * st.median(measured["seconds"]),
         "bytes_per_feature": method.costs.bytes_per_feature,
         "training_seconds": method.costs.training_seconds,
@@ -111,11 +111,11 @@ def entry(collection: Collection, method: Method, measured: dict[str, list[float
 def show(name: str, collection: Collection, entries: dict[str, Any]) -> None:
     digits = 1 if collection.dataset.measure == "mAP" else 3
     print(f"\n{name}: {collection.dataset.measure}; lead of {list(PRESETS)[-1]}; ms per query; bytes per feature; training s")
-    for method, told in entries.items():
+    for method, row in entries.items():
         value, lead = (
-            "{mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]".format(**told[key], d=digits) for key in ("value", "difference")
+            "{mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]".format(**row[key], d=digits) for key in ("value", "difference")
         )
-        costs = f"{told['median_milliseconds']:9.1f} {told['bytes_per_feature']:8.2f} {told['training_seconds']:8.0f}"
+        costs = f"{row['median_milliseconds']:9.1f} {row['bytes_per_feature']:8.2f} {row['training_seconds']:8.0f}"
         print(f"{method:24} {value:24} {lead:24} {costs}", flush=True)
 
 
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("training", type=Path)
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
-    parser.add_argument("--questions", type=int, help="ask only so many, for a trial")
+    parser.add_argument("--questions", type=int, help="of each set, at most: for a trial")
     arguments = parser.parse_args()
     training = Training(Workbench(arguments.cache), arguments.training)
     result: dict[str, Any] = {"packages": versions(), "threads": THREADS, "words": WORDS, "sets": {}}

@@ -1,9 +1,9 @@
-"""Which way of finding the nearest words is fastest? Compares faiss' indexes with polyvoc's assigner on real descriptors.
+"""Finding the nearest words: faiss' indexes beside polyvoc's assigner, on real descriptors.
 
     python benchmarks/quantise.py PHOTOGRAPHS
 
 PHOTOGRAPHS is a folder of photographs that the vocabularies were not trained on. Each number of threads is measured in
-a process of its own, so that every library obeys. A query's time is the best of five; agreement is the share of descriptors
+a process of its own, so that every library keeps to it. A query's time is the best of five; agreement is the share of descriptors
 whose first word is the exact nearest one.
 """
 
@@ -36,7 +36,7 @@ Search = Callable[[np.ndarray], np.ndarray]  # float32 [n, dimension] -> words [
 
 
 def read_descriptors(folder: Path, limit: int) -> np.ndarray:
-    """Give the descriptors of a folder's photographs until there are `limit`."""
+    """Return up to `limit` descriptors of a folder's photographs."""
     paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in {".jpg", ".jpeg", ".png"})
     rows, count = [], 0
     for _, result in extract_many(paths, FeatureOptions()):
@@ -49,7 +49,7 @@ def read_descriptors(folder: Path, limit: int) -> np.ndarray:
 
 
 def faiss_index(description: str, words: np.ndarray, **settings: Any) -> Search:
-    """Build a faiss index of one vocabulary by its factory name; settings go to the part that knows them."""
+    """Build a faiss index of one vocabulary by its factory name; settings go to the part that has them."""
     index = faiss.index_factory(words.shape[1], description)
     ivf = faiss.try_extract_index_ivf(index)
     if ivf is not None:
@@ -108,7 +108,7 @@ def union_graph(vocabularies: Sequence[Vocabulary], ef: int, depth: int = 24) ->
 
 
 def candidates(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[str, Callable[[], Search]]]:
-    """Give every method by name, not yet built."""
+    """Yield every method by name, not yet built."""
     words = vocabularies[0].centroids
 
     def one(description: str, **settings: Any) -> tuple[str, Callable[[], Search]]:
@@ -163,7 +163,7 @@ def measure(descriptors: np.ndarray, threads: int) -> list[dict[str, Any]]:
 
 
 def best_time(search: Search, descriptors: np.ndarray) -> float:
-    """Give the shortest of five runs in seconds."""
+    """Return the shortest of five runs in seconds."""
     times = []
     for _ in range(5):
         started = time.perf_counter()

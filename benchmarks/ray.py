@@ -1,10 +1,10 @@
-"""What does a cluster cost, and what does it give? Searches over Ray beside the local index, and the rate of building.
+"""Searches over Ray beside the local index, and the rate of distributed indexing.
 
     python benchmarks/ray.py INDEX PHOTOGRAPHS [--images 300] [--searches 60]
 
-INDEX: of several segments, such as the one that `serve.py` makes up. Its own images ask, in turn of the local index and of the same index
-held by a cluster of two Ray nodes on this machine, one core each, which therefore share the cores that the local index has for itself.
-PHOTOGRAPHS: some of them are indexed anew: by the local writer, and by a cluster of one and of two workers.
+INDEX: of several segments, such as the synthetic one of `serve.py`. Its own images are the queries, in turn to the local index and to the
+same index held by a cluster of two Ray nodes on this machine, one core each, which share the cores that the local index has alone.
+PHOTOGRAPHS: some of them are indexed by the local writer, and by a cluster of one and of two workers.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polyvoc
 from machine import write_result
 from polyvoc.cluster.build import RayWorkers
-from polyvoc.cluster.connect import connect, disconnect
+from polyvoc.cluster.connect import connect
 from polyvoc.cluster.shards import PIECE, ReplicaSet
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ClusterOptions, SearchOptions
+from polyvoc.scoring.segments import Candidate, find_image
 from polyvoc.search.index import Index
+from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query, query_of_image
 from polyvoc.storage.folders import list_photographs
 
 STORE = 200 << 20  # bytes of a node's object store
 SHARDS = (1, 2, 4)
-PAUSE = 0.02  # seconds before each search: threads of the one before may still be spinning
+PAUSE = 0.02  # seconds before each search: threads of the previous one may still be spinning
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """Start Ray nodes with one core each, and connect to them; gives their address."""
+    """Start Ray nodes with one core each, and connect to them; yields their address."""
     from ray.cluster_utils import Cluster
 
     settings = {"num_cpus": 1, "object_store_memory": STORE}
@@ -49,29 +53,29 @@ def cluster(nodes: int) -> Iterator[str]:
     for _ in range(nodes - 1):
         made.add_node(**settings)
     made.wait_for_nodes()
+    ray = connect(made.address)
     try:
-        connect(made.address)
         yield made.address
     finally:
-        disconnect()
+        ray.shutdown()
         made.shutdown()
 
 
 class Watch:
-    """Writes down what a fleet sends and receives, and how long each fan-out takes."""
+    """Records what a set of replicas sends and receives, and the time of each fan-out."""
 
-    def __init__(self, fleet: ReplicaSet) -> None:
+    def __init__(self, replicas: ReplicaSet) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = fleet.gather, fleet.get
-        fleet.gather, fleet.get = self.gather, self.get  # type: ignore[method-assign]
+        self._gather, self._get = replicas.gather, replicas.get
+        replicas.gather, replicas.get = self.gather, self.get  # type: ignore[method-assign]
 
-    def gather(self, generation: Any, calls: dict[int, bytes | None], pieces: list[bytes], whole: bool) -> dict[int, Any]:
+    def gather(self, snapshot: Any, calls: dict[int, bytes | None], pieces: list[bytes], require_all: bool) -> dict[int, Any]:
         self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())
         started = time.perf_counter()
-        answers = self._gather(generation, calls, pieces, whole)
+        replies = self._gather(snapshot, calls, pieces, require_all)
         self.fan_outs.append(time.perf_counter() - started)
-        return answers
+        return replies
 
     def get(self, reference: Any) -> Any:
         content = self._get(reference)
@@ -84,7 +88,7 @@ class Watch:
 
 
 def rules(index: Index) -> dict[str, SearchOptions]:
-    """Give what is asked: one phase and no geometry, one phase and geometry, both phases and geometry, and all twice."""
+    """Return the searches: one phase; one phase and verification; two phases and verification; everything twice."""
     default = index.default_options
     return {
         "fast": index.preset("fast"),
@@ -101,20 +105,29 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def compare(local: Index, far: Index, options: SearchOptions, asking: list[int]) -> dict[str, Any]:
-    """Ask both in turn with the same images; the answers must be equal."""
-    assert far._fleet is not None
-    watch = Watch(far._fleet)
-    asked = [local.asked(image, options) for image in asking]
-    for query in asked[:3]:  # loads what is loaded once
-        far.find(query, options)
+def stored_query(index: Index, image: int) -> Query:
+    row = index.image(image)
+    return query_of_image(index.engine, index.find(image), (row.width, row.height))
+
+
+def ranking(candidates: list[Candidate]) -> list[tuple[int, float]]:
+    return [(one.image, one.score) for one in candidates]
+
+
+def compare(local: Index, remote: Index, options: SearchOptions, images: list[int]) -> dict[str, Any]:
+    """Search both indexes in turn with the same images; the hits must be equal."""
+    watch = Watch(remote.engine.shards.replicas)
+    queries = [stored_query(local, image) for image in images]
+    for query in queries[:3]:  # loads what is loaded once
+        search(remote.engine.session(), query, options)
     rows = []
-    for query in asked:
-        here, hits = timed(lambda query=query: local.find(query, options))
-        one, _ = timed(lambda query=query: local.find(query, options, threads=1))
+    for query in queries:
+        here, candidates = timed(lambda query=query: search(local.engine, query, options))
+        one, _ = timed(lambda query=query: search(local.engine, query, options, threads=1))
         watch.clear()
-        there, same = timed(lambda query=query: far.find(query, options))
-        assert same == hits and same.complete
+        session = remote.engine.session()
+        there, same = timed(lambda query=query, session=session: search(session, query, options))
+        assert ranking(same) == ranking(candidates) and not session.shards.missing
         rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
     most = max(len(row[3]) for row in rows)
     fan_outs = [1e3 * st.median(row[3][at] for row in rows if len(row[3]) > at) for at in range(most)]
@@ -127,27 +140,25 @@ def compare(local: Index, far: Index, options: SearchOptions, asking: list[int])
         "fan_outs": [round(value, 2) for value in fan_outs],
         "bytes_sent": round(st.mean(row[4] for row in rows)),
         "bytes_received": round(st.mean(row[5] for row in rows)),
-        "features": round(st.mean(len(query.words) for query in asked)),
+        "features": round(st.mean(len(query.words) for query in queries)),
     }
 
 
-def empty_call(far: Index, count: int = 200) -> float:
-    """Give the milliseconds of a fan-out that asks for next to nothing."""
-    from polyvoc.scoring.segments import find_image
-
-    times = [timed(lambda: far.engine.shards.each(find_image, -1))[0] for _ in range(count)]
+def empty_call(remote: Index, count: int = 200) -> float:
+    """Return the milliseconds of a fan-out with next to no work."""
+    times = [timed(lambda: remote.engine.shards.each(find_image, -1))[0] for _ in range(count)]
     return round(1e3 * st.median(times), 2)
 
 
 class Counter:
-    """An actor that counts the bytes it is sent."""
+    """An actor that counts the bytes it receives."""
 
     def count(self, *pieces: bytes) -> int:
         return sum(map(len, pieces))
 
 
 def transport(size: int = 130_000, count: int = 100) -> dict[str, Any]:
-    """Give the milliseconds of a call to another node with a payload: in pieces along with it, or by the object store."""
+    """Return the milliseconds of a call to another node with a payload: in pieces along with it, or by the object store."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     import ray
@@ -170,11 +181,11 @@ def transport(size: int = 130_000, count: int = 100) -> dict[str, Any]:
 def serving(path: Path, searches: int) -> dict[str, Any]:
     local = Index.open(path)
     ids = [row.image for row in local.images()]
-    asking = ids[:: max(1, len(ids) // searches)][:searches]
+    chosen = ids[:: max(1, len(ids) // searches)][:searches]
     found: dict[str, Any] = {
         "images": len(local),
         "segments": len(local.engine.segments),
-        "searches": len(asking),
+        "searches": len(chosen),
         "shards": {},
     }
     found["features"] = sum(segment.n_features for segment in local.engine.segments)
@@ -182,19 +193,19 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
         found["transport"] = transport()
         for shards in SHARDS:
             started = time.perf_counter()
-            far = Index.open(path, ray=ClusterOptions(address, shards=shards, patience=60))
+            remote = polyvoc.open(path, ray=ClusterOptions(address, shards=shards, timeout=60))
             entry: dict[str, Any] = {"open_seconds": round(time.perf_counter() - started, 2)}
             for name, options in rules(local).items():
-                entry[name] = compare(local, far, options, asking)
-                tell(f"{shards} shards, {name}: {json.dumps(entry[name])}")
-            entry["empty_fan_out"] = empty_call(far)
+                entry[name] = compare(local, remote, options, chosen)
+                log(f"{shards} shards, {name}: {json.dumps(entry[name])}")
+            entry["empty_fan_out"] = empty_call(remote)
             found["shards"][str(shards)] = entry
-            del far
+            remote.close()
     return found
 
 
 def building(files: list[Path], workers: int | None) -> dict[str, Any]:
-    """Index photographs anew; `workers`: Ray nodes with one core each, None for the local writer."""
+    """Index photographs; `workers`: Ray nodes with one core each, None for the local writer."""
     with tempfile.TemporaryDirectory() as folder:
         if workers is None:
             build(Path(folder) / "first", files[:16], None)
@@ -221,17 +232,17 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=60)
     given = parser.parse_args()
     files = [Path(path) for path, _ in list_photographs([given.photographs])][: given.images]
-    for path in files:  # from here on the disk is no matter
+    for path in files:  # from here on they are in the page cache
         path.read_bytes()
     rates = {}
     for name, workers in (("local", None), ("ray, 1 worker", 1), ("ray, 2 workers", 2)):
         rates[name] = building(files, workers)
-        tell(f"building, {name}: {json.dumps(rates[name])}")
+        log(f"building, {name}: {json.dumps(rates[name])}")
     result = {"serving": serving(given.index, given.searches), "building": {"photographs": len(files), **rates}}
     print(write_result("ray", result))
 
 
 if __name__ == "__main__":
-    # This file is called as the library is: once its neighbours are imported, their folder must not stand before it.
+    # This file has the name of the library: its folder must not come first on the path when Ray is imported.
     sys.path = [path for path in sys.path if Path(path).absolute() != Path(__file__).absolute().parent]
     main()

@@ -1,10 +1,10 @@
-"""The plan on paper to a billion images: sizes, latencies, rates and costs, from measured costs by simulation.
+"""The plan for a billion images: sizes, latencies, rates and costs, simulated from measured costs. Makes docs/scale.md's numbers.
 
-    python benchmarks/scale.py INDEX SEGMENTS [--measured results/ray.json]    measures, checks the model, makes the plan
-    python benchmarks/scale.py                                                 the same with the costs measured last
+    python benchmarks/scale.py [--machine-hour 5 ...]
 
-INDEX: as `serve.py` makes it, for what a catalogue costs. SEGMENTS: a folder of segments, as `endtoend.py` makes it, for what scoring
-costs. What no file of `results/` holds and nothing here measures is an assumption; all of those are options with a default.
+The measured costs of a segment, a call of Ray and the catalogue are those in results/scale.json (`costs`); the scripts that
+measured them fitted the engine of that time and are in the history of this repository (commit 692b9ce). Everything that was
+not measured is an assumption, and an option with a default.
 """
 
 from __future__ import annotations
@@ -12,96 +12,205 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
-import sys
-import time
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-import shardcosts
-from machine import RESULTS, machine, write_result
-from polyvoc.options import SearchOptions
-from polyvoc.search.index import Index
-from polyvoc.search.query import Query
-from scalemodel import Assumptions, Case, bytes_of, cluster_of, kernel_seconds, machines_of, phase_of, postings, work_of
-from simulation import capacity, summary
+from machine import RESULTS, write_result
+from polyvoc.index.commit import MAX_FEATURES
+from polyvoc.index.segment import MAX_IMAGES
+from simulation import Cluster, Layout, Link, Phase, Spread, Work
 
+Costs = dict[str, Any]
+K, WORDS = 3, 20_000  # vocabularies, and words of each
 IMAGES = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 FEATURES = (500, 1000)  # of an image, and of a query
-WORDS, BITS = (20_000, 200_000, 1_000_000), (128, 64)
 PER_MACHINE = (1, 2, 4, 8, 16, 32, 64)  # shards
 HOURS = 730  # of a month
-ONE_BY_ONE, BUSY = 400, 1500  # searches to simulate
-REPLICAS = (
-    "one replica",
-    "two, as now",
-    "two, hedged",
-    "two, the same one for all shards, at random",
-    "two, the same one for all shards, free first",
-)
-HEDGED = 0.2  # share of the capacity at which replicas and hedging are compared
+ALONE, BUSY = 400, 1500  # queries to simulate
+LOW_LOAD = 0.2  # share of the capacity at which replicas are compared
+INLINE = 1 << 20  # bytes: a larger call goes through Ray's object store, once per machine (cluster/shards.py)
+SCORING = ("starts", "postings", "run_starts", "run_words", "run_lengths", "columns", "signatures")  # arrays that scoring reads
+PHASES = {"likelihood": ("likelihood: vote",), "posterior": ("posterior: count", "posterior: vote")}
 
 
-def tell(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+@dataclass(frozen=True)
+class Assumptions:
+    """What is not measured: machines, network, prices. Prices are round numbers, not an offer of any provider."""
+
+    cores: int = 64
+    memory: float = 512e9  # bytes of a machine
+    usable: float = 0.8  # of them, for what scoring reads
+    bandwidth: float = 200e9  # bytes per second of a machine's memory
+    link: float = 25e9 / 8  # bytes per second
+    round_trip: float = 1e-4  # seconds
+    disk_read: float = 1e-4  # seconds of one random read: a candidate's words and keypoints are on the disk
+    machine_hour: float = 3.0  # dollars
+    disk_month: float = 0.10  # dollars per GB and month
+    load: float = 0.5  # share of the capacity that is used
+    candidates: int = 100
 
 
-def stored(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return loaded
+@dataclass(frozen=True)
+class Case:
+    """A collection, and how it is indexed."""
+
+    images: int
+    features: int
+    words: int = WORDS
+    bits: int = 128
+    rule: str = "likelihood"
+    query: int = 0  # features of a query; 0: as many as an image has
+    spare: int = 1  # times as many machines as it takes to hold it
+
+    @property
+    def query_features(self) -> int:
+        return self.query or self.features
+
+    @property
+    def variant(self) -> str:
+        return f"{self.words} words, {self.bits} bits"
+
+    @property
+    def total(self) -> int:
+        return self.images * self.features
+
+    @property
+    def segment_features(self) -> int:
+        """Features of a full segment: of 65,536 images, unless merging stops before."""
+        return min(MAX_FEATURES, MAX_IMAGES * self.features)
+
+    @property
+    def segments(self) -> int:
+        return math.ceil(self.total / self.segment_features)
+
+
+# --- the model
+
+
+def postings(costs: Costs, case: Case, query: int, features: float) -> float:
+    """Return the postings of the lists that a query names; `list_factors` corrects for lists of unequal length."""
+    return query * K * features / case.words * float(np.mean(costs["spread"]["list_factors"]))
+
+
+def bytes_per_feature(costs: Costs, case: Case) -> tuple[float, float]:
+    """Return the bytes of the arrays that scoring reads, and of all; arrays by word are spread over a full segment."""
+    entry = costs["variants"][case.variant]
+    share = entry["features"] / case.segment_features
+    by_word = ("starts", "run_starts", "documents")
+    per = {name: value * (share if name in by_word else 1) for name, value in entry["bytes_per_feature"].items()}
+    return sum(per[name] for name in SCORING) + 4 / case.features, sum(per.values()) + 4 / case.features
+
+
+def count_machines(costs: Costs, case: Case, assumed: Assumptions) -> int:
+    memory = case.total * bytes_per_feature(costs, case)[0]
+    return case.spare * max(1, math.ceil(memory / (assumed.memory * assumed.usable)))
+
+
+def kernel_seconds(costs: Costs, case: Case, name: str, query: int, features: float) -> float:
+    """Return the seconds of one segment with so many features, on one thread."""
+    fit = costs["variants"][case.variant]["phases"][name]
+    per_posting = fit["per_posting"] + fit["per_near"] * fit["near_share"]
+    return float(fit["per_segment"] + fit["per_list"] * query * K + per_posting * postings(costs, case, query, features))
+
+
+def phase(costs: Costs, case: Case, name: str, query: int, features: float, replies: int = 1) -> Phase:
+    """Return a fan-out that scores; `floor`, the bandwidth of the memory, is set by `cluster`."""
+    travel, merge = costs["travelling"][name], ("vote" in name) * costs["search"]["merge"]
+    locked = costs["variants"][case.variant]["phases"][name]["locked_per_segment"] + merge
+    sent = travel["bytes"] + travel["bytes_per_feature"] * query
+    take = take_seconds(costs, replies) + travel["unpack"] * travel["reply_bytes"] / sent + merge
+    seconds = kernel_seconds(costs, case, name, query, features)
+    return Phase(seconds, locked, travel["unpack"], 0.0, sent, travel["reply_bytes"], travel["pack"], take)
+
+
+def verification(costs: Costs, query: int, shards: int, assumed: Assumptions) -> Phase:
+    travel = costs["travelling"]["verify"]
+    sent = travel["bytes"] + travel["bytes_per_feature"] * query
+    candidate = costs["search"]["candidate"] + 4 * assumed.disk_read
+    take = take_seconds(costs, shards)
+    return Phase(candidate, 0.0, travel["unpack"], 0.0, sent, travel["reply_bytes"], travel["pack"], take)
+
+
+def take_seconds(costs: Costs, replies: int) -> float:
+    """Return the seconds of taking one reply of so many: interpolated, and extrapolated along a line."""
+    measured = {int(n): seconds for n, seconds in costs["ray"]["drain"].items()}
+    numbers, seconds = sorted(measured), [measured[n] for n in sorted(measured)]
+    slope = (seconds[-1] - seconds[0]) / (numbers[-1] - numbers[0])
+    return float(np.interp(replies, numbers, seconds)) + max(0.0, slope) * max(0, replies - numbers[-1])
+
+
+def cluster(
+    costs: Costs, case: Case, per_machine: int, assumed: Assumptions, replicas: int = 1, same_replica: bool = False
+) -> Cluster:
+    """Return the simulated cluster that holds in memory what scoring reads."""
+    machines, query = count_machines(costs, case, assumed), case.query_features
+    shards = min(machines * per_machine, case.segments)
+    posting_bytes = case.bits / 8 + (K - 2) * (2 if case.words <= 1 << 16 else 4)  # signatures, and columns beyond K = 2
+    floor = postings(costs, case, query, case.total) * posting_bytes / machines / assumed.bandwidth
+    phases = tuple(
+        replace(phase(costs, case, name, query, case.segment_features, shards), floor=floor if "vote" in name else 0.0)
+        for name in PHASES[case.rule]
+    )
+    work = Work(costs["search"]["once"], phases, verification(costs, query, shards, assumed), assumed.candidates)
+    copies = machines if max(one.sent for one in phases) > INLINE else shards
+    layout = Layout(shards, replicas, max(1.0, assumed.cores / per_machine), case.segments / shards, copies)
+    calls = np.array(costs["ray"]["round_trip"][:100])  # without the very worst, which is one call
+    link = Link(assumed.link, assumed.round_trip, costs["ray"]["submit"], calls)
+    segments, queries = np.array(costs["spread"]["fit"]["ratios"][:100]), np.array(costs["spread"]["list_factors"])
+    spread = Spread(segments / segments.mean(), queries / queries.mean())
+    return Cluster(work, layout, link, spread, same_replica)
 
 
 # --- the plan
 
 
-def row(costs: dict[str, Any], case: Case, assumed: Assumptions) -> dict[str, Any]:
-    """All that the plan says of one collection."""
-    tried = {n: summary(cluster_of(costs, case, n, assumed), 0, 60)["p95"] for n in PER_MACHINE}
+def plan(costs: Costs, case: Case, assumed: Assumptions) -> dict[str, Any]:
+    """Return all numbers of the plan for one collection."""
+    tried = {n: cluster(costs, case, n, assumed).percentiles(0, 60)["p95"] for n in PER_MACHINE}
     per_machine = min(tried, key=lambda n: (tried[n], n))
-    cluster = cluster_of(costs, case, per_machine, assumed)
-    machines, able = machines_of(costs, case, assumed), capacity(cluster)
-    rate = min(able.values())
-    alone = summary(cluster_of(costs, case, per_machine, assumed), 0, ONE_BY_ONE)
-    loaded = summary(cluster_of(costs, case, per_machine, assumed), assumed.load * rate, BUSY)
-    memory, disk = bytes_of(costs, case)
-    total = case.images * case.features
-    month = machines * assumed.machine_hour * HOURS + total * disk / 1e9 * assumed.disk_month
+    chosen = cluster(costs, case, per_machine, assumed)
+    rates, work, shards = chosen.capacity(), chosen.work, chosen.layout.shards
+    rate, machines = min(rates.values()), count_machines(costs, case, assumed)
+    memory, disk = bytes_per_feature(costs, case)
+    month = machines * assumed.machine_hour * HOURS + case.total * disk / 1e9 * assumed.disk_month
     search = stored("search")
     per_core = search["index"]["photographs_per_second"] / search["machine"]["cores"]
     hours = case.images / per_core / assumed.cores / 3600  # of one machine
-    network = cluster.layout.shards * sum(phase.sent + phase.received for phase in cluster.work.phases)
-    assert cluster.work.verify is not None
-    network += min(assumed.candidates, cluster.layout.shards) * (cluster.work.verify.sent + cluster.work.verify.received)
+    assert work.verify is not None
+    network = shards * sum(one.sent + one.received for one in work.phases)
+    network += min(assumed.candidates, shards) * (work.verify.sent + work.verify.received)
     return {
-        **asdict(case), "memory_bytes": total * memory, "disk_bytes": total * disk, "bytes_per_feature": [memory, disk],
-        "segments": case.segments, "machines": machines, "shards": cluster.layout.shards, "per_machine": per_machine,
-        "postings_per_query": postings(costs, case, case.asking, total),
-        "longest_lists": total / case.words, "core_seconds": core_seconds(costs, case),
-        "network_bytes": network, "alone": alone, "loaded": loaded, "rate": able, "month": month,
-        "per_thousand": 1000 * month / (HOURS * 3600 * assumed.load * rate),
+        **asdict(case), "memory_bytes": case.total * memory, "disk_bytes": case.total * disk, "bytes_per_feature": [memory, disk],
+        "segments": case.segments, "machines": machines, "shards": shards, "per_machine": per_machine,
+        "postings_per_query": postings(costs, case, case.query_features, case.total), "longest_lists": case.total / case.words,
+        "core_seconds": core_seconds(costs, case), "network_bytes": network,
+        "alone": cluster(costs, case, per_machine, assumed).percentiles(0, ALONE),
+        "loaded": cluster(costs, case, per_machine, assumed).percentiles(assumed.load * rate, BUSY),
+        "rate": rates, "month": month, "per_thousand": 1000 * month / (HOURS * 3600 * assumed.load * rate),
         "build": {"machine_hours": hours, "hours": hours / machines, "cost": hours * assumed.machine_hour},
         "catalogue_bytes": case.images * costs["catalogue"]["file_bytes_per_image"],
         "all_shards_p95": {str(n): value for n, value in tried.items()},
     }  # fmt: skip
 
 
-def core_seconds(costs: dict[str, Any], case: Case) -> float:
-    """Seconds of one core that all segments take together for a query."""
-    names = [name for name in costs["variants"][case.variant]["phases"] if name.startswith(case.rule)]
+def core_seconds(costs: Costs, case: Case) -> float:
+    """Return the seconds of one core that all segments together take for a query."""
+    fits = costs["variants"][case.variant]["phases"]
     return case.segments * sum(
-        kernel_seconds(costs, case, name, case.asking, case.segment_features)
-        + costs["variants"][case.variant]["phases"][name]["locked_per_segment"]
-        for name in names
+        kernel_seconds(costs, case, name, case.query_features, case.segment_features) + fits[name]["locked_per_segment"]
+        for name in fits
+        if name in PHASES[case.rule]
     )
 
 
-def levers(costs: dict[str, Any], assumed: Assumptions) -> dict[str, dict[str, Any]]:
-    """What would make a billion images cheaper to ask, one change at a time."""
-    base = Case(IMAGES[-1], FEATURES[0], WORDS[0], BITS[0])
-    changed = {
+def levers(costs: Costs, assumed: Assumptions) -> dict[str, dict[str, Any]]:
+    """Return the plan for a billion images with one change at a time."""
+    base = Case(IMAGES[-1], FEATURES[0])
+    cases = {
         "as planned": base,
         "a query of 3,000 features": replace(base, query=3000),
         "a query of 250 features": replace(base, query=250),
@@ -112,192 +221,127 @@ def levers(costs: dict[str, Any], assumed: Assumptions) -> dict[str, dict[str, A
         "four times as many machines": replace(base, spare=4),
         "the rule `posterior` with signatures": replace(base, rule="posterior"),
     }
-    return {name: row(costs, case, assumed) for name, case in changed.items()}
+    return {name: plan(costs, case, assumed) for name, case in cases.items()}
 
 
-def tails(costs: dict[str, Any], assumed: Assumptions) -> list[dict[str, Any]]:
-    """What waiting for the slowest of many costs, and what replicas and hedging would give; two shards per machine."""
-    found = []
+def tails(costs: Costs, assumed: Assumptions) -> list[dict[str, Any]]:
+    """Return what waiting for the slowest shard costs, and what replicas give; two shards per machine."""
+    ways = {"one replica": (1, False), "two, as now": (2, False), "two, the same one for all shards, free first": (2, True)}
+    rows = []
     for images in IMAGES[1:]:
-        case = Case(images, FEATURES[0], WORDS[0], BITS[0])
-        rate = HEDGED * min(capacity(cluster_of(costs, case, 2, assumed)).values())
-        for name in REPLICAS:
-            cluster = cluster_of(costs, case, 2, assumed, 1 if name == REPLICAS[0] else 2)
-            single = cluster.service(cluster.work.phases[0], 1.0)
-            cluster.together = {REPLICAS[3]: "random", REPLICAS[4]: "free"}.get(name, "")
-            if name == REPLICAS[2]:  # later than 99 of 100 shards answer, whatever the query
-                times = cluster.random.choice(single, 10_000) * cluster.random.choice(cluster.spread.queries, 10_000)
-                cluster.patience = float(np.percentile(times + cluster.random.choice(cluster.link.calls, 10_000), 99))
-            found.append({"images": images, "how": name, "shards": cluster.layout.shards, "rate": rate, "one_shard": float(np.median(single)),
-                          **summary(cluster, rate, BUSY)})  # fmt: skip
-    return found
+        case = Case(images, FEATURES[0])
+        rate = LOW_LOAD * min(cluster(costs, case, 2, assumed).capacity().values())
+        for name, (replicas, same) in ways.items():
+            simulated = cluster(costs, case, 2, assumed, replicas, same)
+            one_shard = float(np.median(simulated.service(simulated.work.phases[0], 1.0)))
+            rows.append({"images": images, "how": name, "shards": simulated.layout.shards, "rate": rate, "one_shard": one_shard,
+                         **simulated.percentiles(rate, BUSY)})  # fmt: skip
+    return rows
 
 
 # --- the check
 
 
 def predicted(
-    costs: dict[str, Any], rule: str, query: int, segments: list[float], shards: int | None, threads: int, verify: int
+    costs: Costs, rule: str, query: int, segments: list[float], shards: int | None, threads: int, verify: int
 ) -> float:
-    """Seconds of a search on this machine: by the library (shards: None), or over Ray nodes that share its cores."""
-    case = Case(0, 0, WORDS[0], BITS[0], "posterior" if rule == "posterior" else "likelihood")
-    names = {"likelihood": ("likelihood: vote",), "posterior": ("posterior: count", "posterior: vote")}[case.rule]
+    """Return the seconds of a search on this machine: by the library (shards: None), or over Ray nodes that share its cores."""
+    case = Case(0, 0, rule="posterior" if rule == "posterior" else "likelihood")
     gain = costs["search"]["two_threads"] if min(threads, shards or threads) > 1 else 1.0
-    phases = [[phase_of(costs, case, name, query, features) for features in segments] for name in names]
-    seconds = costs["search"]["once"] + sum(one.segment + one.locked for phase in phases for one in phase) / gain
+    phases = [[phase(costs, case, name, query, features) for features in segments] for name in PHASES[case.rule]]
+    seconds = costs["search"]["once"] + sum(one.segment + one.locked for each in phases for one in each) / gain
     seconds += verify * costs["search"]["candidate"] / gain
     if shards is None:
         return float(seconds)
     trip = float(np.median(costs["ray"]["round_trip"]))
-    told = [phase[0] for phase in phases] + ([work_of(costs, case, query, 0, shards, Assumptions()).verify] if verify else [])
-    for one in told:
-        assert one is not None
+    calls = [each[0] for each in phases] + ([verification(costs, query, shards, Assumptions())] if verify else [])
+    for one in calls:
         seconds += one.pack + trip + shards * (costs["ray"]["submit"] + one.take + one.fixed / min(shards, 2))
     return float(seconds)
 
 
-def of_index(costs: dict[str, Any]) -> dict[str, Any]:
-    """The same costs for the index that `ray.py` and `serve.py` ask: its lists, its near postings, its candidates."""
+def index_costs(costs: Costs) -> Costs:
+    """Return the costs with the list lengths, near postings and candidates of the index that ray.py and serve.py search."""
     changed = copy.deepcopy(costs)
     changed["spread"]["list_factors"] = [costs["index"]["list_factor"]]
     changed["search"]["candidate"] = costs["index"]["candidate"]
-    fits = changed["variants"][f"{WORDS[0]} words, {BITS[0]} bits"]["phases"]
+    fits = changed["variants"][Case(0, 0).variant]["phases"]
     times = costs["index"]["near_share"] / fits["likelihood: vote"]["near_share"]
     for fit in fits.values():
         fit["near_share"] *= times
     return changed
 
 
-def alone(path: Path, searches: int = 50) -> dict[str, Any]:
-    """Time whole local searches by images of an index, with nothing beside them; the ones that `ray.py` asks over Ray."""
-    index = Index.open(path)
-    ids = [row.image for row in index.images()]
-    default = index.default_options
-    rules = {"fast": index.preset("fast"), "default": default,
-             "posterior": replace(default, merge="posterior", hamming=52, sigma=26.0, burstiness="none")}  # fmt: skip
-    found: dict[str, Any] = {}
-    for name, options in rules.items():
-        asked = [index.asked(image, options) for image in ids[:: max(1, len(ids) // searches)][:searches]]
-        found[name] = {"features": round(float(np.mean([len(query.words) for query in asked])))}
-        for threads in (1, machine()["cores"]):
-            found[name][str(threads)] = float(np.median([seconds_of(index, query, options, threads) for query in asked]))
-    return found
-
-
-def seconds_of(index: Index, query: Query, options: SearchOptions, threads: int) -> float:
-    started = time.perf_counter()
-    index.find(query, options, threads)
-    return time.perf_counter() - started
-
-
-def check(costs: dict[str, Any], measured: Path | None) -> list[dict[str, Any]]:
-    """Predicted beside measured, of committed results and of searches over Ray."""
+def check(costs: Costs) -> list[dict[str, Any]]:
+    """Return predicted beside measured times, of the results of other benchmarks."""
     rows: list[dict[str, Any]] = []
 
-    def enter(what: str, source: str, told: float, seen: float) -> None:
-        rows.append({"what": what, "source": source, "predicted": told, "measured": seen, "ratio": told / seen})
+    def enter(what: str, source: str, prediction: float, seconds: float) -> None:
+        row = {"what": what, "source": source, "predicted": prediction, "measured": seconds, "ratio": prediction / seconds}
+        rows.append(row)
 
-    end, cores = stored("endtoend"), machine()["cores"]
-    parts = [end["features"] / 8] * 8
+    end, serve, cores = stored("endtoend"), stored("serve"), costs["measured_on"]["cores"]
+    measured, parts = end["verification_median_seconds"], [end["features"] / 8] * 8
     for name, threads in (("1 thread", 1), ("all threads", cores)):
-        seen = end["verification_median_seconds"][name]
-        told = predicted(costs, "likelihood", 3000, parts, None, threads, 0)
-        enter(f"{end['images']:,} images, 3,000 query features, scores, {name}", "endtoend.json", told, seen["score"])
-    told = 200 * costs["search"]["candidate"]
-    enter(
-        "verifying 200 candidates, 1 thread",
-        "endtoend.json",
-        told,
-        end["verification_median_seconds"]["1 thread"]["verify 200"],
-    )
-    serve, costs = stored("serve"), of_index(costs)
-    query = round(serve["features"] / serve["images"])
-    told = predicted(costs, "likelihood", query, [serve["features"] / 4] * 4, None, cores, 100)
-    enter(
-        f"{serve['images']:,} images, {query} query features, default",
-        "serve.json",
-        told,
-        serve["overhead"]["by id"]["stages_ms"]["library"]["score"] / 1e3,
-    )
-    parts = [serve["features"] / 4] * 4
+        what = f"{end['images']:,} images, 3,000 query features, scores, {name}"
+        prediction = predicted(costs, "likelihood", 3000, parts, None, threads, 0)
+        enter(what, "endtoend.json", prediction, measured[name]["score"])
+    prediction = 200 * costs["search"]["candidate"]
+    enter("verifying 200 candidates, 1 thread", "endtoend.json", prediction, measured["1 thread"]["verify 200"])
+    costs, parts, query = index_costs(costs), [serve["features"] / 4] * 4, round(serve["features"] / serve["images"])
+    prediction = predicted(costs, "likelihood", query, parts, None, cores, 100)
+    seconds = serve["overhead"]["by id"]["stages_ms"]["library"]["score"] / 1e3
+    enter(f"{serve['images']:,} images, {query} query features, default", "serve.json", prediction, seconds)
     for rule, verify in (("fast", 0), ("default", 100), ("posterior", 100)):
-        seen = costs["alone"][rule]
+        alone = costs["alone"][rule]
         for threads in (1, cores):
-            told = predicted(costs, rule, seen["features"], parts, None, threads, verify)
-            what = f"{serve['images']:,} images, {seen['features']} query features, {rule}, {threads} threads"
-            enter(what.replace("1 threads", "1 thread"), "this run", told, seen[str(threads)])
-    if measured is not None and measured.exists():
-        check_ray(costs, json.loads(measured.read_text(encoding="utf-8"))["serving"], cores, enter)
+            what = (
+                f"{serve['images']:,} images, {alone['features']} query features, {rule}, {threads} thread{'s' * (threads > 1)}"
+            )
+            prediction = predicted(costs, rule, alone["features"], parts, None, threads, verify)
+            enter(what, "this run", prediction, alone[str(threads)])
+    check_ray(costs, stored("ray")["serving"], cores, enter)
     return rows
 
 
-def check_ray(costs: dict[str, Any], seen: dict[str, Any], cores: int, enter: Any) -> None:
-    parts = [seen["features"] / seen["segments"]] * seen["segments"]
+def check_ray(costs: Costs, serving: dict[str, Any], cores: int, enter: Callable[..., None]) -> None:
+    parts = [serving["features"] / serving["segments"]] * serving["segments"]
     for rule, verify in (("fast", 0), ("default", 100), ("posterior", 100)):
-        for shards, entry in seen["shards"].items():
+        for shards, entry in serving["shards"].items():
             query, milliseconds = entry[rule]["features"], entry[rule]["milliseconds"]
+            ways = [(int(shards), cores, f"the same, Ray, {shards} shards", "ray")]
             if shards == "1":
-                told = predicted(costs, rule, query, parts, None, 1, verify)
-                enter(
-                    f"{seen['images']:,} images, {query} query features, {rule}, local, 1 thread",
-                    "ray.json",
-                    told,
-                    milliseconds["one_thread"] / 1e3,
-                )
-                told = predicted(costs, rule, query, parts, None, cores, verify)
-                enter(f"the same, {cores} threads", "ray.json", told, milliseconds["local"] / 1e3)
-            told = predicted(costs, rule, query, parts, int(shards), cores, verify)
-            enter(f"the same, Ray, {shards} shards", "ray.json", told, milliseconds["ray"] / 1e3)
+                first = f"{serving['images']:,} images, {query} query features, {rule}, local, 1 thread"
+                ways = [(None, 1, first, "one_thread"), (None, cores, f"the same, {cores} threads", "local"), *ways]
+            for held, threads, what, name in ways:
+                prediction = predicted(costs, rule, query, parts, held, threads, verify)
+                enter(what, "ray.json", prediction, milliseconds[name] / 1e3)
 
 
 # --- the command
 
 
+def stored(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return loaded
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("index", type=Path, nargs="?")
-    parser.add_argument("segments", type=Path, nargs="?")
-    parser.add_argument("--measured", type=Path, default=RESULTS / "ray.json", help="a result of benchmarks/ray.py")
-    parser.add_argument("--queries", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=5)
     for field in fields(Assumptions):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
-    given = parser.parse_args()
-    assumed = Assumptions(**{field.name: getattr(given, field.name) for field in fields(Assumptions)})
-    if given.index is None:
-        costs = stored("scale")["costs"]
-    else:
-        costs = {
-            "measured_on": machine(),
-            "load_average": os.getloadavg()[0],
-            "alone": alone(given.index),
-            **shardcosts.measure(given.index, given.segments, given.queries, given.repeats, tell),
-        }
-    cases = [
-        Case(images, features, words, bits) for images in IMAGES for features in FEATURES for words in WORDS for bits in BITS
-    ]
-    cases += [Case(images, features, WORDS[0], BITS[0], "posterior") for images in IMAGES for features in FEATURES]
-    rows = [row(costs, case, assumed) for case in cases]
-    tell("the plan is made")
-    ray = json.loads(given.measured.read_text(encoding="utf-8")) if given.measured.exists() else {}
+    assumed, costs = Assumptions(**vars(parser.parse_args())), stored("scale")["costs"]
+    cases = [Case(images, features, bits=bits) for images in IMAGES for features in FEATURES for bits in (128, 64)]
     result = {
-        "ray_measured_on": ray.get("machine"),
-        "ray_is_kept": given.measured.exists() and given.measured.resolve() == (RESULTS / "ray.json").resolve(),
         "assumptions": asdict(assumed),
-        "check": check(costs, given.measured),
-        "plan": rows,
+        "check": check(costs),
+        "plan": [plan(costs, case, assumed) for case in cases],
         "levers": levers(costs, assumed),
         "tails": tails(costs, assumed),
         "costs": costs,
     }
-    for entry in result["check"]:
-        tell(
-            f"{entry['what']}: predicted {entry['predicted']:.4f}, measured {entry['measured']:.4f}, ratio {entry['ratio']:.2f}"
-        )
     print(write_result("scale", result))
 
 
 if __name__ == "__main__":
-    # Ray is imported later: once its neighbours are imported, the folder of this file, with its ray.py, must not stand before it.
-    sys.path = [path for path in sys.path if Path(path).absolute() != Path(__file__).absolute().parent]
     main()

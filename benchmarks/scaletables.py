@@ -1,25 +1,29 @@
-"""The tables of docs/scale.md, from benchmarks/results/scale.json; written by `tables.py`."""
+"""The tables of docs/scale.md, from results/scale.json; written by `tables.py`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-RESULT = Path(__file__).parent / "results" / "scale.json"
-SCORING = ("starts", "postings", "run_starts", "run_words", "run_lengths", "columns", "signatures")  # what it reads
+from sources import markdown, result, where
+
+SCORING = ("starts", "postings", "run_starts", "run_words", "run_lengths", "columns", "signatures")  # arrays that scoring reads
 UNITS = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3))
+BILLION = 10**9
+ASSUMED = {
+    "cores": "cores of a machine", "memory": "bytes of memory of a machine", "usable": "share of it for what scoring reads",
+    "bandwidth": "bytes per second of its memory", "link": "bytes per second of its network", "round_trip": "seconds of a round trip between machines",
+    "disk_read": "seconds of a random read of its disk", "machine_hour": "dollars for a machine and hour", "disk_month": "dollars for a GB and month",
+    "load": "share of the capacity that is used", "candidates": "candidates verified",
+}  # fmt: skip
 
 
-def result() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
-    return loaded
+def table(head: str, rows: list[list[str]]) -> str:
+    return markdown(head.split(" | "), rows, right=True)
 
 
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def plan(bits: int = 128) -> list[dict[str, Any]]:
+    return [row for row in result("scale")["plan"] if row["bits"] == bits]
 
 
 def size(value: float) -> str:
@@ -34,6 +38,10 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def collection(row: dict[str, Any]) -> list[str]:
+    return [count(row["images"]), str(row["features"])]
+
+
 def ms(seconds: dict[str, float]) -> str:
     return " / ".join(f"{1000 * seconds[name]:.0f}" for name in ("p50", "p95", "p99"))
 
@@ -42,107 +50,65 @@ def money(value: float) -> str:
     return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
 
 
-def plan(rule: str, words: int, bits: int) -> list[dict[str, Any]]:
-    return [row for row in result()["plan"] if (row["rule"], row["words"], row["bits"]) == (rule, words, bits)]
-
-
 def sizes() -> str:
     """What a collection takes, with signatures of both lengths."""
     rows = []
-    for long, short in zip(plan("likelihood", 20_000, 128), plan("likelihood", 20_000, 64), strict=True):
+    for long, short in zip(plan(128), plan(64), strict=True):
         both = [f"{size(long[name])} ({size(short[name])})" for name in ("memory_bytes", "disk_bytes")]
-        rows.append([count(long["images"]), str(long["features"]), *both, f"{long['segments']:,}", f"{long['machines']} ({short['machines']})",
+        rows.append([*collection(long), *both, f"{long['segments']:,}", f"{long['machines']} ({short['machines']})",
                      size(long["catalogue_bytes"]), size(4 * long["images"]), count(long["longest_lists"])])  # fmt: skip
-    head = ["images", "features", "in memory", "on disk", "segments", "machines", "catalogue", "norms", "postings per list"]
-    return markdown(head, rows) + "\n\n128 bits, in brackets 64; three vocabularies of 20,000 words."
+    head = "images | features | in memory | on disk | segments | machines | catalogue | norms | postings per list"
+    return table(head, rows) + "\n\n128 bits, in brackets 64; three vocabularies of 20,000 words."
 
 
 def latencies() -> str:
-    """What a search takes, by the simulation."""
-    rows = []
-    for row in plan("likelihood", 20_000, 128):
-        rows.append([count(row["images"]), str(row["features"]), f"{row['machines']} x {row['per_machine']}", count(row["postings_per_query"]),
-                     f"{row['core_seconds']:.1f} s", size(row["network_bytes"]), ms(row["alone"]), ms(row["loaded"]),
-                     f"{row['rate']['shards']:.1f}", f"{row['rate']['driver']:.0f}"])  # fmt: skip
-    head = [
-        "images",
-        "features",
-        "machines x shards",
-        "postings",
-        "core time",
-        "network",
-        "alone, ms",
-        "half load, ms",
-        "queries/s, shards",
-        "queries/s, driver",
-    ]
-    return (
-        markdown(head, rows)
-        + "\n\n"
-        + (
-            "`likelihood`, 128 bits, the best 100 verified; milliseconds p50 / p95 / p99, without reading the photograph. Rates: what the shards could "
-            "serve, and what one driver could; the smaller one holds."
-        )
-    )
+    """The time of a search, simulated."""
+    rows = [
+        [*collection(row), f"{row['machines']} x {row['per_machine']}", count(row["postings_per_query"]), f"{row['core_seconds']:.1f} s",
+         size(row["network_bytes"]), ms(row["alone"]), ms(row["loaded"]), f"{row['rate']['shards']:.1f}", f"{row['rate']['driver']:.0f}"]
+        for row in plan()
+    ]  # fmt: skip
+    head = "images | features | machines x shards | postings | core time | network | alone, ms | half load, ms | queries/s, shards | queries/s, driver"
+    note = ("`likelihood`, 128 bits, the best 100 verified; milliseconds p50 / p95 / p99, without reading the photograph. Rates: the most that the "
+            "shards, and that one driver could serve; the smaller one holds.")  # fmt: skip
+    return f"{table(head, rows)}\n\n{note}"
 
 
 def costs() -> str:
-    """What that costs at assumed prices."""
-    rows = []
-    for row in plan("likelihood", 20_000, 128):
-        build = row["build"]
-        rows.append([count(row["images"]), str(row["features"]), f"{row['machines']}", money(row["month"]), money(row["per_thousand"]),
-                     f"{build['machine_hours']:,.0f}", f"{build['hours']:,.1f}", money(build["cost"])])  # fmt: skip
-    head = [
-        "images",
-        "features",
-        "machines",
-        "$ per month",
-        "$ per 1,000 queries",
-        "building, machine hours",
-        "hours on these machines",
-        "building, $",
-    ]
-    assumed = result()["assumptions"]
-    return markdown(head, rows) + (
-        f"\n\nAssumed: ${assumed['machine_hour']:.2f} for a machine and hour, ${assumed['disk_month']:.2f} for a GB of disk and month, one replica; "
-        f"queries at {100 * assumed['load']:.0f} % of the capacity, day and night."
-    )
+    """The costs at assumed prices."""
+    rows = [
+        [*collection(row), f"{row['machines']}", money(row["month"]), money(row["per_thousand"]), f"{row['build']['machine_hours']:,.0f}",
+         f"{row['build']['hours']:,.1f}", money(row["build"]["cost"])]
+        for row in plan()
+    ]  # fmt: skip
+    head = "images | features | machines | $ per month | $ per 1,000 queries | building, machine hours | hours on these machines | building, $"
+    assumed = result("scale")["assumptions"]
+    note = (f"Assumed: ${assumed['machine_hour']:.2f} for a machine and hour, ${assumed['disk_month']:.2f} for a GB of disk and month, one replica; "
+            f"queries at {100 * assumed['load']:.0f} % of the capacity, day and night.")  # fmt: skip
+    return f"{table(head, rows)}\n\n{note}"
 
 
 def levers() -> str:
     """One change at a time, at a billion images."""
-    rows = []
-    for name, row in result()["levers"].items():
-        rows.append([name, f"{row['machines']} x {row['per_machine']}", size(row["memory_bytes"]), count(row["postings_per_query"]), f"{row['core_seconds']:,.0f} s",
-                     ms(row["alone"]), f"{row['rate']['shards']:.1f}", f"{row['rate']['driver']:.1f}", money(row["per_thousand"])])  # fmt: skip
-    head = [
-        "change",
-        "machines x shards",
-        "in memory",
-        "postings",
-        "core time",
-        "alone, ms",
-        "queries/s, shards",
-        "queries/s, driver",
-        "$ per 1,000",
-    ]
-    return markdown(head, rows)
+    rows = [
+        [name, f"{row['machines']} x {row['per_machine']}", size(row["memory_bytes"]), count(row["postings_per_query"]), f"{row['core_seconds']:,.0f} s",
+         ms(row["alone"]), f"{row['rate']['shards']:.1f}", f"{row['rate']['driver']:.1f}", money(row["per_thousand"])]
+        for name, row in result("scale")["levers"].items()
+    ]  # fmt: skip
+    head = "change | machines x shards | in memory | postings | core time | alone, ms | queries/s, shards | queries/s, driver | $ per 1,000"
+    return table(head, rows)
 
 
 def crowding() -> str:
     """p95 by the number of shards on a machine."""
-    rows = []
-    for row in plan("likelihood", 20_000, 128):
-        tried = row["all_shards_p95"]
-        rows.append([count(row["images"]), str(row["features"]), *(f"{1000 * value:,.0f}" for value in tried.values())])
-    return markdown(["images", "features", *(f"{n} per machine" for n in tried)], rows)
+    rows = [[*collection(row), *(f"{1000 * value:,.0f}" for value in row["all_shards_p95"].values())] for row in plan()]
+    return markdown(["images", "features", *(f"{n} per machine" for n in plan()[0]["all_shards_p95"])], rows, right=True)
 
 
 def kinds() -> str:
     """The measured costs of scoring by vocabulary and signature."""
     rows = []
-    for name, entry in result()["costs"]["variants"].items():
+    for name, entry in result("scale")["costs"]["variants"].items():
         fit = entry["phases"]["likelihood: vote"]
         memory = sum(entry["bytes_per_feature"][array] for array in SCORING)
         full = 2**24 / int(name.split()[0])
@@ -150,103 +116,65 @@ def kinds() -> str:
         rows.append([name, f"{1e9 * fit['per_posting']:.1f} ns", f"{1e9 * fit['per_near']:.0f} ns", f"{100 * fit['near_share']:.0f} %",
                      f"{1e6 * fit['per_list']:.2f} us", f"{1e3 * fit['per_segment']:.2f} ms", f"{1e3 * fit['locked_per_segment']:.2f} ms", f"{full:,.0f}",
                      f"{1e6 * each:.1f} us", f"{memory:.1f}", f"{1e3 * entry['idf_seconds']:.1f} ms"])  # fmt: skip
-    head = [
-        "vocabularies",
-        "posting",
-        "near posting",
-        "near",
-        "list",
-        "segment",
-        "with the lock",
-        "postings of a list",
-        "whole list",
-        "bytes in memory",
-        "idf",
-    ]
-    return markdown(head, rows)
+    head = "vocabularies | posting | near posting | near | list | segment | with the lock | postings of a list | whole list | bytes in memory | idf"
+    return table(head, rows)
 
 
 def tails() -> str:
-    """What replicas and hedging give at low load."""
-    rows = []
-    for row in result()["tails"]:
-        rows.append(
-            [
-                count(row["images"]),
-                row["how"],
-                str(row["shards"]),
-                f"{row['rate']:.1f}",
-                f"{1000 * row['one_shard']:.0f}",
-                ms(row),
-            ]
-        )
-    return markdown(["images", "replicas", "shards", "queries/s", "one shard, ms", "all, ms"], rows)
+    """What replicas give at low load."""
+    rows = [
+        [count(row["images"]), row["how"], str(row["shards"]), f"{row['rate']:.1f}", f"{1000 * row['one_shard']:.0f}", ms(row)]
+        for row in result("scale")["tails"]
+    ]
+    return table("images | replicas | shards | queries/s | one shard, ms | all, ms", rows)
 
 
 def check() -> str:
     """Predicted beside measured."""
-    found = result()
     rows = [
         [row["what"], row["source"], f"{1000 * row['predicted']:.1f}", f"{1000 * row['measured']:.1f}", f"{row['ratio']:.2f}"]
-        for row in found["check"]
+        for row in result("scale")["check"]
     ]
-    note = (
-        ""
-        if found["ray_is_kept"]
-        else "\n\n**Provisional**: ray.json is of a trial run of `benchmarks/ray.py` beside other programs, and is not kept."
-    )
-    return markdown(["search", "measured in", "predicted, ms", "measured, ms", "ratio"], rows) + note
+    return table("search | measured in | predicted, ms | measured, ms | ratio", rows)
 
 
 def driver() -> str:
-    """What the driver keeps and does."""
-    found = result()["costs"]
-    held, ray, travel = found["catalogue"], found["ray"], found["travelling"]["likelihood: vote"]
-    billion = 1e9
-    segments = next(row["segments"] for row in plan("likelihood", 20_000, 128) if row["images"] == billion)
-    engine = json.loads(RESULT.with_name("engine.json").read_text(encoding="utf-8"))
-    norms = engine["sizes"]["65536 images, K=3"]["norms_seconds"] / 0.065536
+    """What the driver stores and does."""
+    measured = result("scale")["costs"]
+    held, ray, travel = measured["catalogue"], measured["ray"], measured["travelling"]["likelihood: vote"]
+    segments = next(row["segments"] for row in plan() if row["images"] == BILLION)
+    norms = result("engine")["sizes"]["65536 images, K=3"]["norms_seconds"] / 0.065536
     rows = [
-        ["catalogue on disk, per image", f"{held['file_bytes_per_image']:.0f} B (paths of {held['path_bytes']:.0f} B)", size(held["file_bytes_per_image"] * billion)],
-        ["a row of the catalogue in memory", f"{held['row_bytes_in_memory']:.0f} B", size(held["row_bytes_in_memory"] * billion)],
-        ["reading all rows", f"{held['rows_per_second']:,.0f} rows/s", f"{billion / held['rows_per_second'] / 60:,.0f} minutes"],
+        ["catalogue on disk, per image", f"{held['file_bytes_per_image']:.0f} B (paths of {held['path_bytes']:.0f} B)", size(held["file_bytes_per_image"] * BILLION)],
+        ["a row of the catalogue in memory", f"{held['row_bytes_in_memory']:.0f} B", size(held["row_bytes_in_memory"] * BILLION)],
+        ["reading all rows", f"{held['rows_per_second']:,.0f} rows/s", f"{BILLION / held['rows_per_second'] / 60:,.0f} minutes"],
         ["looking up the row of a hit", f"{1e6 * held['lookup_seconds']:.0f} us", "a deeper tree, no more"],
         ["mapping a segment", f"{1e3 * held['map_segment_seconds']:.1f} ms", f"{segments * held['map_segment_seconds']:,.0f} s by one process"],
-        ["reading the rows of all segments, after each delivery to a writer", f"{1e6 * held['segment_row_seconds']:.0f} us per segment", f"{segments * held['segment_row_seconds']:.1f} s"],
+        ["reading the rows of all segments, after each batch", f"{1e6 * held['segment_row_seconds']:.0f} us per segment", f"{segments * held['segment_row_seconds']:.1f} s"],
         ["computing the norms of all images (`engine.json`, 3 vocabularies, one core)", f"{norms:.1f} s per million", f"{norms * 1000 / 3600:.1f} hours"],
         ["statistics, packed", size(held["statistics_bytes"]), "grow with the words, not the images"],
-        ["scores of all images (`smooth`, `fuse`, `score_words`)", "4 B per image and query", size(4 * billion)],
-        ["ids and live positions of all images", "16 B per image", size(16 * billion)],
-        ["norms, rewritten whole", "4 B per image", size(4 * billion)],
+        ["scores of all images (`smooth`, `fuse`, `score_words`)", "4 B per image and query", size(4 * BILLION)],
+        ["ids and live positions of all images", "16 B per image", size(16 * BILLION)],
+        ["norms, one file", "4 B per image", size(4 * BILLION)],
         ["a call of Ray, the whole way, p50 / p99", f"{1e3 * ray['round_trip'][50]:.2f} / {1e3 * ray['round_trip'][99]:.2f} ms", ""],
         ["submitting a call", f"{1e6 * ray['submit']:.0f} us", ""],
-        ["taking one answer of 8 / 512", f"{1e6 * ray['drain']['8']:.0f} / {1e6 * ray['drain']['512']:.0f} us", ""],
+        ["taking one reply of 8 / 512", f"{1e6 * ray['drain']['8']:.0f} / {1e6 * ray['drain']['512']:.0f} us", ""],
         ["bytes to a shard, 500 query features", size(travel["bytes"] + 500 * travel["bytes_per_feature"]), ""],
     ]  # fmt: skip
-    return markdown(["what", "measured", "at a billion images, 500 features"], rows)
+    return table("what | measured | at a billion images, 500 features", rows)
 
 
 def assumptions() -> str:
     """All that was not measured."""
-    found = result()["assumptions"]
-    told = {
-        "cores": "cores of a machine", "memory": "bytes of memory of a machine", "usable": "share of it for what scoring reads",
-        "bandwidth": "bytes per second of its memory", "link": "bytes per second of its network", "round_trip": "seconds of a round trip between machines",
-        "disk_read": "seconds of a random read of its disk", "machine_hour": "dollars for a machine and hour", "disk_month": "dollars for a GB and month",
-        "load": "share of the capacity that is used", "candidates": "candidates verified",
-    }  # fmt: skip
-    return markdown(
-        ["assumption", "value", "option"],
-        [[told[name], f"{value:,g}", f"`--{name.replace('_', '-')}`"] for name, value in found.items()],
+    values = result("scale")["assumptions"].items()
+    return table(
+        "assumption | value | option", [[ASSUMED[name], f"{v:,g}", f"`--{name.replace('_', '-')}`"] for name, v in values]
     )
 
 
 def provenance() -> str:
     """Where and when it was measured."""
-    found = result()["costs"]
-    on, load = found["measured_on"], found["load_average"]
-    others = f" **Provisional**: other programs were running (load average {load:.1f})." if load > 0.5 else ""
-    return f"Costs measured on: {on['cpu']}, {on['cores']} cores, {on['date']}.{others}"
+    return f"Costs measured on: {where({'machine': result('scale')['costs']['measured_on']})}."
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -1,4 +1,4 @@
-"""Where does the time of one search go? Decode, SIFT, quantise, score: in a warm process and for the whole command.
+"""Time of each stage of a search (decode, SIFT, quantise, score) in a warm process, and of the whole command.
 
     python benchmarks/search.py PHOTOGRAPHS QUERY... --work FOLDER
 
@@ -23,10 +23,12 @@ import polyvoc
 from machine import write_result
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import _off_main_thread, _sift, detect
+from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
-    """Seconds and JSON answer of one command in a new process."""
+    """Return the seconds and the JSON of one command in a new process."""
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", "polyvoc", *arguments, "--json"], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
@@ -44,16 +46,16 @@ def at_1024(path: Path, work: Path) -> Path:
 
 
 def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
-    """Seconds of each stage with the index open and the kernels compiled."""
+    """Return the seconds of each stage, with the index open and the kernels compiled."""
     options = index.default_options
     marks = [time.perf_counter()]
-    grey = read_grey(query, index.home.feature_options.long_side)
+    grey = read_grey(query, index.folder.feature_options.long_side)
     marks.append(time.perf_counter())
-    found = detect(grey, index.home.feature_options)
+    found = detect(grey, index.folder.feature_options)
     marks.append(time.perf_counter())
-    words, signatures = index.home.quantiser.quantise(found.descriptors, options.assignments)
+    words, signatures = index.folder.quantiser.quantise(found.descriptors, options.assignments)
     marks.append(time.perf_counter())
-    index.search_words(words, signatures, options, features=found)
+    search(index.engine, Query(words, signatures, found.keypoints), options, index.probability)
     marks.append(time.perf_counter())
     names = ("decode", "sift", "quantise", "score")  # the last one verifies, too
     stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}
@@ -61,8 +63,9 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 
 def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
-    """Seconds of OpenCV's SIFT in the main thread, and beside it as the library does."""
-    grey, most = read_grey(query, index.home.feature_options.long_side), index.home.feature_options.max_features
+    """Return the seconds of OpenCV's SIFT in the main thread, and in a thread beside it, as in the library."""
+    options = index.folder.feature_options
+    grey, most = read_grey(query, options.long_side), options.max_features
     marks = [time.perf_counter()]
     _sift(grey.pixels, most)
     marks.append(time.perf_counter())
@@ -72,7 +75,7 @@ def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 
 def unchanged_run(folder: Path, index: Path) -> dict[str, Any]:
-    """Index an unchanged folder again: seconds, and whether any file of the index changed."""
+    """Index an unchanged folder again; return the seconds, and the files of the index that changed."""
     state = lambda: {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(index.rglob("*"))}  # noqa: E731
     before = state()
     seconds, report = run("index", str(folder), "--index", str(index))

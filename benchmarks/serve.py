@@ -1,8 +1,8 @@
-"""What does HTTP cost? `polyvoc serve` beside the library, under load, and its memory over many requests.
+"""`polyvoc serve` beside the library, under load, and its memory over many requests.
 
     python benchmarks/serve.py PHOTOGRAPHS --work FOLDER [--images 10000] [--cache FOLDER]
 
-The index is made up from the features of the real PHOTOGRAPHS as `endtoend.py` does, but it is a whole one, with a catalogue; made
+The index is synthesised from the features of the real PHOTOGRAPHS as in `endtoend.py`, but complete, with a catalogue; it is made
 once and kept in FOLDER. The queries are real files, enlarged or reduced to a long side of 1024 pixels. The server is a process of
 its own with its default settings, the clients are another; only the searches in the library run in this one.
 """
@@ -34,11 +34,11 @@ from endtoend import Photographs, medians
 from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.index.catalogue import ImageRow, SegmentRow
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.writer import IndexWriter
-from polyvoc.search.hits import SearchResult
-from polyvoc.search.index import Index, Question, ask, open_index
+from polyvoc.search.hits import Hits
+from polyvoc.search.index import Index
 from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState, file_state
 from polyvoc.web.settings import Settings
@@ -46,46 +46,46 @@ from search import at_1024
 
 SEGMENT = 2_500  # images
 CLIENTS = (1, 4, 16, 64)
-PAUSE = 0.02  # seconds before each search of a pair: threads of the one before may still be spinning
+PAUSE = 0.02  # seconds before each search of a pair: threads of the previous one may still be spinning
 START_SECONDS = 120
 MIXED_CLIENTS = 4
-SAMPLE = 250  # requests between two looks at the memory
-KEPT = 64  # photographs that a server keeps to be asked again: it has its full size only then
-PICTURES = 60  # images whose thumbnails are asked for
+SAMPLE = 250  # requests between two samples of the memory
+KEPT = 64  # uploads that a server keeps for further searches: its memory is full only then
+PICTURES = 60  # images whose thumbnails are requested
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 # --- the index
 
 
-def made_up_index(folder: Path, files: list[Path], count: int, cache: Path) -> None:
-    """Make an index up, unless it is there; the first images are called after real files, which thumbnails are made of."""
+def synthetic_index(folder: Path, files: list[Path], count: int, cache: Path) -> None:
+    """Make a synthetic index unless it exists; the first images have the paths of real files, for thumbnails."""
     if folder.exists():
         return
-    tell("making an index up")
+    log("making a synthetic index")
     photographs = Photographs(files, cache)
     partial = folder.with_name(f"{folder.name}.partial")
     with IndexWriter.open(partial) as writer:
         for first in range(writer.catalogue.next_image(), count + 1, SEGMENT):
             commit(writer, photographs.images(first, min(SEGMENT, count + 1 - first)), files)
-            tell(f"images {first} and following")
-    damage = list(check_index(partial))
-    assert not damage, damage
+            log(f"images {first} and following")
+    errors = list(check(partial))
+    assert not errors, errors
     partial.rename(folder)
 
 
 def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
-    """Make a batch a part of an index, as the writer would if the images had been photographs."""
+    """Add a batch to an index, as the writer does for photographs."""
     catalogue, number = writer.catalogue, writer.catalogue.next_segment()
-    folder = writer.home.segment_folder(number)
-    segment = Segment.build(batch, tuple(catalogue.fact("sizes")))
+    folder = writer.folder.segment_folder(number)
+    segment = Segment.build(batch, tuple(catalogue.setting("sizes")))
     segment.save(folder)
     rows = []
     for position, (image, length) in enumerate(zip(batch.ids.tolist(), np.diff(batch.feature_starts).tolist(), strict=True)):
-        path, state = f"/made/up/{image:06d}.jpg", FileState(None, None)
+        path, state = f"/synthetic/{image:06d}.jpg", FileState(None, None)
         if image <= len(files):
             path, state = str(files[image - 1]), file_state(files[image - 1])
         rows.append(ImageRow(image, path, state, None, 1024, 768, length, number, position))
@@ -100,7 +100,7 @@ def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
 
 @contextmanager
 def serving(index: Path, work: Path) -> Iterator[tuple[int, int]]:
-    """Serve an index in a process of its own; gives its number and the port."""
+    """Serve an index in a process of its own; yields its id and the port."""
     log = work / "serve.log"
     with log.open("wb") as out:
         command = [sys.executable, "-m", "polyvoc", "serve", str(index), "--port", "0"]
@@ -113,13 +113,13 @@ def serving(index: Path, work: Path) -> Iterator[tuple[int, int]]:
         yield server.pid, int(found[1])
     finally:
         server.send_signal(signal.SIGINT)
-        tell(f"the server ended with {server.wait(60)}")
+        log(f"the server ended with {server.wait(60)}")
 
 
 # --- one client beside the library
 
 
-def overhead(pairs: int, library: Callable[[int], SearchResult], server: Callable[[int], Reply]) -> dict[str, Any]:
+def overhead(pairs: int, library: Callable[[int], Hits], server: Callable[[int], Reply]) -> dict[str, Any]:
     """Milliseconds of the same search in the library and over HTTP, taking turns, and of what lies between."""
     timed: dict[str, list[float]] = {"library": [], "server": []}
     stages: dict[str, list[dict[str, float]]] = {"library": [], "server": []}
@@ -127,9 +127,9 @@ def overhead(pairs: int, library: Callable[[int], SearchResult], server: Callabl
         for name in ("library", "server") if number % 2 else ("server", "library"):
             time.sleep(PAUSE)
             begin = time.perf_counter()
-            told = library(number) if name == "library" else server(number)
+            reply = library(number) if name == "library" else server(number)
             timed[name].append(1000 * (time.perf_counter() - begin))
-            stages[name].append(told.seconds if isinstance(told, SearchResult) else json.loads(told.body)["seconds"])
+            stages[name].append(json.loads(reply.body)["seconds"] if isinstance(reply, Reply) else reply.seconds)
     work = [1000 * sum(seconds.values()) for seconds in stages["server"]]
     return {
         "pairs": pairs,
@@ -148,28 +148,28 @@ def beside_the_library(index: Index, port: int, queries: list[Path], ids: list[i
     connection, options = Connection(port), index.default_options
     uploads = [post("/search", query.read_bytes()) for query in queries]
 
-    def asked(request: Request) -> Reply:
-        reply = connection.ask(request)
+    def send(request: Request) -> Reply:
+        reply = connection.send(request)
         assert reply.status == 200, reply
         return reply
 
     def of(values: list[Any], number: int) -> Any:
-        return values[number // 2 % len(values)]  # each asked in both orders
+        return values[number // 2 % len(values)]  # each in both orders
 
-    def in_library(questions: list[Any]) -> Callable[[int], SearchResult]:
-        return lambda number: ask(index, Question(of(questions, number)), options)
+    def in_library(photos: list[Any]) -> Callable[[int], Hits]:
+        return lambda number: index.search(of(photos, number), options)
 
     by_id = [post(f"/search?query={image}") for image in ids]
-    kinds: dict[str, tuple[int, Callable[[int], SearchResult], Callable[[int], Reply]]] = {
-        "by id": (2 * pairs, in_library(ids), lambda number: asked(of(by_id, number))),
-        "upload": (pairs, in_library(queries), lambda number: asked(of(uploads, number))),
+    kinds: dict[str, tuple[int, Callable[[int], Hits], Callable[[int], Reply]]] = {
+        "by id": (2 * pairs, in_library(ids), lambda number: send(of(by_id, number))),
+        "upload": (pairs, in_library(queries), lambda number: send(of(uploads, number))),
     }
     measured = {}
     for name, (count, library, server) in kinds.items():
         for number in range(0, 2 * len(queries), 2):  # compiles, and reads the files
             library(number), server(number)
         measured[name] = overhead(count, library, server)
-        tell(f"{name}: { {key: value for key, value in measured[name].items() if key != 'pairs_ms'} }")
+        log(f"{name}: { {key: value for key, value in measured[name].items() if key != 'pairs_ms'} }")
     connection.close()
     return measured
 
@@ -187,18 +187,18 @@ def under_load(executor: Executor, port: int, requests: dict[str, list[Request]]
     for name, several in requests.items():
         measured[name] = {}
         for count in CLIENTS:
-            seen = executor.submit(clients.load, port, several, count, enough[name]).result()
+            reply = executor.submit(clients.load, port, several, count, enough[name]).result()
             measured[name][str(count)] = entry = {
-                "answered": len(seen.answered),
-                "seconds": round(seen.seconds, 3),
-                "per_second": round(len(seen.answered) / seen.seconds, 2),
-                "ms": quantiles([1000 * seconds for seconds in seen.answered]),
-                "ms_with_waits": quantiles([1000 * seconds for seconds in seen.patient]),
-                "busy": seen.busy,
-                "failed": seen.failed,
-                "client_ms": round(1000 * seen.client_seconds / (len(seen.answered) + seen.busy), 3),
+                "answered": len(reply.answered),
+                "seconds": round(reply.seconds, 3),
+                "per_second": round(len(reply.answered) / reply.seconds, 2),
+                "ms": quantiles([1000 * seconds for seconds in reply.answered]),
+                "ms_with_waits": quantiles([1000 * seconds for seconds in reply.with_waits]),
+                "busy": reply.busy,
+                "failed": reply.failed,
+                "client_ms": round(1000 * reply.client_seconds / (len(reply.answered) + reply.busy), 3),
             }
-            tell(f"{name}, {count} clients: {entry}")
+            log(f"{name}, {count} clients: {entry}")
     return measured
 
 
@@ -206,7 +206,7 @@ def under_load(executor: Executor, port: int, requests: dict[str, list[Request]]
 
 
 def memory(pid: int) -> dict[str, float]:
-    """Megabytes of the server that are its own, those mapped from files, and all of each process that decodes."""
+    """Return the megabytes that are the server's own, mapped from files, and of its decoder processes."""
     children = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # a thread that ended meanwhile
@@ -226,7 +226,7 @@ def resident(pid: int) -> dict[str, float]:
 
 
 def mixed(queries: list[Path], ids: list[int], count: int) -> list[Request]:
-    """Requests of every kind that a server gets, wrong ones as well."""
+    """Return requests of every kind, wrong ones as well."""
     draw = random.Random(1)
     photos = [query.read_bytes() for query in queries]
     kinds: list[tuple[int, Callable[[], Request]]] = [
@@ -250,21 +250,21 @@ def mixed(queries: list[Path], ids: list[int], count: int) -> list[Request]:
 
 
 def over_time(executor: Executor, pid: int, port: int, requests: list[Request], warm_up: list[Request]) -> dict[str, Any]:
-    """Megabytes after every so many requests, and how fast they grow."""
+    """Return the megabytes after every SAMPLE requests, and their growth."""
 
     failed: list[str] = []
 
-    def ask(several: list[Request]) -> dict[str, float]:
-        seen = executor.submit(clients.load, port, several, MIXED_CLIENTS, len(several)).result()
-        failed.extend(seen.failed)
+    def send(several: list[Request]) -> dict[str, float]:
+        reply = executor.submit(clients.load, port, several, MIXED_CLIENTS, len(several)).result()
+        failed.extend(reply.failed)
         return memory(pid)
 
     begin = time.perf_counter()
-    samples = [ask(warm_up)]
+    samples = [send(warm_up)]
     for first in range(0, len(requests), SAMPLE):
-        samples.append(ask(requests[first : first + SAMPLE]))
-        tell(f"memory after {first + SAMPLE} requests: {samples[-1]}")
-    told: dict[str, Any] = {
+        samples.append(send(requests[first : first + SAMPLE]))
+        log(f"memory after {first + SAMPLE} requests: {samples[-1]}")
+    result: dict[str, Any] = {
         "requests": len(requests),
         "warm_up": len(warm_up),
         "seconds": round(time.perf_counter() - begin, 1),
@@ -274,13 +274,13 @@ def over_time(executor: Executor, pid: int, port: int, requests: list[Request], 
     third = len(samples) // 3
     for name in samples[0]:
         values = [sample[name] for sample in samples]
-        told[name] = {
+        result[name] = {
             "first_third_mb": round(float(np.mean(values[:third])), 2),
             "last_third_mb": round(float(np.mean(values[-third:])), 2),
             "mb_per_1000_requests": round(float(np.polyfit(thousands, values, 1)[0]), 3),
             "samples_mb": [round(value, 2) for value in values],
         }
-    return told
+    return result
 
 
 def main() -> None:
@@ -291,18 +291,18 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=40)
     parser.add_argument("--pairs", type=int, default=80)
-    parser.add_argument("--uploads", type=int, default=200, help="answers for each number of clients")
+    parser.add_argument("--uploads", type=int, default=200, help="replies for each number of clients")
     parser.add_argument("--searches", type=int, default=1_000, help="the same, by id")
-    parser.add_argument("--mixed", type=int, default=5_000, help="requests over which the memory is watched")
+    parser.add_argument("--mixed", type=int, default=5_000, help="requests over which the memory is measured")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     files = sorted(arguments.photographs.absolute().rglob("*.jpg"))
     path = arguments.work / f"serve-{arguments.images}.polyvoc"
-    made_up_index(path, files, arguments.images, arguments.cache)
+    synthetic_index(path, files, arguments.images, arguments.cache)
     queries = [at_1024(file, arguments.work) for file in files[:: max(1, len(files) // arguments.queries)]]
     ids = random.Random(0).sample(range(1, arguments.images + 1), min(arguments.images, 1_000))
     started = os.getloadavg()
-    index, _ = open_index(path)
+    index = Index.open(path)
     by_id = [post(f"/search?query={image}") for image in ids]
     uploads = [post("/search", query.read_bytes()) for query in queries]
     warm_up = [post("/queries", queries[n % len(queries)].read_bytes(), 201) for n in range(KEPT)]

@@ -1,14 +1,13 @@
-"""One search over many shards, simulated: fan-outs one after another, each as slow as the last of its answers.
+"""Discrete-event simulation of searches over many shards: fan-outs one after another, each as slow as its slowest shard.
 
-A discrete-event model. Shards serve in the order of arrival; a shard's time is drawn, from the measured spread of single segments, as
-the time in which its threads finish all its segments; the driver is one more queue, since its work has the interpreter's lock.
+A shard serves in order of arrival. Its time is drawn, from the measured spread of single segments, as the time in which its
+threads finish all its segments. The driver is one more queue, because its work holds the interpreter's lock.
 """
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,32 +18,32 @@ POOL = 512  # times of a shard that are drawn in advance
 
 @dataclass(frozen=True)
 class Phase:
-    """One fan-out, as one shard and the driver see it; seconds and bytes."""
+    """One fan-out, for one shard and for the driver; seconds and bytes."""
 
-    segment: float  # kernels, of one segment on one thread
+    segment: float  # kernels, of one segment (or candidate) on one thread
     locked: float  # of one segment, with the interpreter's lock: one at a time in a process
     fixed: float  # unpacking, packing
-    floor: float  # memory bandwidth of the machine allows no less
+    floor: float  # least seconds that the memory bandwidth of the machine allows
     sent: float  # bytes to each shard
     received: float  # bytes from each shard
-    pack: float  # the driver's, once
-    take: float  # the driver's, per answer: receiving, taking, unpacking, joining it
+    pack: float  # by the driver, once
+    take: float  # by the driver, per reply: receive, unpack, merge
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Who holds what."""
+    """The shards and what each holds."""
 
     shards: int
     replicas: int
     threads: float  # of a shard
     segments: float  # of a shard
-    copies: int  # of what is sent: one per shard, or one per machine if it takes the detour by the object store
+    copies: int  # of what is sent: one per shard, or one per machine if it goes through the object store
 
 
 @dataclass(frozen=True)
 class Link:
-    """What every call costs beside the work: all in seconds, bytes per second."""
+    """What every call costs beside the work: seconds, and bytes per second."""
 
     speed: float
     round_trip: float
@@ -54,11 +53,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Work:
-    """A search: what the driver does once, its fan-outs, and candidates to verify in a last one."""
+    """A search: the driver's own work, the fan-outs that score, and the candidates to verify in a last fan-out."""
 
     once: float
     phases: tuple[Phase, ...]
-    verify: Phase | None  # `segment` is of one candidate
+    verify: Phase | None
     candidates: int
 
 
@@ -71,7 +70,7 @@ class Spread:
 
 
 def makespans(layout: Layout, spread: Spread, random: np.random.Generator) -> Floats:
-    """Draw the time in which a shard finishes its segments, in units of a segment's mean."""
+    """Draw the times in which a shard finishes its segments, in units of a segment's mean."""
     threads = max(1, int(min(layout.threads, layout.segments)))
     each = max(1, round(layout.segments / threads))
     drawn = random.choice(spread.segments, (POOL, threads, min(each, 64))).sum(axis=2) * (each / min(each, 64))
@@ -79,108 +78,72 @@ def makespans(layout: Layout, spread: Spread, random: np.random.Generator) -> Fl
     return exact
 
 
-@dataclass
-class Pending:
-    """A fan-out under way: when each shard was asked, and when its answer is back."""
-
-    phase: Phase
-    arrivals: Floats
-    replica: npt.NDArray[np.int64]
-    seconds: Floats
-    ends: Floats
-    late: npt.NDArray[np.bool_]
-
-
 class Cluster:
-    """Queues of shards and of the driver, on the clock of the simulation."""
+    """Queues of the shards and of the driver, on the simulated clock.
 
-    def __init__(self, work: Work, layout: Layout, link: Link, spread: Spread, seed: int = 0) -> None:
-        self.work, self.layout, self.link, self.spread = work, layout, link, spread
-        self.random = np.random.default_rng(seed)
+    `same_replica`: a fan-out uses one replica number for all shards, the one that is free first; otherwise each shard's is random.
+    """
+
+    def __init__(self, work: Work, layout: Layout, link: Link, spread: Spread, same_replica: bool = False) -> None:
+        self.work, self.layout, self.link, self.spread, self.same_replica = work, layout, link, spread, same_replica
+        self.random = np.random.default_rng(0)
         self.pool = makespans(layout, spread, self.random)
         slots = int(np.clip(layout.threads // max(layout.segments, 1), 1, 64))  # queries at a time without sharing a thread
         self.free = np.zeros((layout.shards, layout.replicas, slots))
         self.driver = 0.0
-        self.patience = np.inf  # seconds until another replica is asked as well
-        self.together = ""  # a fan-out asks the same replica of all shards: one at "random", or that which is "free" first
 
     def service(self, phase: Phase, factor: float) -> Floats:
         """Draw the seconds that each shard works on a fan-out."""
-        n = self.layout.segments
         kernels = self.random.choice(self.pool, self.layout.shards) * phase.segment * factor
-        return np.maximum(np.maximum(kernels, n * phase.locked), phase.floor * factor) + phase.fixed
+        return np.maximum(np.maximum(kernels, self.layout.segments * phase.locked), phase.floor * factor) + phase.fixed
 
     def verification(self, phase: Phase) -> Floats:
+        """Draw the seconds that each shard verifies candidates; 0 for a shard without one."""
         shards = self.layout.shards
         counts = np.bincount(self.random.integers(shards, size=self.work.candidates), minlength=shards)
         rounds = np.ceil(counts / max(1, self.layout.threads))
         return np.where(counts > 0, rounds * phase.segment + phase.fixed, 0.0)
 
-    def _queue(self, arrivals: Floats, replica: npt.NDArray[np.int64], seconds: Floats) -> Floats:
-        """Let shards work in the order of arrival; gives when they have finished. What has 0 seconds is not asked."""
-        rows = np.arange(len(arrivals))
-        slot = self.free[rows, replica].argmin(axis=1)
-        ends: Floats = np.maximum(arrivals, self.free[rows, replica, slot]) + seconds
-        asked = seconds > 0
-        self.free[rows[asked], replica[asked], slot[asked]] = ends[asked]
-        return np.where(asked, ends, arrivals)
-
-    def fan_out(self, start: float, phase: Phase, seconds: Floats) -> Pending:
-        """Ask all shards that have something to do."""
-        layout, link = self.layout, self.link
-        asked = seconds > 0
+    def fan_out(self, start: float, phase: Phase, seconds: Floats) -> float:
+        """Return when the driver has the last reply of the shards that have work (seconds > 0)."""
+        layout, link, used = self.layout, self.link, seconds > 0
         step = max(link.submit, phase.sent * layout.copies / layout.shards / link.speed)
         begin = max(start, self.driver) + phase.pack
-        arrivals = begin + np.cumsum(np.where(asked, step, 0.0)) + link.round_trip / 2
+        arrivals = begin + np.cumsum(np.where(used, step, 0.0)) + link.round_trip / 2
         replica = self.random.integers(layout.replicas, size=layout.shards)
-        if self.together:
-            replica[:] = replica[0] if self.together == "random" else self.free.min(axis=2).max(axis=0).argmin()
+        if self.same_replica:
+            replica[:] = self.free.min(axis=2).max(axis=0).argmin()
         calls = self.random.choice(link.calls, layout.shards)
-        ends = self._queue(arrivals, replica, seconds) + np.where(asked, calls, 0.0)
-        self.driver = begin + int(asked.sum()) * (step + phase.take)
-        late = asked & (ends - arrivals > self.patience) & (layout.replicas > 1)
-        return Pending(phase, arrivals, replica, seconds, ends, late)
-
-    def ask_again(self, pending: Pending) -> None:
-        """Ask another replica of the shards that are late; the first answer counts, nothing is called back."""
-        layout, late = self.layout, pending.late
-        again = np.where(late, self.random.choice(pending.seconds[pending.seconds > 0], layout.shards), 0.0)
-        ends = self._queue(pending.arrivals + self.patience, (pending.replica + 1) % layout.replicas, again)
-        ends += self.random.choice(self.link.calls, layout.shards)
-        pending.ends = np.where(late, np.minimum(pending.ends, ends), pending.ends)
-        self.driver += int(late.sum()) * self.link.submit
-
-    def finish(self, pending: Pending) -> float:
-        """Give when the driver has taken the last answer."""
-        taken = np.sort(pending.ends[pending.seconds > 0]) + self.link.round_trip / 2
-        return float((taken + pending.phase.take * np.arange(len(taken), 0, -1)).max())
+        rows = np.arange(layout.shards)
+        slot = self.free[rows, replica].argmin(axis=1)
+        ends = np.maximum(arrivals, self.free[rows, replica, slot]) + seconds
+        self.free[rows[used], replica[used], slot[used]] = ends[used]
+        self.driver = begin + int(used.sum()) * (step + phase.take)
+        taken = np.sort((ends + calls)[used]) + link.round_trip / 2
+        return float((taken + phase.take * np.arange(len(taken), 0, -1)).max())
 
     def run(self, rate: float, queries: int) -> Floats:
-        """Give the seconds of each of some queries that come at random, `rate` per second; 0: one after the other."""
+        """Return the seconds of queries that come at random, `rate` per second; 0: one after the other."""
         arrivals = np.cumsum(self.random.exponential(1 / rate, queries)) if rate else np.zeros(queries)
         factors = self.random.choice(self.spread.queries, queries)
         ends = np.zeros(queries)
-        events: list[Any] = [(at, number, 0, None) for number, at in enumerate(arrivals[: None if rate else 1])]
+        events = [(float(at), number, 0) for number, at in enumerate(arrivals[: None if rate else 1])]
         heapq.heapify(events)
         while events:
-            now, number, stage, pending = heapq.heappop(events)
-            if stage == 0 and pending is None:
+            now, number, stage = heapq.heappop(events)
+            if stage == 0:
                 arrivals[number] = now
                 now = self.driver = max(now, self.driver) + self.work.once
-            if pending is not None:
-                self.ask_again(pending)
-                heapq.heappush(events, (self.finish(pending), number, stage + 1, None))
-            elif (asked := self._stage(now, stage, float(factors[number]))) is None:
-                ends[number] = now
-                if not rate and number + 1 < queries:
-                    heapq.heappush(events, (now, number + 1, 0, None))
-            elif asked.late.any():
-                heapq.heappush(events, (float(asked.arrivals[asked.late].min()) + self.patience, number, stage, asked))
-            else:
-                heapq.heappush(events, (self.finish(asked), number, stage + 1, None))
+            end = self._stage(now, stage, float(factors[number]))
+            if end is not None:
+                heapq.heappush(events, (end, number, stage + 1))
+                continue
+            ends[number] = now
+            if not rate and number + 1 < queries:
+                heapq.heappush(events, (now, number + 1, 0))
         return ends - arrivals
 
-    def _stage(self, now: float, stage: int, factor: float) -> Pending | None:
+    def _stage(self, now: float, stage: int, factor: float) -> float | None:
         if stage < len(self.work.phases):
             phase = self.work.phases[stage]
             return self.fan_out(now, phase, self.service(phase, factor))
@@ -188,28 +151,21 @@ class Cluster:
             return self.fan_out(now, self.work.verify, self.verification(self.work.verify))
         return None
 
+    def capacity(self) -> dict[str, float]:
+        """Return the queries per second that the shards could serve, and that one driver could."""
+        work, layout, link = self.work, self.layout, self.link
+        busy = sum(float(np.mean([self.service(phase, 1.0).mean() for _ in range(20)])) for phase in work.phases)
+        driven = work.once
+        for phase in work.phases:
+            step = max(link.submit, phase.sent * layout.copies / layout.shards / link.speed)
+            driven += phase.pack + layout.shards * (step + phase.take)
+        if work.verify is not None:
+            used = layout.shards * (1 - (1 - 1 / layout.shards) ** work.candidates)
+            busy += float(np.mean([self.verification(work.verify).mean() for _ in range(20)]))
+            driven += work.verify.pack + used * (link.submit + work.verify.take)
+        return {"shards": self.free.shape[2] * layout.replicas / busy, "driver": 1 / driven}
 
-def capacity(cluster: Cluster) -> dict[str, float]:
-    """Give the queries per second that the shards could serve, and that one driver could."""
-    work, layout, link = cluster.work, cluster.layout, cluster.link
-    slots = cluster.free.shape[2]
-    busy = sum(float(np.mean([cluster.service(phase, 1.0).mean() for _ in range(20)])) for phase in work.phases)
-    driven = work.once
-    for phase in work.phases:
-        driven += phase.pack + layout.shards * (
-            max(link.submit, phase.sent * layout.copies / layout.shards / link.speed) + phase.take
-        )
-    if work.verify is not None:
-        asked = layout.shards * (1 - (1 - 1 / layout.shards) ** work.candidates)
-        busy += float(np.mean([cluster.verification(work.verify).mean() for _ in range(20)]))
-        driven += work.verify.pack + asked * (link.submit + work.verify.take)
-    return {"shards": slots * layout.replicas / busy, "driver": 1 / driven}
-
-
-def percentiles(seconds: Floats) -> dict[str, float]:
-    return {f"p{n}": float(np.percentile(seconds, n)) for n in (50, 95, 99)}
-
-
-def summary(cluster: Any, rate: float, queries: int) -> dict[str, float]:
-    found: Floats = cluster.run(rate, queries)
-    return percentiles(found[queries // 10 :])  # the first ones find empty queues
+    def percentiles(self, rate: float, queries: int) -> dict[str, float]:
+        """Simulate queries; return p50, p95 and p99 in seconds without the first tenth, which finds empty queues."""
+        seconds = self.run(rate, queries)[queries // 10 :]
+        return {f"p{n}": float(np.percentile(seconds, n)) for n in (50, 95, 99)}

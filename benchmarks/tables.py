@@ -1,6 +1,6 @@
-"""Write the tables of README.md and of documents in docs/ from the results, between their markers: `python benchmarks/tables.py`.
+"""Write the tables of README.md and docs/*.md from the results, between their markers: `python benchmarks/tables.py`.
 
-A test compares them with what this would write, so a table cannot say anything that was not measured.
+A test compares the pages with what this writes, so a table holds only what was measured.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from typing import Any
 
 import scaletables
 import tooltables
-from polyvoc.experiments.report.html import markdown as reportpage_markdown
-from polyvoc.experiments.report.report import Cell, Report, Section
-from sources import DIGITS, SETS, markdown, result, where
+from polyvoc.experiments.report.html import markdown as report_markdown
+from polyvoc.experiments.report.report import Report, Section, TableCell
+from sources import DIGITS, SETS, bold, markdown, result, where
 
 ROOT = Path(__file__).parent.parent
-REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
+REPORT = ROOT / "docs" / "reproduction"
 ALTERNATIVES = {
     "scoring": "Scores: one choice changed at a time",
     "geometry": "Verification",
-    "proof": "How much inliers weigh: nats that double a score or so",
-    "expansion": "Expansion",
+    "proof": "Weight of inliers: nats that about double a score",
+    "expansion": "Query expansion",
+}
+RENAMED = {  # rows of the results in today's words
+    "evidence by cardinality ratio too, 7 bins": "likelihood table by cardinality ratio too, 7 bins",
+    "likelihood instead of both": "likelihood instead of `bayes` and Gaussian",
+    "Bayes merging instead of b1": "`bayes` instead of `b1`",
 }
 SHOWN = ("`bayes` - `b1`", "`posterior` - `b1`", "`bayes + HE` - `b1 + HE`", "`posterior + HE` - `b1 + HE`")
 
@@ -33,23 +38,17 @@ def accuracy() -> str:
     measured = result("accuracy")["sets"]
     rows = []
     for rule in measured["holidays"]["K=2"]:
-        row = [
-            f"`{rule.split(' ')[0].rstrip(',')}`"
-            + rule[len(rule.split(" ")[0].rstrip(",")) :].replace("HE + burstiness", "HE + bursts")
-        ]
-        for name, digits in (("holidays", 1), ("ukbench", 3)):
+        name, rest = re.match(r"(\w+)(.*)", rule).groups()  # type: ignore[union-attr]
+        row = [f"`{name}`" + rest.replace("HE + burstiness", "HE + bursts")]
+        for key, digits in DIGITS.items():
             for k in ("K=2", "K=3"):
-                entry = measured[name][k][rule]
-                text = f"{entry['value']['mean']:.{digits}f}"
-                gain = entry["gain"]
-                if gain is not None:
-                    sure = "**" if gain["low"] > 0 or gain["high"] < 0 else ""
-                    text += f" ({sure}{gain['mean']:+.{digits}f}{sure})"
-                row.append(text)
+                value, gain = (measured[key][k][rule][part] for part in ("value", "gain"))
+                difference = "" if gain is None else " (" + bold(f"{gain['mean']:+.{digits}f}", gain) + ")"
+                row.append(f"{value['mean']:.{digits}f}{difference}")
         rows.append(row)
     head = ["rule", "Holidays mAP, K=2", "K=3", "Ukbench N-S, K=2", "K=3"]
-    sizes = {name: measured[name]["images"] for name in ("holidays", "ukbench")}
-    lines = {name: "{:.2f} r + {:.2f}".format(*measured[name]["line"]["a_b"]) for name in ("holidays", "ukbench")}
+    sizes = {name: measured[name]["images"] for name in SETS}
+    lines = {name: "{:.2f} r + {:.2f}".format(*measured[name]["line"]["a_b"]) for name in SETS}
     note = (f"{sizes['holidays']} photographs of Holidays (150 queries), {sizes['ukbench']} of Ukbench (all are queries); in brackets the difference to "
             f"`b1` under the same conditions, bold if its 95 % bootstrap interval leaves out zero. Term 2, each fitted on the other set: Holidays {lines['holidays']}, "
             f"Ukbench {lines['ukbench']}.")  # fmt: skip
@@ -57,7 +56,7 @@ def accuracy() -> str:
 
 
 def components() -> str:
-    """From the simplest search to the best, each component beside the step before."""
+    """From the simplest search to the best, one component at a time."""
     measured = result("components")
     note = ("In brackets the difference to the row above with its 95 % bootstrap interval, bold if that leaves out zero. ms: processor time of scoring, "
             f"verifying and expanding a query of Holidays, median, and how many times that of the row above; {where(measured)}.")  # fmt: skip
@@ -65,44 +64,47 @@ def components() -> str:
 
 
 def alternatives() -> str:
-    """Each choice changed alone: against the scores, against verified scores, against expanded ones."""
+    """Each choice changed alone: of scores, of verification, of expansion, of links, of fusion."""
     measured = result("components")
     parts = []
     for table, title in ALTERNATIVES.items():
         rows = steps(measured, table)
         parts.append(f"**{title}**\n\n" + markdown(["choice", *SETS.values(), "ms", "times"][: len(rows[0])], rows))
     parts.append(
-        "**Neighbours: settings chosen on the other set**\n\n" + markdown(["choice", *SETS.values()], neighbours(measured))
+        "**Smoothing and diffusion over linked images: settings chosen on the other set**\n\n"
+        + markdown(["choice", *SETS.values()], neighbours(measured))
     )
     fused = markdown(["ranking", *SETS.values()], steps(measured, "fusion"))
-    parts.append(f"**A global embedding beside the local features**\n\n{fused}")
+    parts.append(f"**Late fusion with a global embedding**\n\n{fused}")
     note = ("Differences: to the first row of each table; of the fused ranking: to the better of its two parts. ms: processor time on Holidays, and how many "
             f"times that of the first row; {where(measured)}.")  # fmt: skip
     return "\n\n".join([*parts, note])
 
 
 def steps(measured: dict[str, Any], table: str) -> list[list[str]]:
-    """One row per way of ranking: both values with their differences, the time and its ratio."""
+    """Return one row per way of ranking: both values with their differences, the time and its ratio."""
     rows = []
     for name, entry in measured["sets"]["holidays"][table].items():
-        row = [name, *(changed(measured["sets"][key][table][name], digits) for key, digits in DIGITS.items())]
+        row = [
+            RENAMED.get(name, name),
+            *(changed(measured["sets"][key][table][name], digits) for key, digits in DIGITS.items()),
+        ]
         ratio = "" if entry["ratio"] is None else f"{entry['ratio']:.1f}"
         rows.append([*row, f"{entry['ms']:.0f}", ratio] if entry["ms"] else row)
     return rows
 
 
 def changed(entry: dict[str, Any], digits: int) -> str:
-    """A value, and its difference with the interval."""
+    """Return a value, and its difference with the interval."""
     text, gain = f"{entry['value']['mean']:.{digits}f}", entry["gain"]
     if gain is None:
         return text
     mean, low, high = (f"{gain[end]:+.{digits}f}" for end in ("mean", "low", "high"))
-    sure = "**" if gain["low"] > 0 or gain["high"] < 0 else ""
-    return f"{text} ({sure}{mean}{sure}; {low} to {high})"
+    return f"{text} ({bold(mean, gain)}; {low} to {high})"
 
 
 def neighbours(measured: dict[str, Any]) -> list[list[str]]:
-    """Smoothing and diffusion, after verification and after expansion: for each set the setting that is best on the other."""
+    """Return rows of smoothing and diffusion, after verification and after expansion; for each set the setting that is best on the other."""
     sets = {name: entry["neighbours"] for name, entry in measured["sets"].items()}
     rows = []
     for stage in ("verified", "expanded"):
@@ -110,7 +112,7 @@ def neighbours(measured: dict[str, Any]) -> list[list[str]]:
         for kind in ("smoothing", "diffusion"):
             row = [f"{stage}, {kind}"]
             for name, digits in DIGITS.items():
-                other = next(found for key, found in sets.items() if key != name)
+                other = next(entries for key, entries in sets.items() if key != name)
                 settings = [key for key in other if key.startswith(f"{stage}, {kind}")]
                 best = max(settings, key=lambda key, other=other: other[key]["value"]["mean"])
                 row.append(f"{changed(sets[name][best], digits)}, {best.split(', ', 2)[2]}")
@@ -127,19 +129,19 @@ def pareto() -> str:
         for name, head in SETS.items():
             rows = []
             for one in measured["fronts"][name][cost]:
-                found = points[one][name]
-                value, digits = found["value"], DIGITS[name]
+                point = points[one][name]
+                value, digits = point["value"], DIGITS[name]
                 interval = f"{value['mean']:.{digits}f} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
-                rows.append([one, f"{found['bytes']:.1f}", f"{found['ms']:.1f}", interval])
+                rows.append([one, f"{point['bytes']:.1f}", f"{point['ms']:.1f}", interval])
             parts.append(f"**{head} against {title}**\n\n" + markdown(["search", "bytes", "ms", head], rows))
     return "\n\n".join([*parts, where(measured) + "."])
 
 
 def peers() -> str:
-    """polyvoc's presets beside others on the same descriptors, and how far the best preset is ahead."""
+    """polyvoc's presets beside other packages on the same descriptors, and how far the best preset is ahead."""
     measured = result("peers")
     rows = []
-    for name, told in measured["sets"]["holidays"]["methods"].items():
+    for name, method in measured["sets"]["holidays"]["methods"].items():
         row = [name]
         for each, digits in DIGITS.items():
             entry = measured["sets"][each]["methods"].get(name)
@@ -148,18 +150,43 @@ def peers() -> str:
                 continue
             lead = "" if name == "polyvoc best" else f" ({entry['difference']['mean']:+.{digits}f})"
             row += [f"{entry['value']['mean']:.{digits}f}{lead}", f"{entry['median_milliseconds']:.0f}"]
-        rows.append([*row, f"{told['bytes_per_feature']:.1f}"])
+        rows.append([*row, f"{method['bytes_per_feature']:.1f}"])
     head = ["method", "Holidays mAP (lead of `--best`)", "ms", "Ukbench N-S (lead)", "ms", "bytes per feature"]
     packages = ", ".join(f"{name} {version}" for name, version in measured["packages"].items())
-    asked = {name: found["queries"] for name, found in measured["sets"].items()}
+    queries = {name: entry["queries"] for name, entry in measured["sets"].items()}
     return markdown(head, rows) + (
-        f"\n\n{asked['holidays']} questions of Holidays, {asked['ukbench']} of Ukbench. Milliseconds: median of a query with quantisation, without extraction, {measured['threads']} threads, the methods taking "
-        f"turns; {packages}; {where(measured)}."
+        f"\n\n{queries['holidays']} queries of Holidays, {queries['ukbench']} of Ukbench. Milliseconds: median of a query with quantisation, without extraction, "
+        f"{measured['threads']} threads, the methods in turn; {packages}; {where(measured)}."
     )
 
 
+SHOWN_PEERS = ("polyvoc fast", "polyvoc default", "polyvoc best", "asmk, idf", "asmk, whole vectors", "pycolmap, 100 verified",
+               "perceptual hash")  # fmt: skip
+
+
+def readme_peers() -> str:
+    """The presets beside the strongest form of each other package: for README."""
+    sets = result("peers")["sets"]
+    rows = []
+    for name in SHOWN_PEERS:
+        entries = [(sets[each]["methods"][name], digits) for each, digits in DIGITS.items()]
+        values = [(f"{entry['value']['mean']:.{digits}f}", f"{entry['median_milliseconds']:.0f}") for entry, digits in entries]
+        rows.append([name, *(cell for pair in values for cell in pair), f"{entries[0][0]['bytes_per_feature']:.0f}"])
+    return markdown(["method", "Holidays mAP", "ms", "Ukbench N-S", "ms", "bytes per feature"], rows)
+
+
+def readme_speed() -> str:
+    """One line on speed: for README."""
+    found, engines = result("search"), result("engine")
+    warm, size = found["warm_median_seconds"], "1000000 images, K=2"
+    million = 1000 * engines["sizes"][size]["median_seconds"]["bayes, 2 threads"]
+    return (f"Speed on two cores: a warm search in {found['index']['images']:,} photographs takes {1000 * warm['all']:.0f} ms, SIFT included; "
+            f"scoring a million images by words of two vocabularies takes {million:.0f} ms; indexing reads "
+            f"{found['index']['photographs_per_second']:.0f} photographs per second.")  # fmt: skip
+
+
 def endtoend() -> str:
-    """Where the time of a search over many images goes."""
+    """The time of a search over many images, by stage."""
     measured = result("endtoend")
     rows = []
     for name, seconds in measured["median_seconds"].items():
@@ -175,7 +202,7 @@ def endtoend() -> str:
 
 
 def serve() -> str:
-    """How many requests a server answers, how quickly, and what HTTP adds to a search."""
+    """Requests per second of a server, their times, and what HTTP adds to a search."""
     measured = result("serve")
     rows = []
     for kind, levels in measured["load"].items():
@@ -191,46 +218,39 @@ def serve() -> str:
     failed = sum(len(entry["failed"]) for levels in [*measured["load"].values(), {"": memory}] for entry in levels.values())
     note = (
         f"{measured['images']:,} images ({measured['features'] / 1e6:.0f} million features), {setup['workers']} searches at a time, {setup['queue']} may wait; "
-        f"server and clients share the machine. Times are of answered requests; the last column counts the answers that said to come again, besides which "
-        f"{failed or 'nothing'} failed. Over the same search in the library ({alone['by id']:.0f} ms by id, {alone['upload']:.0f} ms for a file) one client waits "
-        f"{added['by id']:+.1f} ms longer by id, {added['upload']:+.1f} ms for an upload (medians of pairs); outside the stages of the search pass {outside['by id']:.1f} and {outside['upload']:.1f} ms. (SIFT takes {sift['library']:.0f} ms in the library's process, {sift['server']:.0f} ms in the server's.) Over {memory['requests']:,} mixed requests the server's own memory went from "
+        f"server and clients share the machine. Times are of completed requests; the last column counts replies with status 503, besides which "
+        f"{failed or 'nothing'} failed. Compared with the same search in the library ({alone['by id']:.0f} ms by id, {alone['upload']:.0f} ms for a file) one client waits "
+        f"{added['by id']:+.1f} ms longer by id, {added['upload']:+.1f} ms for an upload (medians of pairs); {outside['by id']:.1f} and {outside['upload']:.1f} ms are outside the stages of the search. "
+        f"(SIFT takes {sift['library']:.0f} ms in the library's process, {sift['server']:.0f} ms in the server's.) Over {memory['requests']:,} mixed requests the server's own memory went from "
         f"{own['first_third_mb']:.0f} MB (mean of the first third) to {own['last_third_mb']:.0f} MB (of the last); {where(measured)}."
     )
     return markdown(["search", "clients", "requests per second", "p50", "p95", "p99", "503"], rows) + "\n\n" + note
 
 
 def ray() -> str:
-    """What a search over Ray takes beside the same search here, stage by stage; and how fast an index is built."""
+    """A search over Ray beside the same search on one machine, stage by stage; and the rate of indexing."""
     measured = result("ray")
     served, built = measured["serving"], measured["building"]
     rows = []
     for shards, entry in served["shards"].items():
         for name in ("fast", "default", "posterior", "best"):
-            found = entry[name]
-            times = found["milliseconds"]
-            stages = " + ".join(f"{value:.1f}" for value in found["fan_outs"])
-            sent = f"{found['bytes_sent'] / 1e3:,.0f} + {found['bytes_received'] / 1e3:,.0f} KB"
-            rows.append(
-                [
-                    shards,
-                    name,
-                    f"{times['local']:.1f} ({times['one_thread']:.1f})",
-                    f"{times['ray']:.1f}",
-                    f"{found['overhead']:+.1f}",
-                    stages,
-                    sent,
-                ]
-            )
-    head = ["shards", "search", "here, ms (one thread)", "Ray, ms", "difference", "fan-outs, ms", "sent + received"]
+            search = entry[name]
+            times = search["milliseconds"]
+            rows.append([
+                shards, name, f"{times['local']:.1f} ({times['one_thread']:.1f})", f"{times['ray']:.1f}", f"{search['overhead']:+.1f}",
+                " + ".join(f"{value:.1f}" for value in search["fan_outs"]),
+                f"{search['bytes_sent'] / 1e3:,.0f} + {search['bytes_received'] / 1e3:,.0f} KB",
+            ])  # fmt: skip
+    head = ["shards", "search", "one machine, ms (one thread)", "Ray, ms", "difference", "fan-outs, ms", "sent + received"]
     empty = ", ".join(f"{entry['empty_fan_out']:.1f} ms for {shards}" for shards, entry in served["shards"].items())
     way = served["transport"]
     rates = ", ".join(
         f"{name} {entry['photographs_per_second']:.1f}" for name, entry in built.items() if isinstance(entry, dict)
     )
     note = (
-        f"{served['images']:,} images ({served['features'] / 1e6:.0f} million features) in {served['segments']} segments, {served['searches']} of them ask, {served['shards']['1']['default']['features']:,} features on average, "
-        f"here and over Ray in turn: two Ray nodes on this machine, one core each, and the driver beside them. Medians; the difference is that of pairs. `posterior` has two phases (count, vote), the others one; then come "
-        f"verification, and for `best` what verified hits add, and all again. A fan-out without work: {empty} shards. {way['bytes'] / 1e3:.0f} KB to another node take {way['pieces']:.1f} ms in pieces along with a call, {way['object_store']:.1f} ms by Ray's object store. "
+        f"{served['images']:,} images ({served['features'] / 1e6:.0f} million features) in {served['segments']} segments, {served['searches']} of them are queries, {served['shards']['1']['default']['features']:,} features on average, "
+        f"on one machine and over Ray in turn: two Ray nodes on the same machine, one core each, and the driver beside them. Medians; the difference is that of pairs. `posterior` has two phases (count, vote), the others one; "
+        f"verification follows, and for `best` query expansion, scoring and verification again. A fan-out without work: {empty} shards. {way['bytes'] / 1e3:.0f} KB to another node take {way['pieces']:.1f} ms in pieces along with a call, {way['object_store']:.1f} ms by Ray's object store. "
         f"Photographs indexed per second, of {built['photographs']}: {rates}; {where(measured)}."
     )
     return markdown(head, rows) + "\n\n" + note
@@ -260,14 +280,14 @@ def engine() -> str:
 
 
 def search() -> str:
-    """Where the time of one search goes."""
+    """The time of one search, by stage."""
     measured = result("search")
     warm = measured["warm_median_seconds"]
     row = [f"{1000 * warm[name]:.0f} ms" for name in ("decode", "sift", "quantise", "score", "all")]
     row.append(f"{measured['command_median_seconds']:.1f} s")
     sift = measured["sift_median_seconds"]
     note = (f"A 1024-pixel photograph ({warm['features']:.0f} features) against {measured['index']['images']} photographs, the best of them verified. OpenCV's part of "
-            f"SIFT runs beside the main thread: {1000 * sift['beside it']:.0f} ms instead of {1000 * sift['main thread']:.0f} in it. Indexing them "
+            f"SIFT runs in a thread beside the main one: {1000 * sift['beside it']:.0f} ms instead of {1000 * sift['main thread']:.0f}. Indexing them "
             f"took {measured['index']['seconds']:.0f} s ({measured['index']['photographs_per_second']:.1f} photographs per second), a second "
             f"run over the unchanged folder {measured['second_run']['seconds_in_process']:.2f} s after start-up; {where(measured)}.")  # fmt: skip
     return markdown(["decode", "SIFT", "quantise", "score", "all, warm", "whole command"], [row]) + "\n\n" + note
@@ -291,36 +311,36 @@ def section(name: str) -> Section:
     return next(section for section in report.sections if section.id == name)
 
 
-def difference(cell: Cell) -> str:
+def difference(cell: TableCell) -> str:
     text = f"{cell.value:+.{cell.digits}f} ({cell.low:+.{cell.digits}f} to {cell.high:+.{cell.digits}f})"
     return text if cell.paper is None else f"{text}; paper {cell.paper:+.{cell.digits}f}"
 
 
 def findings(name: str, number: str) -> str:
-    """One table of the report, by its section and place, or all of them."""
-    found = section(name).tables
-    return "\n".join(map(reportpage_markdown, found if number == "" else [found[int(number)]])).rstrip()
+    """Return one table of the report, by its section and position, or all of them."""
+    tables = section(name).tables
+    return "\n".join(map(report_markdown, tables if number == "" else [tables[int(number)]])).rstrip()
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
-    "peers": peers, "ray": ray,
+    "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES, **tooltables.TABLES,
 }  # fmt: skip
 
 
 def documents() -> list[Path]:
-    """Give the documents that tables stand in."""
+    """Return the pages with tables."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def with_tables(text: str) -> str:
-    """Give the text with every table made anew."""
+    """Return the text with every table made again."""
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.S)
-        text = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text)
+        text = pattern.sub(lambda match, make=make: f"{match[1]}{make()}\n{match[2]}", text)
     pattern = re.compile(r"(<!-- report: (\w+) ?(\d*) -->\n).*?(<!-- end -->)", re.S)
-    return pattern.sub(lambda found: f"{found[1]}{findings(found[2], found[3])}\n{found[4]}", text)
+    return pattern.sub(lambda match: f"{match[1]}{findings(match[2], match[3])}\n{match[4]}", text)
 
 
 if __name__ == "__main__":

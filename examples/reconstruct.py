@@ -3,8 +3,8 @@
     pip install 'polyvoc[colmap]'
     python examples/reconstruct.py PHOTOGRAPHS WORK
 
-COLMAP finds features; polyvoc indexes those and says which photographs show the same thing; COLMAP matches these pairs only,
-and maps. WORK gets database.db, photos.polyvoc, pairs.txt and sparse/, which COLMAP's own programs open.
+COLMAP extracts features; polyvoc indexes them and finds the pairs that show the same object; COLMAP matches these pairs only
+and maps them. WORK gets database.db, photos.polyvoc, pairs.txt and sparse/, a model that COLMAP can open.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from polyvoc.index.writer import IndexWriter, add_feature_file
 from polyvoc.options import PairOptions
 from polyvoc.search.index import Index
 
-import pycolmap  # isort: skip - after Pillow, which polyvoc loads: where pycolmap is first, Pillow fails to write PNG
+import pycolmap  # isort: skip - after Pillow, which polyvoc loads: if pycolmap is loaded first, Pillow crashes when it writes PNG
 
 
 def reconstruct(photographs: Path, work: Path, top: int = 20, one_camera: bool = False) -> list[pycolmap.Reconstruction]:
-    """Give the models that COLMAP makes of photographs, the one with the most images first."""
+    """Return the models of COLMAP, the one with the most images first."""
     work.mkdir(parents=True, exist_ok=True)
     database, index = work / "database.db", work / "photos.polyvoc"
     mode = pycolmap.CameraMode.SINGLE if one_camera else pycolmap.CameraMode.AUTO
@@ -33,8 +33,8 @@ def reconstruct(photographs: Path, work: Path, top: int = 20, one_camera: bool =
         add_feature_file(writer, open_features(database), str(photographs))
     pairs = find_pairs(index, photographs, top)
     write_pairs(work / "pairs.txt", pairs)
-    seen = match_pairs(database, pairs)
-    print(f"{len(pairs)} pairs, {seen} of them show the same thing")
+    verified = match_pairs(database, pairs)
+    print(f"{len(pairs)} pairs, {verified} of them verified")
     (work / "sparse").mkdir(exist_ok=True)
     with quiet(pycolmap):
         models = pycolmap.incremental_mapping(database, photographs, work / "sparse")
@@ -42,7 +42,7 @@ def reconstruct(photographs: Path, work: Path, top: int = 20, one_camera: bool =
 
 
 def find_pairs(path: Path, photographs: Path, top: int) -> list[tuple[str, str]]:
-    """Give pairs of names, as the database has them: each image with those that are most like it."""
+    """Return pairs of names as in the database: each image with its best hits."""
     with Index.open(path) as index:
         names = {row.image: os.path.relpath(row.path, photographs.absolute()) for row in index.images()}
         pairs = index.pairs(PairOptions(top=top))
@@ -53,17 +53,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photographs", type=Path, metavar="PHOTOGRAPHS")
     parser.add_argument("work", type=Path, metavar="WORK")
-    parser.add_argument("--top", type=int, default=20, help="images that each one is paired with")
+    parser.add_argument("--top", type=int, default=20, help="number of images that each one is paired with")
     parser.add_argument(
         "--one-camera", action="store_true", help="all photographs were taken with the same camera and focal length"
     )
-    given = parser.parse_args()
-    models = reconstruct(given.photographs, given.work, given.top, given.one_camera)
+    arguments = parser.parse_args()
+    models = reconstruct(arguments.photographs, arguments.work, arguments.top, arguments.one_camera)
     for model in models:
         error = model.compute_mean_reprojection_error()
         print(f"{model.num_reg_images()} images, {model.num_points3D()} points, error {error:.2f} pixels")
     if not models:
-        raise SystemExit("no model: the photographs show too little of the same thing, or all from one place")
+        raise SystemExit("no model: the photographs have too little in common, or were all taken from one position")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.experiments.datasets.descriptor_files import Described, SiftGeo, write_siftgeo
+from polyvoc.experiments.datasets.descriptor_files import SiftFeatures, write_siftgeo
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, Question
 from polyvoc.experiments.measures import Truth
@@ -27,7 +27,7 @@ class BareStore(FeatureStore):
 
 
 def world_bench(world: World) -> QuantisedDataset:
-    """Give the bench of a world: its images are the database, its query asks from outside."""
+    """Return the bench of a world: its images are the database, its query asks from outside."""
     n_images = len(world.images)
     counts = [len(words) for words in (*world.images, world.words)]
     files = tuple(Path(str(number)) for number in range(n_images + 1))
@@ -43,7 +43,7 @@ def world_bench(world: World) -> QuantisedDataset:
 def bench_of(
     images: list[Any], signatures: list[Any] | None, questions: list[Question], truths: dict[str, tuple[Truth, ...]]
 ) -> QuantisedDataset:
-    """Give a bench of bare words; images beyond those that questions name in the database come last."""
+    """Return a bench of bare words; images beyond those that questions name in the database come last."""
     outside = sum(question.image is None for question in questions)
     files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
     starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
@@ -55,12 +55,12 @@ def bench_of(
     )
 
 
-def described(n: int, seed: int = 0, dimension: int = 128) -> Described:
-    """Give n random features of a picture of 100 x 100 pixels."""
+def described(n: int, seed: int = 0, dimension: int = 128) -> SiftFeatures:
+    """Return n random features of a picture of 100 x 100 pixels."""
     rng = np.random.default_rng([4, seed])
     xy, scale, angle = rng.uniform(0, 100, (n, 2)), rng.uniform(1, 9, n), rng.uniform(0, 359, n)
     values = rng.integers(0, 256, (n, dimension))
-    return Described(xy.astype(np.float32), scale.astype(np.float32), angle.astype(np.float32), values.astype(np.uint8))
+    return SiftFeatures(xy.astype(np.float32), scale.astype(np.float32), angle.astype(np.float32), values.astype(np.uint8))
 
 
 def write_descriptors(folder: Path, counts: Sequence[int]) -> list[Path]:
@@ -68,5 +68,5 @@ def write_descriptors(folder: Path, counts: Sequence[int]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{number:04d}.siftgeo" for number in range(len(counts))]
     for number, (file, count) in enumerate(zip(files, counts, strict=True)):
-        write_siftgeo(file, SiftGeo.of(described(count, number)))
+        write_siftgeo(file, described(count, number))
     return files

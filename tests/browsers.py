@@ -1,4 +1,4 @@
-"""A real browser before a real server, and a watch over what pages do in it: nothing may go wrong, not even unseen."""
+"""Chromium driven by playwright, and a watch that fails on any console error, uncaught exception or foreign request."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 20_000  # ms; a busy machine is slow, a broken page never gets there
+TIMEOUT = 20_000  # ms; generous, for busy machines
 SCREEN = {"width": 1280, "height": 800}
-USUAL: Any = {"viewport": SCREEN, "reduced_motion": "reduce"}  # motion costs time
+USUAL: Any = {"viewport": SCREEN, "reduced_motion": "reduce"}  # animations take time
 PHONE: Any = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
 COPY = """(text) => {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   return navigator.clipboard.write([new ClipboardItem({ "image/png": new Blob([bytes], { type: "image/png" }) })]);
 }"""
-# How far the text of a page stands out from what lies behind it, where that is less than WCAG 2.2 wants (1.4.3, level AA).
-FAINT = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
-# Is the focus to be seen: an outline at the element, or at what stands for it, that nothing covers?
+# Texts of a page with less contrast than WCAG 2.2 requires (1.4.3, level AA).
+LOW_CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+# Whether the focus is visible: an outline of the element, or of its label, that nothing covers.
 FOCUS = """async () => {
   const active = document.activeElement;
   const near = [active, active.nextElementSibling, active.closest("label")].filter(Boolean);
@@ -57,37 +57,37 @@ FOCUS = """async () => {
 
 
 def command() -> str:
-    """Give the browser's command; without one skip, unless POLYVOC_BROWSER says that there must be one."""
+    """Return the command of the browser; skip without one, or fail if POLYVOC_BROWSER names one that is missing."""
     wanted = os.environ.get("POLYVOC_BROWSER")
-    found = next(filter(None, map(shutil.which, [wanted] if wanted else COMMANDS)), None)
-    if found is None and wanted:
-        pytest.fail(f"POLYVOC_BROWSER is {wanted}, and there is no such command")
-    if found is None:
+    path = next(filter(None, map(shutil.which, [wanted] if wanted else COMMANDS)), None)
+    if path is None and wanted:
+        pytest.fail(f"POLYVOC_BROWSER={wanted}: no such command")
+    if path is None:
         pytest.skip(f"no browser: install one of {', '.join(COMMANDS)}, or name one with POLYVOC_BROWSER")
-    return found
+    return path
 
 
 @contextmanager
 def launched() -> Iterator[Browser]:
     """Run a browser."""
-    found = command()
-    expect.set_options(timeout=PATIENCE)
+    path = command()
+    expect.set_options(timeout=TIMEOUT)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield browser
         browser.close()
 
 
 class Watch:
-    """Opens pages of a server and notes every error, warning and request elsewhere. Use it in a `with` statement."""
+    """Opens pages of a server and records every error, warning and foreign request. Use it in a `with` statement."""
 
     def __init__(self, usual: BrowserContext, address: str) -> None:
         self.address = address
         self.problems: list[str] = []
-        self._usual = usual  # has the page's files already: quick
+        self._usual = usual  # its cache has the files of the page
         self._others: list[BrowserContext] = []
         self._expected: list[str] = []
-        self._listeners = {"console": self._hear, "weberror": self._note, "request": self._see}
+        self._listeners = {"console": self._on_console, "weberror": self._on_error, "request": self._on_request}
 
     def __enter__(self) -> Watch:
         self._listen(self._usual)
@@ -102,18 +102,18 @@ class Watch:
             self._usual.remove_listener(event, listener)
         if kind is None:
             assert not self.problems, "; ".join(self.problems)
-            assert not self._expected, f"expected, and did not come: {', '.join(self._expected)}"
+            assert not self._expected, f"expected, but missing: {', '.join(self._expected)}"
 
     def open(self, link: str = "#/") -> Page:
-        """Open a link in a page of its own."""
+        """Open a link in a new tab."""
         return self._go(self._usual.new_page(), link)
 
     def open_anew(self, link: str = "#/", script: str | None = None, **options: Any) -> Page:
-        """Open a link as a stranger, in a context of its own; the script runs before those of the page."""
+        """Open a link in a new context; the script runs before those of the page."""
         browser = self._usual.browser
         assert browser is not None
         context = browser.new_context(**{**USUAL, **options})
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         self._others.append(context)
         self._listen(context)
         if script:
@@ -129,53 +129,53 @@ class Watch:
         for event, listener in self._listeners.items():
             context.on(event, listener)
 
-    def _note(self, error: WebError) -> None:
+    def _on_error(self, error: WebError) -> None:
         self.problems.append(f"uncaught: {error.error}")
 
     def expect_status(self, *statuses: int) -> None:
-        """Bear one line for each status, which the browser writes by itself when a request is refused."""
+        """Expect one console message for each status: the browser writes one when a request fails."""
         self._expected += [f"status of {status} " for status in statuses]
 
-    def _hear(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type not in ("error", "warning", "assert"):
             return
-        known = next((line for line in self._expected if line in message.text), None)
-        if known is not None:
-            self._expected.remove(known)
+        expected = next((line for line in self._expected if line in message.text), None)
+        if expected is not None:
+            self._expected.remove(expected)
         else:
             self.problems.append(f"{message.type}: {message.text} ({message.location.get('url')})")
 
-    def _see(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         if not request.url.startswith((self.address, f"blob:{self.address}", "data:")):
-            self.problems.append(f"asked elsewhere: {request.url}")
+            self.problems.append(f"foreign request: {request.url}")
 
 
 class Drag:
-    """Files that are dragged over a page from outside, as the desktop does it."""
+    """Files dragged over a page from outside, as a desktop does."""
 
     def __init__(self, page: Page, *files: Path) -> None:
         self._session = page.context.new_cdp_session(page)
         self._data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
-        self._do("dragEnter")
-        self._do("dragOver")
+        self._dispatch("dragEnter")
+        self._dispatch("dragOver")
 
     def drop(self) -> None:
-        """Let them go."""
-        self._do("drop")
+        """Drop the files."""
+        self._dispatch("drop")
 
-    def _do(self, kind: str) -> None:
-        where = {"x": SCREEN["width"] / 2, "y": SCREEN["height"] / 2}
-        self._session.send("Input.dispatchDragEvent", {"type": kind, **where, "data": self._data})
+    def _dispatch(self, kind: str) -> None:
+        position = {"x": SCREEN["width"] / 2, "y": SCREEN["height"] / 2}
+        self._session.send("Input.dispatchDragEvent", {"type": kind, **position, "data": self._data})
 
 
 def put_in_clipboard(page: Page, png: bytes) -> None:
-    """Copy a picture, as another program does."""
+    """Copy a picture to the clipboard, as another program does."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.evaluate(COPY, base64.b64encode(png).decode())
 
 
-def asks(*parts: str) -> Callable[[Request], bool]:
-    """Tell requests that search, with these parts in their address."""
+def is_search(*parts: str) -> Callable[[Request], bool]:
+    """Return a predicate for search requests with these parts in their URL."""
     return lambda request: request.method == "POST" and "/search?" in request.url and all(part in request.url for part in parts)
 
 
@@ -188,19 +188,19 @@ def touch(page: Page, points: Sequence[tuple[float, float]]) -> None:
     session.detach()
 
 
-def seen(page: Page) -> str:
-    """Give what the view says to assistive technology, without durations, which differ from time to time."""
-    return re.sub(r"\d[\d.]* m?s\b", "some time", page.locator("main").aria_snapshot())
+def accessible_text(page: Page) -> str:
+    """Return the view as assistive technology reads it, without durations, which vary."""
+    return re.sub(r"\d[\d.]* m?s\b", "DURATION", page.locator("main").aria_snapshot())
 
 
 def tab_to(page: Page, name: str, key: str = "Tab") -> None:
-    """Press Tab until something of this name (a pattern) has the focus, which is to be seen all the way."""
-    way = []
+    """Press Tab until an element with this name (a pattern) has the focus; every focus on the way must be visible."""
+    visited = []
     for _ in range(150):
         page.keyboard.press(key)
         focus = page.evaluate(FOCUS)
-        way.append(focus["name"])
-        assert focus["visible"], f"the focus cannot be seen: {way}"
+        visited.append(focus["name"])
+        assert focus["visible"], f"the focus is not visible: {visited}"
         if re.search(name, focus["name"]):
             return
-    raise AssertionError(f"Tab does not lead to {name}: {way}")
+    raise AssertionError(f"Tab does not reach {name}: {visited}")

@@ -11,7 +11,27 @@ from PIL import Image, ImageDraw
 
 from polyvoc.features.extract import extract
 from polyvoc.index.writer import IndexWriter
-from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
+from polyvoc.vocabulary.assign import project
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+
+# What needs more than Python: left out by `scripts/test --fast`.
+SLOW = {
+    "browser": ("web/test_browser.py",),
+    "cluster": ("cluster/",),
+    "network": ("storage/test_stores.py", "web/test_store_requests.py"),
+    "site": ("test_docs.py",),
+    "wheel": ("test_wheel.py",),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests the markers of what they need, by their files."""
+    for item in items:
+        name = item.path.relative_to(Path(__file__).parent).as_posix()
+        for marker, files in SLOW.items():
+            if name.startswith(files):
+                item.add_marker(marker)
+
 
 SCENES = ("bridge", "market", "tower", "wall")
 VIEWS = ("a", "b", "c")

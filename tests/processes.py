@@ -1,10 +1,11 @@
-"""Processes that do a part of a test: as another user, or to be killed half way.
+"""Parts of tests in processes of their own: as another user, or to be killed half way.
 
-Run as a program this is a warm process, which has loaded everything and forks one child after the other: see `WarmProcess`.
+Run as a program with the path of a test module, this is the process behind `ForkServer`.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ DISK = frozenset({"open", "flush", "close", "rename", "unlink", "rmdir", "mkdir"
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Do something in a process of its own; return how it ended: 0, or the error is on stderr."""
+    """Run a function in a child process; return its exit status: 0, 1 for an error, or minus the signal that killed it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads: the child uses none of them
         child = os.fork()
@@ -37,7 +38,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def as_nobody(path: Path, work: Callable[[], None]) -> int:
-    """Do something in a child that may read below `path` but write nothing there. Only root can."""
+    """Run a function in a child that may read below `path` but not write there. Only root can."""
     for folder in (path, *path.parents):
         if folder.stat().st_mode & 0o055 != 0o055:
             folder.chmod(folder.stat().st_mode | 0o055)
@@ -51,7 +52,7 @@ def as_nobody(path: Path, work: Callable[[], None]) -> int:
 
 
 def is_root() -> bool:
-    """Return whether this process can become another user."""
+    """Return whether this process can run children as other users."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -60,7 +61,7 @@ def _run(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         status = 0
-    except BaseException:  # noqa: BLE001 - a child must not go on in its parent's code
+    except BaseException:  # noqa: BLE001 - a child must not continue in its parent's code
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -68,19 +69,22 @@ def _run(work: Callable[[], None]) -> NoReturn:
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a child."""
+    """How a child ended."""
 
     status: int  # 0, or minus the signal that killed it
     seconds: float
     steps: int  # disk operations, counted before and after each
 
 
-class WarmProcess:
-    """A warm process with children to be killed. Use it in a `with` statement."""
+class ForkServer:
+    """A process that has loaded everything, and forks children to be killed. Use it in a `with` statement."""
 
-    def __enter__(self) -> WarmProcess:
-        command = [sys.executable, "-W", "ignore", __file__]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, module: str) -> None:
+        """Use the functions of the dictionary `JOBS` of a test module, after its `warm()`."""
+        self._command = [sys.executable, "-W", "ignore", __file__, module]
+
+    def __enter__(self) -> ForkServer:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -89,32 +93,31 @@ class WarmProcess:
     def run(self, job: str, *values: str, step: int | None = None, seconds: float | None = None) -> Run:
         """Run a job in a child; kill it at a step, or after some seconds, or never."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        order = {"job": job, "values": values, "step": step, "seconds": seconds}
-        self._process.stdin.write(json.dumps(order) + "\n")
+        request = {"job": job, "values": values, "step": step, "seconds": seconds}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return Run(**json.loads(self._process.stdout.readline()))
 
 
 def _serve(jobs: dict[str, Callable[..., None]]) -> None:
     for line in sys.stdin:
-        order = json.loads(line)
+        request = json.loads(line)
         receive, send = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(receive)
             signal.alarm(TIMEOUT)
-            _run(lambda: _count_steps(lambda: jobs[order["job"]](*order["values"]), order["step"], send))  # noqa: B023
+            _run(lambda: _count_steps(lambda: jobs[request["job"]](*request["values"]), request["step"], send))  # noqa: B023
         os.close(send)
         started = time.perf_counter()
-        if order["seconds"] is not None:
-            os.read(receive, 1)  # it has begun
-            time.sleep(order["seconds"])
+        if request["seconds"] is not None:
+            os.read(receive, 1)  # it has started
+            time.sleep(request["seconds"])
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         steps = os.read(receive, 100).decode().strip("b")
         os.close(receive)
-        run = Run(status, time.perf_counter() - started, int(steps or 0))
-        print(json.dumps(vars(run)), flush=True)
+        print(json.dumps(vars(Run(status, time.perf_counter() - started, int(steps or 0)))), flush=True)
 
 
 def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> None:
@@ -126,7 +129,7 @@ def _count_steps(work: Callable[[], None], fatal: int | None, channel: int) -> N
 
 @contextmanager
 def dying(fatal: int | None) -> Iterator[Callable[[], int]]:
-    """Count the disk operations inside, and die at the fatal one; yields a function that returns how many there were."""
+    """Kill this process at the fatal disk operation inside; yield a function that returns their number."""
     steps = 0
 
     def count(name: str) -> None:
@@ -158,8 +161,15 @@ def watched(look: Callable[[str], None]) -> Iterator[None]:
         sys.setprofile(before)
 
 
-if __name__ == "__main__":
-    import killed_work
+def _load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("jobs", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    killed_work.warm()
-    _serve(killed_work.JOBS)
+
+if __name__ == "__main__":
+    tested = _load(sys.argv[1])
+    tested.warm()
+    _serve(tested.JOBS)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.options import SearchOptions
+from polyvoc.options import Merge, SearchOptions
 from polyvoc.types import LikelihoodTable
 
 BITS = 64
 MOST_VOCABULARIES = 9
 LARGEST_VOCABULARY = 30
+
+RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
+BURSTINESS = ("none", "best", "intra")
+# Every choice of: Hamming test or none, burstiness, idf, norm.
+GRID = list(
+    product(
+        (False, True),
+        BURSTINESS,
+        ("average", "plain", "none"),
+        ("tfidf", "tf", "sqrt-tf", "features", "none"),
+    )
+)
 
 Words = npt.NDArray[np.int32]
 Signatures = npt.NDArray[np.uint64]
@@ -38,6 +51,23 @@ class World:
 def plain(**changes: Any) -> SearchOptions:
     """Return the posterior rule without burstiness and verification, with changes."""
     return SearchOptions(**{"merge": "posterior", "burstiness": "none", "verify": 0, **changes})
+
+
+def grid_options(number: int, **fixed: Any) -> SearchOptions:
+    """Return the options at a position in the grid, with random numbers for what is not a choice."""
+    rng = np.random.default_rng([7, number])
+    hamming, burstiness, idf, norm = GRID[number % len(GRID)]
+    lines = ((0.6, 0.4), (0.5, 0.2), (0.0, 0.3), (1.5, 0.3), (1.0, -0.3))  # the last two leave [0, 1]
+    values = {
+        "hamming": int(rng.choice([0, 12, 20, 24, 64])) if hamming else None,
+        "sigma": float(rng.choice([16.0, 8.0])),
+        "burstiness": burstiness,
+        "idf": idf,
+        "norm": norm,
+        "line": lines[int(rng.integers(len(lines)))],
+        "c": float(rng.choice([30.0, 1.0, 0.01])),
+    }
+    return plain(**{**values, **fixed})
 
 
 def random_world(seed: int, k: int | None = None) -> World:

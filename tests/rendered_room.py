@@ -1,4 +1,4 @@
-"""Views of a corner of a room whose walls are real photographs. The cameras are known: a reconstruction can be judged."""
+"""Views of a corner of a room whose walls are real photographs, with known cameras to check a reconstruction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = Path(skimage.__file__).parent / "data"
 WALLS = ("hubble_deep_field.jpg", "astronaut.png", "coffee.png")  # on the planes x = 0, y = 0, z = 0, each of two units
 SIZE = (560, 420)
 FOCAL = 500.0
-TEXELS = 380  # of a wall: about as many as a view has pixels for it, so nothing flickers
+TEXELS = 380  # of a wall: about as many as a view has pixels for it, so that there is no aliasing
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class View:
 
 
 def views(count: int, turn: float = 0.0) -> list[View]:
-    """Give cameras on an arc before the corner; all look into it."""
-    found = []
+    """Return cameras on an arc before the corner, all directed to it."""
+    cameras = []
     for angle in np.radians(np.linspace(22, 68, count) + turn):
         centre = np.array([4.2 * np.cos(angle), 4.2 * np.sin(angle), 2.2 + 0.3 * np.sin(5 * angle)])
         forward = np.array([0.5, 0.5, 0.6]) - centre
         forward /= np.linalg.norm(forward)
         right = np.cross(forward, [0, 0, 1])
         right /= np.linalg.norm(right)
-        found.append(View(centre, np.array([right, np.cross(forward, right), forward])))
-    return found
+        cameras.append(View(centre, np.array([right, np.cross(forward, right), forward])))
+    return cameras
 
 
 def render(view: View) -> Image.Image:
-    """Draw what a camera sees."""
+    """Render the view of a camera."""
     x, y = np.meshgrid(np.arange(SIZE[0]) + 0.5, np.arange(SIZE[1]) + 0.5)
     rays = np.stack([(x - SIZE[0] / 2) / FOCAL, (y - SIZE[1] / 2) / FOCAL, np.ones_like(x)], axis=-1) @ view.rotation
     depth = np.full(x.shape, np.inf)
@@ -61,9 +61,9 @@ def _wall(name: str) -> npt.NDArray[np.uint8]:
     return np.asarray(Image.open(DATA / name).convert("RGB").resize((TEXELS, TEXELS), Image.Resampling.LANCZOS))
 
 
-def _sample(pixels: npt.NDArray[np.uint8], places: Array) -> Array:
-    """Give colours [n, 3] at places [n, 2] from 0 to 1, between pixels by proportion."""
-    at = places * (np.array(pixels.shape[:2]) - 1)
+def _sample(pixels: npt.NDArray[np.uint8], positions: Array) -> Array:
+    """Return colours [n, 3] at positions [n, 2] from 0 to 1, interpolated linearly."""
+    at = positions * (np.array(pixels.shape[:2]) - 1)
     low = at.astype(int)
     share = at - low
     corners = [

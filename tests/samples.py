@@ -17,6 +17,7 @@ from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 DIMENSION = 12
 BITS = 8
+VARIABLE = "POLYVOC_PHOTOGRAPHS"  # of the environment: a folder with holidays150 and ukbench500
 
 
 @pytest.fixture(autouse=True, scope="module")

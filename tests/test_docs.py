@@ -1,13 +1,14 @@
-"""The documentation builds without a warning, and whatever it tells its readers to type works."""
+"""The site builds without a warning, and every command and program on its pages works."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,14 @@ from PIL import Image
 import onnxfiles
 from buckets import folder_on_the_web, s3  # noqa: F401
 from pages import DOCS, ROOT, World, pages, world_of
+from polyvoc.options import SearchOptions
 from views import write_views
 
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'polyvoc[docs]'")
-# Pages that need a home with photographs, at most an index of them; those with a test of their own.
-PLAIN = ("index.md", "tutorials/search.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md")
+# Pages that need photographs, at most an index of them; the other pages with commands have a test of their own.
+PLAIN = (
+    "index.md", "installation.md", "quickstart.md", "tour.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md"
+)  # fmt: skip
 PREPARED = {
     "README.md",
     "vocabulary.md",
@@ -31,13 +35,14 @@ PREPARED = {
     "features.md",
     "duplicates.md",
     "stores.md",
+    "findings.md",
 }
-IN_CLUSTERS = {"cluster.md"}  # test_cluster_readme.py follows it
+IN_CLUSTERS = {"cluster.md"}  # run by the tests of the cluster
 
 
 @pytest.fixture
 def world(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A home of a reader's own."""
+    """A home folder with photographs."""
     for name in ("POLYVOC_INDEX", "POLYVOC_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -49,15 +54,27 @@ def world(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_it_builds_without_warnings(tmp_path: Path) -> None:
     options = ["-W", "--keep-going", "-q", "-E", "-d", tmp_path / "doctrees"]
     command = [sys.executable, "-m", "sphinx", *options, DOCS, tmp_path / "site"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (told.returncode, told.stdout + told.stderr) == (0, "")
-    pages_of_site = {str(page.relative_to(tmp_path / "site")) for page in (tmp_path / "site").rglob("*.html")}
-    assert {"index.html", "reference/commands.html", "reference/library.html", "tutorials/search.html"} <= pages_of_site
-    commands = (tmp_path / "site" / "reference" / "commands.html").read_text(encoding="utf-8")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    commands, records, library = (
+        (tmp_path / "site" / "reference" / f"{name}.html").read_text(encoding="utf-8")
+        for name in ("commands", "records", "library")
+    )
     assert "--sigma" in commands and "Hamming" in commands
-    records = (tmp_path / "site" / "reference" / "records.html").read_text(encoding="utf-8")
-    assert "largest Hamming distance that still votes" in records
-    assert "<!-- made" not in commands + records
+    assert "argest Hamming distance that still votes" in records
+    assert "UnreachableError" in library
+    assert "<!-- made" not in commands + records + library and "<!-- record" not in records
+
+
+def test_reference_reads_help_from_metadata_or_comments() -> None:
+    conf = runpy.run_path(str(DOCS / "conf.py"))
+    rows = list(conf["record"]("SearchOptions"))
+    described = {row.split("|")[1].strip(): row.split("|")[-2].strip() for row in rows if row.startswith("| `")}
+    assert set(described) == {f"`{field.name}`" for field in fields(SearchOptions)}
+    assert all(described.values()), described
+    made = field(default=3, metadata={"help": "Number of words."})
+    made.name, made.type = "size", "int"
+    assert conf["_field"](made, None) == ("size", "`int`", "`3`", "Number of words.")
 
 
 def test_every_page_with_commands_is_run() -> None:
@@ -65,7 +82,7 @@ def test_every_page_with_commands_is_run() -> None:
 
 
 @pytest.mark.parametrize("page", PLAIN)
-def test_what_a_page_says_works(page: str, world: World) -> None:
+def test_commands_of_a_page_work(page: str, world: World) -> None:
     if page in ("serving.md", "confidence.md"):
         world.type(["polyvoc", "index", "Pictures"])
     world.follow(DOCS / page)
@@ -76,10 +93,16 @@ def test_the_readme(world: World) -> None:
     for name in "ab":
         shutil.copy(world.folder / "query.jpg", f"{name}.jpg")
     world.names = {"query=17": "query=7", "holidays": "groups"}
-    # CI runs the scripts, test_cluster_readme.py what needs machines, test_cli_*.py what needs more photographs.
-    far = ("polyvoc index ~/Pictures --ray", "polyvoc search query.jpg --ray", "polyvoc serve --ray")
-    world.elsewhere = ("scripts/", "ray ", *far, "polyvoc reproduce", "polyvoc calibrate")
+    # CI runs the scripts, tests/cluster what needs machines, tests/cli what needs more photographs.
+    remote = ("polyvoc index ~/Pictures --ray", "polyvoc search query.jpg --ray", "polyvoc serve --ray")
+    world.elsewhere = ("scripts/", "ray ", *remote, "polyvoc reproduce", "polyvoc calibrate")
     world.follow(ROOT / "README.md", programs=1)
+
+
+def test_the_page_on_the_paper(world: World) -> None:
+    write_views(world.folder / "FOLDER")
+    world.names, world.elsewhere = {"holidays": "groups"}, ("polyvoc reproduce",)
+    world.follow(DOCS / "findings.md")
 
 
 def test_the_tutorial_on_vocabularies(world: World) -> None:
@@ -104,8 +127,8 @@ def test_the_page_on_photogrammetry(world: World) -> None:
 
     shutil.copytree(world.folder / "Pictures", world.folder / "photos")
     named = {path.name: extract(path) for path in sorted((world.folder / "photos").iterdir())}
-    doubled = {name: np.hstack([found.descriptors] * 2) / np.sqrt(2) for name, found in named.items()}  # stands for a network's
-    made = [(name, replace(found, descriptors=doubled[name], name="superpoint")) for name, found in named.items()]
+    doubled = {name: np.hstack([one.descriptors] * 2) / np.sqrt(2) for name, one in named.items()}  # instead of a network's
+    made = [(name, replace(one, descriptors=doubled[name], name="superpoint")) for name, one in named.items()]
     write_features("feats-superpoint-n4096-r1024.h5", made)
     world.names = {"20000": "300"}
     world.follow(DOCS / "photogrammetry.md")

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
+from rendered_room import DATA, SIZE, render, views
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -32,14 +34,12 @@ def aligned(places: Array, truth: Array) -> Array:
 
 
 def test_a_corner_is_reconstructed_where_it_is(tmp_path: Path) -> None:
-    cameras = {f"corner/{number}.jpg": view for number, view in enumerate(rendered_room.views(6))}
+    cameras = {f"corner/{number}.jpg": view for number, view in enumerate(views(6))}
     (tmp_path / "photos" / "corner").mkdir(parents=True)
     for name, view in cameras.items():
-        rendered_room.render(view).save(tmp_path / "photos" / name, quality=95)
+        render(view).save(tmp_path / "photos" / name, quality=95)
     for name in OTHERS:
-        Image.open(rendered_room.DATA / name).convert("RGB").resize(rendered_room.SIZE).save(
-            tmp_path / "photos" / f"{Path(name).stem}.jpg"
-        )
+        Image.open(DATA / name).convert("RGB").resize(SIZE).save(tmp_path / "photos" / f"{Path(name).stem}.jpg")
     models = reconstruct.reconstruct(tmp_path / "photos", tmp_path / "work", top=5)
     best = models[0]
     assert {image.name for image in best.images.values()} == set(cameras)

@@ -46,7 +46,7 @@ RECORDS = (FeatureOptions, ScoringOptions, SearchOptions, PairOptions, TrainOpti
         (SearchOptions, {"line": (1.0,)}, "a pair"),
         (SearchOptions, {"min_probability": 1.5}, "min_probability=1.5 should be from 0 to 1"),
         (SearchOptions, {"hamming": -1}, "hamming=-1 should be at least 0"),
-        (SearchOptions, {"expand": 3, "verify": 0}, "expand=3 should be 0 unless hits are verified"),
+        (SearchOptions, {"expand": 3, "verify": 0}, "expand=3 needs verified hits; set verify"),
         (FeatureOptions, {"detector": "surf"}, "should be one of sift"),
         (FeatureOptions, {"long_side": 31}, "at least 32"),
         (TrainOptions, {"bits": 129}, "bits=129 should be from 0 to 128"),
@@ -90,7 +90,7 @@ def test_a_preset_finds_with_and_without_signatures(name: str, bits: int) -> Non
     engine = engine_of([picture(rng, 30, bits), seen_again(rng, query), picture(rng, 30, bits)])
     options = preset(name, bits)
     assert options.needs_signatures == (bits > 0)
-    best = search(engine, query.asked, options)[0]
+    best = search(engine, query.query, options)[0]
     assert best.image == 1 and (best.inliers > 15) == (name != "fast")
 
 

@@ -1,4 +1,4 @@
-"""Photographs that show the same things anew: turned, smaller, darker, blurred, noisy. No copies of each other."""
+"""Views of drawn scenes: rotated, smaller, darker, blurred, noisy. No two are copies."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
-from polyvoc.errors import OptionError, require
+from polyvoc.errors import OptionError
 from polyvoc.types import FeatureKind, LikelihoodTable
 
 Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
@@ -57,19 +57,26 @@ class Option:
 
     def check(self, value: Any) -> None:
         """Raise OptionError if a value is none of the choices or beyond the limits."""
+        wanted = self._violated(value)
+        if wanted is not None:
+            raise OptionError(f"{self.name}={value!r} should be {wanted}")
+
+    def _violated(self, value: Any) -> str | None:
+        """Return the condition that a value violates, None if there is none."""
         if self.choices:
-            require(value in self.choices, self.name, value, "one of " + ", ".join(self.choices))
+            return None if value in self.choices else "one of " + ", ".join(self.choices)
         if value is None or isinstance(value, (str, LikelihoodTable)):
-            return
-        for number in value if isinstance(value, tuple) else (value,):
-            require(math.isfinite(number), self.name, value, "finite")
-        at_least, at_most = self.minimum is not None, self.maximum is not None
-        limit = f"from {self.minimum} to {self.maximum}" if at_least and at_most else f"at least {self.minimum}"
-        require(self.above is None or value > self.above, self.name, value, f"above {self.above}")
-        require(self.minimum is None or value >= self.minimum, self.name, value, limit)
-        require(
-            self.maximum is None or value <= self.maximum, self.name, value, limit if at_least else f"at most {self.maximum}"
-        )
+            return None
+        if not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
+            return "finite"
+        if self.above is not None and not value > self.above:
+            return f"above {self.above}"
+        low, high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
+        if not low and not high:
+            return None
+        both = self.minimum is not None and self.maximum is not None
+        limit = f"at least {self.minimum}" if low else f"at most {self.maximum}"
+        return f"from {self.minimum} to {self.maximum}" if both else limit
 
 
 def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:
@@ -115,6 +122,14 @@ class FeatureOptions(Checked):
         return DETECTOR_KINDS[self.detector]
 
 
+class NormKey(NamedTuple):
+    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root") or "none"; its idf; over how many vocabularies."""
+
+    kind: str
+    idf: Idf
+    n_vocabularies: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions(Checked):
     """How the words of a query become scores: the rules of the paper and what they are combined with."""
@@ -151,8 +166,20 @@ class ScoringOptions(Checked):
 
     def __post_init__(self) -> None:
         """Check every field."""
-        require(len(self.line) == 2, "line", self.line, "a pair (a, b) of numbers")
+        if len(self.line) != 2:
+            raise OptionError(f"line={self.line!r} should be a pair (a, b) of numbers")
         super().__post_init__()
+
+    def norm_key(self, n_vocabularies: int) -> NormKey:
+        """Return the norm for an index of so many vocabularies."""
+        kinds: dict[str, tuple[str, Idf]] = {
+            "tfidf": ("tf", self.idf),
+            "tf": ("tf", "none"),
+            "sqrt-tf": ("root", self.idf),
+            "features": ("root", "none"),
+            "none": ("none", "none"),
+        }
+        return NormKey(*kinds[self.norm], 1 if self.merge == "b0" else n_vocabularies)
 
     @property
     def needs_signatures(self) -> bool:
@@ -189,9 +216,8 @@ class SearchOptions(ScoringOptions):
     def __post_init__(self) -> None:
         """Check every field."""
         super().__post_init__()
-        require(
-            self.verify > 0 or not self.expand, "expand", self.expand, "0 unless hits are verified: set verify, such as 100"
-        )
+        if self.expand and not self.verify:
+            raise OptionError(f"expand={self.expand!r} needs verified hits; set verify, such as 100")
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a likelihood table by its source, None for the default one."""
@@ -235,7 +261,8 @@ class ClusterOptions(Checked):
 
     def __post_init__(self) -> None:
         """Check every field."""
-        require(bool(self.address), "address", self.address, "that of a Ray cluster, auto or local")
+        if not self.address:
+            raise OptionError("address='' should be that of a Ray cluster, auto or local")
         super().__post_init__()
 
 

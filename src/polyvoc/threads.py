@@ -1,76 +1,65 @@
-"""How many threads; maps over them."""
+"""How many threads to use, and two maps over them: lazy and bounded, or all at once on threads that stay."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from itertools import islice
-from typing import Any, TypeVar
+from threading import current_thread
+from typing import TypeVar
 
 from polyvoc.errors import OptionError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_PREFIX = "polyvoc-map"  # of the names of the threads that stay
 
 
-def count_threads(threads: int | None) -> int:
-    """Give a number of threads: as asked, or one per core."""
+def count_threads(threads: int | None = None) -> int:
+    """Return `threads`, or the number of cores that this process may use if None; raise OptionError below 1."""
     if threads is not None and threads < 1:
         raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
-    return threads or os.cpu_count() or 1
+    return threads or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def ordered_map(
     work: Callable[[Item], Result], items: Iterable[Item], threads: int, name: str
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Give (item, result of the work on it), in the order of the items; `name` is that of the threads.
+    """Yield (item, work(item)) in the order of the items, a few items ahead; `name` is the prefix of the threads' names.
 
-    Memory does not grow with the number of items. Closing the generator early waits for those in work and begins no other.
+    Memory does not grow with the number of items. Closing the generator waits for running items and starts no other.
     """
-    waiting = iter(items)
+    remaining = iter(items)
     ahead: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(threads, name) as pool:
         try:
             while True:
-                for item in islice(waiting, 2 * threads - len(ahead)):
+                for item in islice(remaining, 2 * threads - len(ahead)):
                     ahead.append((item, pool.submit(work, item)))
                 if not ahead:
                     return
                 item, result = ahead.popleft()
                 yield item, result.result()
         finally:
-            for _, unwanted in ahead:
-                unwanted.cancel()
+            for _, unused in ahead:
+                unused.cancel()
 
 
-@contextmanager
-def thread_map(parts: Sequence[Any], threads: int | None) -> Iterator[Callable[..., Any]]:
-    """Give a `map` over segments or other parts of the work: on all cores unless told, in their order."""
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads={threads!r} should be at least 1, or None for all cores")
-    threads = min(len(parts), threads or os.cpu_count() or 1)
-    yield map if threads <= 1 else _pool(os.getpid(), threads).map
+def thread_map(work: Callable[[Item], Result], items: Sequence[Item], threads: int | None = None) -> list[Result]:
+    """Return [work(item) for item in items], computed on at most `threads` threads (None: one per core).
+
+    The work should release the GIL. A map within the work of another runs on its thread: waiting for the pool could deadlock.
+    """
+    count = min(len(items), count_threads(threads))
+    if count <= 1 or current_thread().name.startswith(_PREFIX):
+        return [work(item) for item in items]
+    return list(_pool(os.getpid(), count).map(work, items))
 
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Give threads that stay: starting them would take longer than many a search. A process that was forked has none."""
-    return ThreadPoolExecutor(threads, "polyvoc-segments")
-
-
-def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], threads: int | None = None) -> list[Result]:
-    """Apply a function that releases the GIL to each item, on all cores unless told; the results keep their order."""
-    count = threads or _cores()
-    if len(items) == 1 or count == 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(count, "polyvoc-assign") as pool:
-        return list(pool.map(function, items))
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return threads that stay: starting them would take longer than many a search. A forked process makes its own."""
+    return ThreadPoolExecutor(threads, _PREFIX)

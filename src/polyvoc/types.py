@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,11 @@ class Keypoints:
         return len(self.xy)
 
 
+def with_planes(signatures: npt.NDArray[np.uint64], axes: int) -> npt.NDArray[np.uint64]:
+    """Return signatures with an axis for their planes of 64 bits after the first `axes`."""
+    return signatures[..., None] if signatures.ndim == axes else signatures
+
+
 @dataclass(frozen=True, eq=False)
 class ImageWords:
     """What an index stores of one image. May be shared by threads."""
@@ -187,12 +193,12 @@ class LikelihoodTable:
         require(fits, "likelihood table rows", len(self.rows), f"{max(self.groups) + 1} groups of {bins} bins of one length")
         require(all(math.isfinite(x) for row in self.rows for x in row), "likelihood table rows", "nan or inf", "finite")
 
-    @property
+    @cached_property
     def n_vocabularies(self) -> int:
         """Return the number of vocabularies that it was made for."""
         return len(self.groups).bit_length() - 1
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Return the length of the signatures that it was made for."""
         return len(self.rows[0]) - 1

@@ -1,4 +1,4 @@
-"""`polyvoc calibrate`: what people type and read, and the line and the table that an index keeps."""
+"""`polyvoc calibrate`: flags, JSON and text, and the line and the table in an index."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 from commands import answer, refuse, run
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
-from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally, tally_groups
-from polyvoc.experiments.fit.line import Fit, fit_line_pairs
+from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
+from polyvoc.experiments.fit.line import Fit, fit_line_pairs, save_line
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import find_pairs
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.catalogue import Catalogue
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import Preset, SearchOptions
-from polyvoc.scoring.rules import default_table, load_table, save_table, table_as_dict, table_from_dict
+from polyvoc.scoring.rules import check_table, default_table, load_table, save_table, table_as_dict, table_from_dict
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
@@ -31,6 +31,10 @@ __all__ = ["unflushed"]
 
 LINE = (0.7, 0.25)
 SOURCE = {"pairs": 30}
+
+
+def check_index(path: Path) -> list[str]:
+    return list(check(path, more=[check_table]))
 
 
 @pytest.fixture
@@ -56,74 +60,74 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
 
 
 def test_an_index_calibrates_itself(index: Path) -> None:
-    told = answer("calibrate", "--index", index)
-    assert (told["index"], told["saved"]) == (str(index), False)
-    assert (told["questions"], told["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
+    result = answer("calibrate", "--index", index)
+    assert (result["index"], result["saved"]) == (str(index), False)
+    assert (result["questions"], result["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
         pairs = find_pairs(opened)
         line, table = fit_line_pairs(opened, pairs), fit_table_pairs(opened, pairs)
-        learnt = {**line.as_dict(), "evidence": table_as_dict(table)}
-        assert told == {"index": str(index), **learnt, "saved": False, "table": None}
-        assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "evidence": None})
+        learnt = {**line.as_dict(), "likelihood_table": table_as_dict(table)}
+        assert result == {"index": str(index), **learnt, "saved": False, "table": None}
+        assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "likelihood_table": None})
         assert opened.default_options.line == SearchOptions().line
     assert table.source == "36 verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
 
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
-    told = answer("calibrate", "--index", index, "--save")
-    assert told["saved"]
+    result = answer("calibrate", "--index", index, "--save")
+    assert result["saved"]
     assert list(check_index(index)) == []
     info = answer("info", "--index", index)
-    assert info["default_options"]["line"] == told["tied"]
-    assert f"line {tuple(told['tied'])}" in run("info", "--index", index).stdout
+    assert info["default_options"]["line"] == result["tied"]
+    assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
     found = answer("search", views / "1" / "0.jpg", "--index", index)
-    assert found["options"]["line"] == told["tied"]
+    assert found["options"]["line"] == result["tied"]
     given = answer("search", views / "1" / "0.jpg", "--index", index, "--line", 0.5, 0.5)
     assert given["options"]["line"] == [0.5, 0.5]
 
 
 def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
-    told = answer("calibrate", "--index", index, "--save")
-    table = table_from_dict(told["evidence"], "")
+    result = answer("calibrate", "--index", index, "--save")
+    table = table_from_dict(result["likelihood_table"], "")
     with Index.open(index) as opened:
-        assert opened.default_options.evidence == opened.home.read_evidence() == table
+        assert opened.default_options.likelihood_table == table
         for name in get_args(Preset):
-            assert opened.preset(name).evidence == table
+            assert opened.preset(name).likelihood_table == table
         asked = views / "1" / "0.jpg"
         by_default = opened.search(asked)
-        assert by_default == opened.search(asked, options=replace(opened.default_options, evidence=table))
-        shipped = opened.search(asked, options=replace(opened.default_options, evidence=None))
+        assert by_default == opened.search(asked, options=replace(opened.default_options, likelihood_table=table))
+        shipped = opened.search(asked, options=replace(opened.default_options, likelihood_table=None))
     assert [hit.score for hit in by_default] != [hit.score for hit in shipped]
     found = answer("search", asked, "--index", index)
-    assert found["options"]["evidence"] == table.source  # not all its numbers
+    assert found["options"]["likelihood_table"] == table.source  # not all its numbers
     assert found["hits"][0]["score"] == pytest.approx(by_default[0].score)
-    assert answer("info", "--index", index)["default_options"]["evidence"] == table.source
-    assert f"evidence {table.source}" in run("info", "--index", index).stdout
-    without = answer("search", asked, "--index", index, "--evidence", "none")
-    assert without["options"]["evidence"] is None
+    assert answer("info", "--index", index)["default_options"]["likelihood_table"] == table.source
+    assert f"likelihood table {table.source}" in run("info", "--index", index).stdout
+    without = answer("search", asked, "--index", index, "--likelihood-table", "none")
+    assert without["options"]["likelihood_table"] is None
     assert without["hits"][0]["score"] == pytest.approx(shipped[0].score)
 
 
 def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
-    file = tmp_path / "evidence.json"
-    told = answer("calibrate", "--index", index, "--table", file)
-    assert told["table"] == str(file)
+    file = tmp_path / "table.json"
+    result = answer("calibrate", "--index", index, "--table", file)
+    assert result["table"] == str(file)
     table = load_table(file)
-    assert table_as_dict(table) == told["evidence"]
-    found = answer("search", views / "1" / "0.jpg", "--index", index, "--evidence", file)
-    assert found["options"]["evidence"] == table.source
+    assert table_as_dict(table) == result["likelihood_table"]
+    found = answer("search", views / "1" / "0.jpg", "--index", index, "--likelihood-table", file)
+    assert found["options"]["likelihood_table"] == table.source
     with Index.open(index) as opened:
-        expected = opened.search(views / "1" / "0.jpg", options=replace(opened.default_options, evidence=table))
-        assert opened.home.read_evidence() is None  # the index itself is as it was
+        expected = opened.search(views / "1" / "0.jpg", options=replace(opened.default_options, likelihood_table=table))
+        assert opened.default_options.likelihood_table is None  # the index itself is as it was
     assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in expected])
-    assert f"--evidence {file}" in run("calibrate", "--index", index, "--table", file).stderr
-    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", tmp_path / "none.json")
+    assert f"--likelihood-table {file}" in run("calibrate", "--index", index, "--table", file).stderr
+    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--likelihood-table", tmp_path / "none.json")
     assert "none.json: cannot be read (No such file or directory)" in line
     other = tmp_path / "other.json"
     save_table(default_table(3, 64), other)
-    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--evidence", other)
-    assert "a table of evidence for 3 vocabularies with 64 bits does not fit 2 with 64" in line
-    assert "no/evidence.json" in refuse("calibrate", "--index", index, "--table", tmp_path / "no" / "evidence.json")
+    line = refuse("search", views / "1" / "0.jpg", "--index", index, "--likelihood-table", other)
+    assert "likelihood table" in line and "3 vocabularies with 64 bits" in line
+    assert "no/table.json" in refuse("calibrate", "--index", index, "--table", tmp_path / "no" / "table.json")
 
 
 def test_one_vocabulary_has_a_table_and_no_line(
@@ -132,28 +136,28 @@ def test_one_vocabulary_has_a_table_and_no_line(
     path = tmp_path / "one.polyvoc"
     with IndexWriter.open(path, vocabularies[:1]) as writer:
         writer.update([views])
-    told = answer("calibrate", "--index", path, "--save")
-    assert "tied" not in told
+    result = answer("calibrate", "--index", path, "--save")
+    assert "tied" not in result
     with Index.open(path) as opened:
-        assert opened.home.read_line() is None
-        assert table_as_dict(opened.default_options.evidence) == told["evidence"]  # type: ignore[arg-type]
+        assert opened.default_options.line == SearchOptions().line
+        assert table_as_dict(opened.default_options.likelihood_table) == result["likelihood_table"]  # type: ignore[arg-type]
     shown = run("calibrate", "--index", path)
-    assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "evidence"]
-    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
-    assert "tied" not in told
-    assert set(told["tests"][0]) == {"dataset", "evidence"}
+    assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "likelihood"]
+    result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
+    assert "tied" not in result
+    assert set(result["tests"][0]) == {"dataset", "likelihood_table"}
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
     assert "nats per match" in shown.stdout
 
 
-def test_for_people(index: Path) -> None:
+def test_the_text(index: Path) -> None:
     shown = run("calibrate", "--index", index)
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert lines[0] == f"index         {index}"
     assert lines[1].strip() == "18 questions, 36 pairs of photographs that show the same thing"
-    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points", "evidence", ""]
-    assert lines[-2].startswith("evidence      1 list: ")
+    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points", "likelihood", ""]
+    assert lines[-2].startswith("likelihood    1 list: ")
     assert lines[-1].strip().startswith("2 lists: ")
     assert shown.stderr.startswith("Use it: polyvoc search PHOTO --merge posterior --line 0.")
     assert "--save" in shown.stderr
@@ -174,11 +178,11 @@ def test_a_plot(index: Path, tmp_path: Path) -> None:
     assert "no/term2.svg" in refuse("calibrate", "--index", index, "--plot", tmp_path / "no" / "term2.svg")
 
 
-def test_too_little_to_learn_from(index: Path, index_path: Path, tmp_path: Path) -> None:
+def test_too_few_pairs(index: Path, index_path: Path, tmp_path: Path) -> None:
     line = refuse("calibrate", "--index", index_path)
-    assert "12 photographs of the index were asked and 0 pairs show the same thing" in line
+    assert "12 queries of the index have 0 verified pairs" in line
     line = refuse("calibrate", "--index", index, "--queries", 2, "--save")
-    assert "4 pairs" in line
+    assert "4 verified pairs" in line
     assert "--queries" in line
     assert answer("info", "--index", index)["default_options"]["line"] == list(SearchOptions().line)  # nothing was saved
     assert "queries=0 should be at least 1" in refuse("calibrate", "--index", index, "--queries", 0)
@@ -195,21 +199,21 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
     monkeypatch.setattr("polyvoc.experiments.fit.line.fit_line_pairs", below_zero)
     assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
     known = answer("info", "--index", index)["default_options"]
-    assert (known["line"], known["evidence"]) == (list(SearchOptions().line), None)
+    assert (known["line"], known["likelihood_table"]) == (list(SearchOptions().line), None)
 
 
 # -- datasets with labels
 
 
 def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
-    told = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
-    assert (told["dataset"], told["questions"], told["pairs"]) == ("groups", 18, 36)
-    assert sum(told["tied"]) == pytest.approx(1)
-    (test,) = told["tests"]
-    assert set(test) == {"dataset", "free", "tied", "raw", "evidence"}
+    result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
+    assert (result["dataset"], result["questions"], result["pairs"]) == ("groups", 18, 36)
+    assert sum(result["tied"]) == pytest.approx(1)
+    (test,) = result["tests"]
+    assert set(test) == {"dataset", "free", "tied", "raw", "likelihood_table"}
     assert test["tied"]["gain"] > 0
-    assert 0 < test["evidence"]["error"] < 0.5  # on the photographs that it was fitted on
-    assert list(test["evidence"]["curves"]) == ["1 list", "2 lists"]
+    assert 0 < test["likelihood_table"]["error"] < 0.5  # on the photographs that it was fitted on
+    assert list(test["likelihood_table"]["curves"]) == ["1 list", "2 lists"]
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
     assert shown.exit_code == 0
     assert "nats per true match" in shown.stdout
@@ -227,7 +231,7 @@ def test_the_folder_of_a_dataset_decides(views: Path, words: list[object], cache
     assert "exclude each other" in refuse("calibrate", "groups", views, "--cache", cache, "--vocabularies", 2, *words)
 
 
-def test_flags_of_the_other_form_are_refused(views: Path, index: Path, words: list[object]) -> None:
+def test_flags_of_the_other_form_are_errors(views: Path, index: Path, words: list[object]) -> None:
     assert "--save is for an index" in refuse("calibrate", "groups", views, "--save")
     assert "--queries is for an index" in refuse("calibrate", "groups", views, "--queries", 5)
     assert "the folder of groups is missing" in refuse("calibrate", "groups")
@@ -237,14 +241,14 @@ def test_flags_of_the_other_form_are_refused(views: Path, index: Path, words: li
 
 def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    file, plot = tmp_path / "evidence.json", tmp_path / "calibration.svg"
+    file, plot = tmp_path / "table.json", tmp_path / "calibration.svg"
     given = ["--table", file, "--plot", plot, "--cache", cache, *words]
-    told = answer("calibrate", "groups", views, "--test", "groups", views, *given)
+    result = answer("calibrate", "groups", views, "--test", "groups", views, *given)
     table = load_table(file)
     assert table.source == "groups (18 questions), words 300 + 300, 64 bits"
     bench = Workbench(cache).bench(READERS["groups"](views), [Vocabulary.load(Path(str(folder))) for folder in words[1::2]])
     assert table == fit_table(tally(bench), source=table.source)
-    assert told["tests"][0]["evidence"] == reliability(table, tally_groups(bench)).as_dict()
+    assert result["tests"][0]["likelihood_table"] == reliability(table, tally_groups(bench)).as_dict()
     drawn = plot.read_text(encoding="utf-8")
     assert drawn.count("predicted, nats") == 2  # one way and the other
     assert drawn.count("share of true matches") == 2
@@ -257,14 +261,14 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
 
 def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     before = Index.open(index)
-    commit = before.home.catalogue.fact("commit")
+    commit = before.folder.catalogue.setting("commit")
     with IndexWriter.open(index) as writer:
-        writer.save_line(LINE, SOURCE)
+        save_line(writer, LINE, SOURCE)
     assert before.default_options.line == SearchOptions().line  # a snapshot stays as it is
     with Index.open(index) as opened:
         assert opened.default_options.line == LINE
-        assert opened.home.catalogue.fact("line") == {"a": LINE[0], "b": LINE[1], "source": SOURCE}
-        assert opened.home.catalogue.fact("commit") == commit + 1
+        assert opened.folder.catalogue.setting("line") == {"a": LINE[0], "b": LINE[1], "source": SOURCE}
+        assert opened.folder.catalogue.setting("commit") == commit + 1
     with IndexWriter.open(index) as writer:
         writer.remove([views / "0"])
         writer.update([views])
@@ -272,17 +276,17 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
         assert opened.default_options.line == LINE
         assert len(opened) == SCENES * VIEWS
     with IndexWriter.open(index) as writer:
-        writer.save_line((0.5, 0.5), SOURCE)
+        save_line(writer, (0.5, 0.5), SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
     assert list(check_index(index)) == []
 
 
-def test_what_waits_is_committed_with_the_line(index: Path, views: Path) -> None:
+def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
     with Index.open(index) as opened:
         found = opened.features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
         writer.add("another", found)
-        writer.save_line(LINE, SOURCE)
+        save_line(writer, LINE, SOURCE)
     with Index.open(index) as opened:
         assert len(opened) == SCENES * VIEWS + 1
         assert opened.default_options.line == LINE
@@ -291,15 +295,15 @@ def test_what_waits_is_committed_with_the_line(index: Path, views: Path) -> None
 @pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
 def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
-        writer.save_line(line, SOURCE)
+        save_line(writer, line, SOURCE)
     assert Index.open(index).default_options.line == SearchOptions().line
 
 
 def test_an_index_without_a_line_works(index: Path) -> None:
     with Index.open(index) as opened:
-        assert opened.home.read_line() is None
+        assert opened.default_options.line == SearchOptions().line
         with pytest.raises(DamagedError, match="'line' is missing"):
-            opened.home.catalogue.fact("line")
+            opened.folder.catalogue.setting("line")
     assert list(check_index(index)) == []
 
 
@@ -307,45 +311,45 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
     table = default_table(2, 64)
     before = Index.open(index)
     with IndexWriter.open(index) as writer:
-        writer.save_evidence(table)
+        save_likelihood_table(writer, table)
         writer.remove([views / "0"])
         writer.update([views])
-    assert before.default_options.evidence is None  # a snapshot stays as it is
-    assert Index.open(index).default_options.evidence == table
+    assert before.default_options.likelihood_table is None  # a snapshot stays as it is
+    assert Index.open(index).default_options.likelihood_table == table
     other = replace(table, source="another")
     with IndexWriter.open(index) as writer:
-        writer.save_evidence(other)
-    assert Index.open(index).home.read_evidence() == other
+        save_likelihood_table(writer, other)
+    assert Index.open(index).default_options.likelihood_table == other
     assert list(check_index(index)) == []
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
-        writer.save_evidence(default_table(3, 64))
-    assert Index.open(index).default_options.evidence == other
+        save_likelihood_table(writer, default_table(3, 64))
+    assert Index.open(index).default_options.likelihood_table == other
 
 
 @pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
-def test_a_damaged_table_is_told(index: Path, change: dict[str, Any]) -> None:
+def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> None:
     values = {**table_as_dict(default_table(2, 64)), **change}
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
-        catalogue.put_facts({"evidence": values})
+        catalogue.put_settings({"likelihood_table": values})
     catalogue.close()
     (line,) = check_index(index)
-    assert "the fact 'evidence' cannot be" in line
+    assert "likelihood" in line
     assert len(line) < 500
-    with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a table of evidence"):
+    with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a likelihood table"):
         Index.open(index)
 
 
-def test_a_damaged_line_is_told(index: Path) -> None:
+def test_a_damaged_line_is_an_error(index: Path) -> None:
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
-        catalogue.put_facts({"line": {"a": 0.5}})
+        catalogue.put_settings({"line": {"a": 0.5}})
     catalogue.close()
-    assert any("the fact 'line' cannot be" in line for line in check_index(index))
+    assert any("'line'" in line for line in check_index(index))
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
-        catalogue.put_facts({"line": {"a": 0.5, "b": 0.5, "source": {}}})
-        catalogue.write("UPDATE facts SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
+        catalogue.put_settings({"line": {"a": 0.5, "b": 0.5, "source": {}}})
+        catalogue.write("UPDATE settings SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
     catalogue.close()
     assert any("'line'" in line for line in check_index(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):

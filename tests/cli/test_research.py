@@ -1,4 +1,4 @@
-"""The commands for researchers: evaluate, reproduce; what is typed, and what is read."""
+"""The commands evaluate and reproduce: flags, JSON and text."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPat
 def test_every_rule_and_every_question(
     name: str, folder: str, measure: str, asked: int, datasets: Path, words: list[object], cache: Path
 ) -> None:
-    told = answer("evaluate", name, datasets / folder, *words, "--cache", cache)
-    assert (told["dataset"], told["questions"], told["sizes"], told["problems"]) == (name, asked, [300, 300], [])
-    assert len(told["names"]) == asked and told["features"] > 1000
-    assert [rule["rule"] for rule in told["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
-    assert len(told["rules"]) == 23
-    assert [rule["rule"] for rule in told["rules"]][20:] == ["preset fast", "preset default", "preset best"]
-    for rule in told["rules"]:
+    result = answer("evaluate", name, datasets / folder, *words, "--cache", cache)
+    assert (result["dataset"], result["questions"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
+    assert len(result["names"]) == asked and result["features"] > 1000
+    assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
+    assert len(result["rules"]) == 23
+    assert [rule["rule"] for rule in result["rules"]][20:] == ["preset fast", "preset default", "preset best"]
+    for rule in result["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
         assert rule["value"] == pytest.approx(sum(rule["queries"]) / asked)
         assert rule["measures"][measure] == rule["queries"] and "R@1" in rule["measures"]
@@ -75,14 +75,14 @@ def test_every_rule_and_every_question(
         assert low <= rule["value"] <= high
         alone = rule["options"]["merge"] == "b1" or rule["rule"].startswith("preset")  # presets have no like
         assert (rule["gain_over_b1"] is None) == alone
-    base, mine = told["rules"][1], told["rules"][4]
+    base, mine = result["rules"][1], result["rules"][4]
     assert mine["gain_over_b1"]["mean"] == pytest.approx(mine["value"] - base["value"])
 
 
 def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object], cache: Path) -> None:
-    result = run("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
-    assert result.exit_code == 0 and result.stderr == ""
-    lines = result.stdout.splitlines()
+    shown = run("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
+    assert shown.exit_code == 0 and shown.stderr == ""
+    lines = shown.stdout.splitlines()
     assert lines[0] == "ukbench: 16 images, 16 questions, words 300 + 300"
     assert lines.pop(1) == "  term 2 = 0.600 r + 0.400 (the default line)"
     assert lines[1].split()[:2] == ["rule", "N-S"]
@@ -100,23 +100,25 @@ def test_a_second_run_ranks_nothing(datasets: Path, words: list[object], cache: 
 
 def test_options_reach_the_rules(datasets: Path, words: list[object], cache: Path) -> None:
     command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "posterior")
-    told = answer(*command, "--hamming", 20, "--hamming", "none", "--hamming", 28, "--burstiness", "none", "--c", 5,
+    result = answer(*command, "--hamming", 20, "--hamming", "none", "--hamming", 28, "--burstiness", "none", "--c", 5,
                   "--line", 0.7, 0.2, "--idf", "plain", "--assignments", 2, "--questions", 2)  # fmt: skip
-    assert [rule["rule"] for rule in told["rules"]] == ["posterior + HE 20", "posterior", "posterior + HE 28"]
-    assert [rule["options"]["hamming"] for rule in told["rules"]] == [20, None, 28]
-    options = told["rules"][0]["options"]
+    assert [rule["rule"] for rule in result["rules"]] == ["posterior + HE 20", "posterior", "posterior + HE 28"]
+    assert [rule["options"]["hamming"] for rule in result["rules"]] == [20, None, 28]
+    options = result["rules"][0]["options"]
     assert (options["c"], options["line"], options["idf"], options["assignments"]) == (5, [0.7, 0.2], "plain", 2)
-    assert told["questions"] == 2 and told["notes"] == ["2 of 4 questions ask"]
-    assert all(rule["gain_over_b1"] is None for rule in told["rules"])  # nobody asked for b1
+    assert result["questions"] == 2 and result["notes"] == ["2 of 4 questions are used"]
+    assert all(rule["gain_over_b1"] is None for rule in result["rules"])  # without b1
 
 
-def test_distractors_and_broken_photographs_are_told(datasets: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
+def test_distractors_and_broken_photographs_are_reported(
+    datasets: Path, words: list[object], cache: Path, tmp_path: Path
+) -> None:
     more = Path(shutil.copytree(datasets / "train", tmp_path / "more"))
     (more / "broken.jpg").write_text("no photograph")
     command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "b1", "--distractors", more)
-    told = answer(*command)
-    assert told["images"] == 12 + 13
-    assert [Path(problem["path"]).name for problem in told["problems"]] == ["broken.jpg"]
+    result = answer(*command)
+    assert result["images"] == 12 + 13
+    assert [Path(problem["path"]).name for problem in result["problems"]] == ["broken.jpg"]
     assert "1 could not be used:" in run(*command).stdout
 
 
@@ -125,44 +127,44 @@ def test_one_group_has_no_interval_and_json_no_infinity(
 ) -> None:
     for name in ("bridge-a", "bridge-b", "market-a", "wall-a"):
         shutil.copy(photographs / f"{name}.jpg", tmp_path / f"{name}.jpg")
-    told = answer("evaluate", "groups", tmp_path, *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
-    assert told["rules"][1]["interval"] == [None, None]
-    assert told["rules"][1]["gain_over_b1"]["low"] is None
+    result = answer("evaluate", "groups", tmp_path, *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
+    assert result["rules"][1]["interval"] == [None, None]
+    assert result["rules"][1]["gain_over_b1"]["low"] is None
 
 
 def test_the_line_is_fitted_on_another_dataset(datasets: Path, words: list[object], cache: Path) -> None:
     command = ("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "posterior")
-    told = answer(*command, "--fit", "holidays", datasets / "holidays")
-    a, b = told["rules"][0]["options"]["line"]
+    result = answer(*command, "--fit", "holidays", datasets / "holidays")
+    a, b = result["rules"][0]["options"]["line"]
     assert a + b == pytest.approx(1) and 0 < b < 1 and [a, b] != [0.6, 0.4]
     line = refuse(*command, "--fit", "holidays", datasets / "holidays", "--line", 0.5, 0.5)
     assert line == "polyvoc: --fit and --line exclude each other; give one of them"
     own = refuse(*command, "--fit", "groups", datasets / "holidays" / ".." / "ukbench")
-    assert "fit the line on other photographs than those that are judged" in own
+    assert "give another dataset than the one that is evaluated" in own
     single = ("evaluate", "ukbench", datasets / "ukbench", *words[:2], "--cache", cache)
     assert "needs two vocabularies with signatures" in refuse(*single, "--fit", "holidays", datasets / "holidays")
 
 
 def test_vocabularies_can_be_trained_first(datasets: Path, cache: Path) -> None:
-    told = answer("evaluate", "groups", datasets / "train", "--train", datasets / "train", "--size", 60,
+    result = answer("evaluate", "groups", datasets / "train", "--train", datasets / "train", "--size", 60,
                   "--vocabularies", 2, "--merge", "b0", "--merge", "b1", "--cache", cache)  # fmt: skip
-    assert told["sizes"] == [60, 60] and len(set(told["vocabularies"])) == 2
-    assert len(told["rules"]) == 8  # they have signatures
+    assert result["sizes"] == [60, 60] and len(set(result["vocabularies"])) == 2
+    assert len(result["rules"]) == 8  # they have signatures
 
 
 def test_a_synthetic_world_is_written_trained_and_ranked(cache: Path, tmp_path: Path, words: list[object]) -> None:
     write_world(tmp_path / "world", WorldOptions(groups=5, views=2, distractors=4, training=8, features=60))
     command = ("evaluate", "synthetic", tmp_path / "world", "--cache", cache, "--merge", "b1", "--merge", "posterior")
-    told = answer(*command, "--size", 40, "--vocabularies", 2)
-    assert (told["dataset"], told["images"], told["questions"], told["sizes"]) == ("synthetic", 14, 5, [40, 40])
-    assert told["rules"][0]["value"] > 0.2
+    result = answer(*command, "--size", 40, "--vocabularies", 2)
+    assert (result["dataset"], result["images"], result["questions"], result["sizes"]) == ("synthetic", 14, 5, [40, 40])
+    assert result["rules"][0]["value"] > 0.2
     assert run(*command, "--size", 40, "--vocabularies", 2).stdout.startswith("synthetic: 14 images, 5 questions")
-    assert answer(*command, *words)["sizes"] == [300, 300]  # own words are taken as they are
+    assert answer(*command, *words)["sizes"] == [300, 300]  # own vocabularies
     trained = answer(*command, "--train", tmp_path / "world" / "train", "--size", 30, "--vocabularies", 1)
     assert trained["sizes"] == [30]  # on descriptors, as the images are
 
 
-def test_what_cannot_be_evaluated_is_refused_in_one_line(datasets: Path, words: list[object], tmp_path: Path) -> None:
+def test_what_cannot_be_evaluated_is_one_line(datasets: Path, words: list[object], tmp_path: Path) -> None:
     holidays = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", tmp_path)
     assert "'oxbridge' is no dataset; choose one of holidays, ukbench" in refuse("evaluate", "oxbridge", tmp_path)
     assert "no such folder; expected one with 100000.jpg" in refuse(
@@ -199,20 +201,20 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) -> None:
     command = ("reproduce", datasets, "--out", tmp_path / "out", "--quick", "--cache", cache, "--only", "figure4")
-    told = answer(*command, "--only", "table2")
-    assert [section["id"] for section in told["sections"]] == ["table2", "figure4"]
-    assert Path(told["page"]) == tmp_path / "out" / "report.html" and Path(told["page"]).is_file()
+    result = answer(*command, "--only", "table2")
+    assert [section["id"] for section in result["sections"]] == ["table2", "figure4"]
+    assert Path(result["page"]) == tmp_path / "out" / "report.html" and Path(result["page"]).is_file()
     stored = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    assert stored == {name: value for name, value in told.items() if name != "page"}
+    assert stored == {name: value for name, value in result.items() if name != "page"}
     assert [path.name for path in (tmp_path / "out" / "plots").iterdir()] == ["figure4.svg"]
-    assert dict(told["facts"])["distractors"].startswith("6 photographs")
+    assert dict(result["facts"])["distractors"].startswith("6 photographs")
     lines = run(*command).stdout.splitlines()
     assert lines[0].split()[-1] == "reproduces" and lines[0].startswith("Fig. 4: the weight w")
     assert lines[-1].startswith("Page: ") and lines[-1].endswith("report.html")
 
 
 @pytest.mark.usefixtures("tiny")
-def test_what_cannot_be_reproduced_is_refused_in_one_line(datasets: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_reproduced_is_one_line(datasets: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
     assert "no experiment table7; choose from table2, table3" in refuse("reproduce", datasets, *out, "--only", "table7")
     assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)

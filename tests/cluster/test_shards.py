@@ -1,4 +1,4 @@
-"""An index held by the machines of a cluster: rankings and scores of one machine, exactly; never wrong while one is down."""
+"""An index on a cluster returns the hits and scores of the local index exactly, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_accuracy import VARIABLE
-from test_laws import RULES, grid_options
+from hypothesis import given
+from hypothesis import strategies as st
 
 import polyvoc
-from clusters import Nodes, cluster, eventually, held_by, process_of, quiet, ray, stored
-from polyvoc.cluster.holder import spans
-from polyvoc.cluster.shards import ReplicaSet
+from clusters import Nodes, actor_of, load_engine, process_of, quiet, ray, shards_of, store_segments, wait_until
+from polyvoc.cluster.shards import ReplicaSet, assign_replicas, assign_segments, open_index
 from polyvoc.errors import ClusterError, DamagedError, OptionError, UnusableIndexError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
-from polyvoc.options import ClusterOptions, SearchOptions
-from polyvoc.options import preset as presets_preset
+from polyvoc.options import preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import image_words_at
 from polyvoc.search.explain import explain
@@ -33,41 +32,61 @@ from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.info import index_distributions
 from polyvoc.search.links import LinkGraph, find_links
 from polyvoc.search.pipeline import search
-from polyvoc.search.verify import Found
+from polyvoc.search.verify import is_reliable
 from polyvoc.storage.folders import list_photographs
-from random_collections import World, random_evidence, random_world, with_assignments, with_long_signatures
-from samples import build, collection, features, unflushed, vocabularies
+from random_collections import RULES, World, grid_options, random_evidence, random_world, with_assignments, with_long_signatures
+from samples import VARIABLE, build, collection, features, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 __all__ = ["unflushed"]
 pytestmark = quiet
 SHARDS = (1, 2, 3, 7)
-SETS = ("holidays150", "ukbench500")  # of photographs, where there are any
+SETS = ("holidays150", "ukbench500")  # of photographs, below the folder that VARIABLE names
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    with cluster(2) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def fleets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, ReplicaSet]]:
-    """Fleets of 1, 2, 3 and 7 shards; something stays open, so that they stay, too."""
-    made = {count: ReplicaSet(ClusterOptions(nodes.address, shards=count, patience=60)) for count in SHARDS}
-    home = stored(tmp_path_factory.mktemp("kept") / "index", Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments)
-    kept = [held_by(fleet, home) for fleet in made.values()]
-    yield made
+def replica_sets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, ReplicaSet]]:
+    """Replica sets of 1, 2, 3 and 7 shards; one snapshot stays open, so that their actors live on."""
+    sets = {count: ReplicaSet(nodes.options(count, timeout=60)) for count in SHARDS}
+    folder = store_segments(
+        tmp_path_factory.mktemp("kept") / "index", Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments
+    )
+    kept = [load_engine(replicas, folder) for replicas in sets.values()]
+    yield sets
     del kept
 
 
-def told(found: list[Found]) -> list[Any]:
-    """Give hits as plain values, exactly."""
-    rows = [(one.place, one.image, one.score, one.inliers, one.weight, one.transform) for one in found]
-    return [(*row[:5], None if row[5] is None else row[5].tolist()) for row in rows]
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stored") / "index"
+    build(path, collection(60), vocabularies(), commits=7).close()
+    return path
 
 
-# -- random worlds
+@pytest.fixture(scope="module")
+def expected(index: Path) -> list[list[Any]]:
+    """The hits of the local index for 20 queries."""
+    with polyvoc.open(index) as local:
+        return [plain(local.search(features(seed))) for seed in range(20)]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """An index that a test may change."""
+    build(tmp_path / "index", collection(20), vocabularies(), commits=3).close()
+    return tmp_path / "index"
+
+
+def plain(hits: Hits) -> list[Any]:
+    return [asdict(hit) for hit in hits]
+
+
+def values(candidates: Any) -> list[Any]:
+    """Return the fields of candidates, exactly."""
+    return [[np.asarray(getattr(one, field.name)).tolist() for field in fields(one)] for one in candidates]
+
+
+# -- the same as on one machine
 
 
 def worlds(count: int) -> Iterator[tuple[int, World]]:
@@ -82,40 +101,35 @@ def worlds(count: int) -> Iterator[tuple[int, World]]:
 
 def with_ties(world: World, segment_images: int) -> Engine:
     """Index every image of a world twice, so that ranks are shared; a few are deleted."""
-    images, signatures = world.images * 2, world.image_signatures * 2
-    whole = Engine.from_words(images, world.sizes, signatures, segment_images)
-    deleted = [
-        part.without([0]) if number % 3 == 1 and part.n_images > 1 else part for number, part in enumerate(whole.segments)
-    ]
+    every = Engine.from_words(world.images * 2, world.sizes, world.image_signatures * 2, segment_images).segments
+    deleted = [part.without([0]) if number % 3 == 1 and part.n_images > 1 else part for number, part in enumerate(every)]
     return Engine(deleted, world.sizes)
 
 
 @pytest.mark.parametrize("count", SHARDS)
-def test_shards_equal_the_whole_on_random_worlds(count: int, fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
+def test_scores_of_random_collections(count: int, replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     for seed, world in worlds(20):
         local = with_ties(world, 1 + seed % 4)
-        far = held_by(fleets[count], stored(tmp_path / str(seed), local.segments))
-        assert far.shards.census == local.shards.census
-        assert all(np.array_equal(getattr(far.statistics, name), getattr(local.statistics, name))
+        remote = load_engine(replica_sets[count], store_segments(tmp_path / str(seed), local.segments))
+        assert remote.shards.infos == local.shards.infos
+        assert all(np.array_equal(getattr(remote.statistics, name), getattr(local.statistics, name))
                    for name in ("n_images", "occurrences", "documents"))  # fmt: skip
         for number, merge in enumerate(RULES):
             bits = 128 if world.query_signatures.ndim > world.words.ndim else 64
             table = random_evidence(seed, len(world.sizes), bits) if merge == "likelihood" else None
-            options = grid_options(31 * seed + number, merge=merge, top=5, evidence=table)
-            query = local.query(world.words, world.query_signatures, options)
-            same = far.query(world.words, world.query_signatures, options)
-            assert np.array_equal(far.counts(same, options), local.counts(query, options))
-            for one, other in zip(far.scores(same, options), local.scores(query, options), strict=True):
+            options = grid_options(31 * seed + number, merge=merge, top=5, likelihood_table=table)
+            plan = local.plan(options)
+            query = local.query(world.words, world.query_signatures, plan)
+            same = remote.query(world.words, world.query_signatures, remote.plan(options))
+            assert np.array_equal(remote.counts(same, plan), local.counts(query, plan))
+            for one, other in zip(remote.scores(same, plan), local.scores(query, plan), strict=True):
                 assert one.dtype == other.dtype and np.array_equal(one, other)
             for depth in (1, 4, 100):
-                assert far.best(same, options, depth=depth) == local.best(query, options, depth=depth)
-
-
-# -- pictures: geometry, expansion, smoothing, explanations
+                assert values(remote.best(same, plan, depth)[0]) == values(local.best(query, plan, depth)[0])
 
 
 def gallery(seed: int, bits: int) -> tuple[Picture, list[Picture]]:
-    """Give a query and a collection in which some show it anew, some have its words, some are equal."""
+    """Return a query and a collection: some show it again, some have its words elsewhere, some are equal."""
     rng = np.random.default_rng([17, seed])
     query = picture(rng, 40, bits)
     images = [joined(seen_again(rng, query), picture(rng, 10, bits)) for _ in range(4)]
@@ -124,164 +138,153 @@ def gallery(seed: int, bits: int) -> tuple[Picture, list[Picture]]:
 
 
 def with_vectors(segments: list[Segment]) -> list[Segment]:
-    """Give every image but the first of a segment a vector of a global embedding."""
-    rng, made = np.random.default_rng(5), []
+    """Add a vector of a global embedding to every image but the first of a segment."""
+    rng, result = np.random.default_rng(5), []
     for segment in segments:
         rows = rng.normal(size=(segment.n_images, 8))
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         rows[0] = 0
-        made.append(replace(segment, arrays={**segment.arrays, "embeddings": rows.astype(np.float16)}))
-    return made
+        result.append(replace(segment, arrays={**segment.arrays, "embeddings": rows.astype(np.float16)}))
+    return result
 
 
 @pytest.mark.parametrize("count", SHARDS)
 @pytest.mark.parametrize("bits", [0, 64, 128])
-def test_searches_equal_those_of_one_machine(count: int, bits: int, fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
-    query, images = gallery(bits, bits)
+def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
+    picture, images = gallery(bits, bits)
     segments = with_vectors(engine_of(images, 3).segments)
-    graph = find_links(engine_of(images), presets_preset("fast", bits))
-    local = Engine(segments, segments[0].sizes, neighbours=LinkGraph(graph))
-    far = held_by(fleets[count], stored(tmp_path / "index", segments), LinkGraph(graph))
-    for preset, top in ((p, top) for p in ("fast", "default", "best") for top in (1, 6, 50)):
-        for change in ({}, {"verify": 2 if preset != "fast" else 0}, {"smooth": 0.5}):
-            options = replace(presets_preset(preset, bits), top=top, **change)
-            assert told(search(far, query.asked, options)) == told(search(local, query.asked, options))
-    asked = replace(query.asked, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
-    options = replace(presets_preset("default", bits), fuse=True)
-    assert told(search(far, asked, options)) == told(search(local, asked, options))
-    options = replace(presets_preset("best", bits), expansion="hamming")
-    assert told(search(far, query.asked, options)) == told(search(local, query.asked, options))
-    for place in ((0, 0), (2, 1)):
-        hit = Hit(local.image_at(place), "", 0.0)
-        one, other = (explain(engine, query.asked, options, place, hit) for engine in (far, local))
+    links = find_links(engine_of(images), preset("fast", bits))
+    local = Engine(segments, segments[0].sizes)
+    remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments))
+    query = replace(picture.query, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
+    searches = [replace(preset("default", bits), fuse=True)]
+    for name, top in ((name, top) for name in ("fast", "default", "best") for top in (1, 6, 50)):
+        for change in ({}, {"verify": 2 if name != "fast" else 0}, {"smooth": 0.5}):
+            searches.append(replace(preset(name, bits), top=top, **change))
+    for options in searches:
+        one, other = (search(engine, query, options, links=LinkGraph(links)) for engine in (remote, local))
+        assert values(one) == values(other)
+    for segment, position in ((0, 0), (2, 1)):
+        hit = Hit(3 * segment + position, "", 0.0)
+        one, other = (explain(engine, query, searches[-1], (segment, position), hit) for engine in (remote, local))
         assert repr(vars(one)) == repr(vars(other))
-    assert [far.find(image) for image in range(21)] == [local.find(image) for image in range(21)]
+    assert [remote.find(image) for image in range(21)] == [local.find(image) for image in range(21)]
 
 
-# -- whole indexes
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("held") / "index"
-    build(path, collection(60), vocabularies(), commits=7).close()
-    return path
-
-
-def plain(hits: Hits) -> list[Any]:
-    return [asdict(hit) for hit in hits]
-
-
-def test_it_has_the_face_of_the_local_index(nodes: Nodes, index: Path) -> None:
-    with polyvoc.open(index) as local, polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2)) as far:
-        assert len(far) == len(local) and far.commit == local.commit and far.default_options == local.default_options
-        assert len(far.engine.shards.census) > 3
+def test_the_methods_of_an_index(nodes: Nodes, index: Path) -> None:
+    with polyvoc.open(index) as local, open_index(index, None, nodes.options(2)) as remote:
+        assert (len(remote), remote.commit, remote.default_options) == (len(local), local.commit, local.default_options)
+        assert len(remote.engine.shards.infos) > 3
         for seed in range(6):
-            hits = far.search(features(seed), top=7)
+            hits = remote.search(features(seed), top=7)
             assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
-        assert plain(far.search(5)) == plain(local.search(5))
-        assert index_distributions(far) == index_distributions(local)
-        options = SearchOptions()
-        words = local.quantise(features(3), options)
-        assert np.array_equal(far.score_words(*words, options), local.score_words(*words, options))
-        assert repr(far.explain(features(2), 3)) == repr(local.explain(features(2), 3))
+        assert plain(remote.search(5)) == plain(local.search(5))
+        assert index_distributions(remote) == index_distributions(local)
+        words = local.folder.quantiser.quantise(features(3).descriptors)
+        assert np.array_equal(remote.score_words(*words), local.score_words(*words))
+        assert repr(remote.explain(features(2), 3)) == repr(local.explain(features(2), 3))
         with pytest.raises(OptionError, match="image 999 is not in the index"):
-            far.image(999)
-        with pytest.raises(OptionError, match="held by other machines"):
-            _ = far.engine.segments
+            remote.image(999)
+        with pytest.raises(OptionError, match="open it without ray"):
+            _ = remote.engine.segments
 
 
-def test_several_questions_at_a_time_get_their_own_answers(nodes: Nodes, index: Path) -> None:
-    with polyvoc.open(index) as local, polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=3)) as far:
-        expected = [plain(local.search(features(seed % 20))) for seed in range(60)]
-        with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda seed: far.search(features(seed % 20)), range(60)))
-        assert [plain(hits) for hits in answers] == expected
+def test_searches_at_the_same_time(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    with open_index(index, None, nodes.options(3)) as remote, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda seed: remote.search(features(seed % 20)), range(60)))
+    assert [plain(hits) for hits in results] == expected * 3
 
 
-def test_a_new_commit_is_opened_beside_the_old_one(nodes: Nodes, tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    build(path, collection(20), vocabularies(), commits=3).close()
-    old = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
+def test_a_new_commit_is_opened_beside_the_old_one(nodes: Nodes, small: Path) -> None:
+    old = open_index(small, None, nodes.options(2))
     before = plain(old.search(features(25)))
     assert old.reopened() is old
-    build(path, collection(10, first=20)).close()
+    build(small, collection(10, first=20)).close()
     new = old.reopened()
-    with polyvoc.open(path) as local:
+    with polyvoc.open(small) as local:
         assert len(new) == len(local) == 30
         assert plain(new.search(features(25))) == plain(local.search(features(25)))
     assert plain(old.search(features(25))) == before
-    fleet = new._fleet
-    assert fleet is not None and fleet is old._fleet
+    replicas = shards_of(new).replicas
+    assert replicas is shards_of(old).replicas
     del old
     assert new.search(features(25)).complete
     del new
-    eventually(lambda: not fleet.shards)
+    wait_until(lambda: not replicas.shards)
 
 
 def test_an_empty_index(nodes: Nodes, tmp_path: Path) -> None:
     with polyvoc.IndexWriter.open(tmp_path / "index", vocabularies()):
         pass
-    far = polyvoc.open(tmp_path / "index", ray=ClusterOptions(nodes.address, shards=2))
-    assert far.search(features(0)) == [] and len(far) == 0
+    remote = open_index(tmp_path / "index", None, nodes.options(2))
+    assert remote.search(features(0)) == [] and len(remote) == 0
 
 
-# -- what goes wrong
+def test_replicas_take_turns_and_drop_what_is_released(nodes: Nodes, index: Path) -> None:
+    remote = open_index(index, None, nodes.options(2, replicas=2))
+    replicas, snapshot = shards_of(remote).replicas, shards_of(remote).snapshot
+    actors = [actor_of(remote, shard, replica) for shard in (0, 1) for replica in (0, 1)]
+    wait_until(lambda: all(len(replicas.available(snapshot, shard)) == 2 for shard in (0, 1)))
+    assert len({replicas.available(snapshot, shard)[0] for shard in (0, 0, 1, 1)}) == 4
+    for _ in range(3):
+        load_engine(replicas, IndexFolder(index)).shards.close()
+    loaded = [[snapshot.number]] * 4
+    wait_until(lambda: [ray.get(actor.__ray_call__.remote(lambda self: sorted(self._snapshots))) for actor in actors] == loaded)
+    assert remote.search(features(1)).complete
+    remote.close()
+    wait_until(lambda: not replicas.shards)
+    with pytest.raises(UnusableIndexError, match="open it again"):
+        remote.search(features(1))
 
 
-def test_a_holder_killed_in_the_middle_of_200_questions(nodes: Nodes, index: Path) -> None:
-    """Every answer is right, or says which images it lacks; afterwards all are right again."""
-    with polyvoc.open(index) as local:
-        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
-        ids = {row.image for row in local.images()}
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2))
-    assert far._fleet is not None
-    victim = far._fleet.shards[0][0].actor
-    first = process_of(victim)
-    answers: dict[int, Hits] = {}
+# -- failures
+
+
+def test_an_actor_killed_during_200_searches(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    """Every result is right, or lists the missing images; afterwards all are right again."""
+    remote = open_index(index, None, nodes.options(2))
+    shards = shards_of(remote)
+    lost = {image for number in shards.numbers[0] for first, last in shards.spans[number] for image in range(first, last + 1)}
+    assert 0 < len(lost) < len(remote)
+    first = process_of(actor_of(remote, 0))
+    results: dict[int, Hits] = {}
     reached = threading.Event()
 
-    def ask(number: int) -> None:
-        answers[number] = far.search(features(number % 20))
-        if len(answers) == 60:
+    def run(number: int) -> None:
+        results[number] = remote.search(features(number % 20))
+        if len(results) == 60:
             reached.set()
 
     with ThreadPoolExecutor(4) as pool:
-        asked = pool.map(ask, range(200))
+        running = pool.map(run, range(200))
         assert reached.wait(60)
         os.kill(first, signal.SIGKILL)
-        list(asked)
-    incomplete = {number: hits for number, hits in answers.items() if not hits.complete}
-    assert len(answers) == 200 and incomplete
-    held = far.engine.shards
-    mine = {image for number in held._held[0] for first, last in held._spans[number] for image in range(first, last + 1)}  # type: ignore[attr-defined]
-    assert mine < ids
-    for number, hits in answers.items():
+        list(running)
+    assert len(results) == 200 and not all(hits.complete for hits in results.values())
+    for number, hits in results.items():
         if hits.complete:
             assert plain(hits) == expected[number % 20]
         else:
-            lacking = {image for low, high in hits.missing for image in range(low, high + 1)}
-            assert lacking == mine and not lacking & {hit.image for hit in hits}
-    eventually(lambda: far.search(features(0)).complete)
-    assert process_of(victim) != first
-    assert all(plain(far.search(features(seed))) == expected[seed] for seed in range(20))
+            assert {image for low, high in hits.missing for image in range(low, high + 1)} == lost
+            assert not lost & {hit.image for hit in hits}
+    wait_until(lambda: remote.search(features(0)).complete)
+    assert process_of(actor_of(remote, 0)) != first
+    assert [plain(remote.search(features(seed))) for seed in range(20)] == expected
 
 
-def test_a_replica_stands_in_for_one_that_dies(nodes: Nodes, index: Path) -> None:
-    with polyvoc.open(index) as local:
-        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, replicas=2))
-    assert far._fleet is not None
+def test_a_replica_replaces_one_that_dies(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    remote = open_index(index, None, nodes.options(2, replicas=2))
     for number in range(60):
         if number == 20:
-            os.kill(process_of(far._fleet.shards[1][0].actor), signal.SIGKILL)
-        hits = far.search(features(number % 20))
+            os.kill(process_of(actor_of(remote, 1)), signal.SIGKILL)
+        hits = remote.search(features(number % 20))
         assert hits.complete and plain(hits) == expected[number % 20]
 
 
 @contextmanager
-def stopped(process: int) -> Iterator[None]:
-    """Let a process hang for a while."""
+def stopped(actor: Any) -> Iterator[None]:
+    """Stop the process of an actor for a while."""
+    process = process_of(actor)
     os.kill(process, signal.SIGSTOP)
     try:
         yield
@@ -289,149 +292,128 @@ def stopped(process: int) -> Iterator[None]:
         os.kill(process, signal.SIGCONT)
 
 
-def test_a_replica_stands_in_for_one_that_hangs(nodes: Nodes, index: Path) -> None:
-    """Nobody waits for it as long as a question may take; and it is asked again when it is back."""
-    with polyvoc.open(index) as local:
-        expected = plain(local.search(features(3)))
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=1, replicas=2, patience=4))
-    fleet = far._fleet
-    assert fleet is not None
-    hung, other = fleet.shards[0]
-    with stopped(process_of(hung.actor)):
+def test_a_replica_replaces_one_that_hangs(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    """A search does not wait for it until the timeout; it is called again when it responds."""
+    remote = open_index(index, None, nodes.options(1, replicas=2, timeout=4))
+    hung, other = shards_of(remote).replicas.shards[0]
+    with stopped(hung.actor):
         for _ in range(4):
-            hits = far.search(features(3))
-            assert hits.complete and plain(hits) == expected
-        assert hung.waking and not other.waking
-    eventually(lambda: far.search(features(3)).complete and not hung.waking)
+            hits = remote.search(features(3))
+            assert hits.complete and plain(hits) == expected[3]
+        assert hung.loading and not other.loading
+    wait_until(lambda: remote.search(features(3)).complete and not hung.loading)
 
 
-def test_a_slow_holder_is_back_at_once_even_after_a_commit(nodes: Nodes, tmp_path: Path) -> None:
-    """What it holds need not be there any more: a later commit has other norms, and merges segments away."""
-    path = tmp_path / "index"
-    build(path, collection(20), vocabularies(), commits=3).close()
-    far = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2, patience=0.5))
-    before = plain(far.search(features(4), options=replace(far.default_options, whole=True)))
-    build(path, collection(10, first=20), commits=6).close()
-    assert far._fleet is not None
-    with stopped(process_of(far._fleet.shards[0][0].actor)):
-        assert not far.search(features(4)).complete
-    eventually(lambda: far.search(features(4)).complete)
-    assert plain(far.search(features(4))) == before
+def test_a_slow_actor_responds_again_after_a_commit(nodes: Nodes, small: Path) -> None:
+    """Its files need not exist any more: the later commit has other norms, and merges segments."""
+    remote = open_index(small, None, nodes.options(2, timeout=0.5))
+    before = plain(remote.search(features(4), require_all=True))
+    build(small, collection(10, first=20), commits=6).close()
+    with stopped(actor_of(remote, 0)):
+        assert not remote.search(features(4)).complete
+    wait_until(lambda: remote.search(features(4)).complete)
+    assert plain(remote.search(features(4))) == before
 
 
-def test_a_restarted_holder_does_without_the_norms_of_an_old_commit(nodes: Nodes, tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    build(path, collection(20), vocabularies(), commits=3).close()
-    far = polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
-    before = plain(far.search(features(4)))
-    build(path, collection(1, first=20)).close()
-    assert far._fleet is not None
-    os.kill(process_of(far._fleet.shards[0][0].actor), signal.SIGKILL)
-    eventually(lambda: far.search(features(4)).complete)
-    assert plain(far.search(features(4))) == before
+def test_a_restarted_actor_does_not_need_the_norms_of_an_old_commit(nodes: Nodes, small: Path) -> None:
+    remote = open_index(small, None, nodes.options(2))
+    before = plain(remote.search(features(4)))
+    build(small, collection(1, first=20)).close()
+    os.kill(process_of(actor_of(remote, 0)), signal.SIGKILL)
+    wait_until(lambda: remote.search(features(4)).complete)
+    assert plain(remote.search(features(4))) == before
 
 
-def test_a_hit_that_is_lost_before_it_speaks_is_left_out(fleets: dict[int, ReplicaSet], tmp_path: Path) -> None:
-    """A verified hit should ask along, and its holder does not answer any more: the others do."""
-    query, images = gallery(0, 64)
-    segments = engine_of(images, 3).segments
-    far = held_by(fleets[2], stored(tmp_path / "index", segments)).attempt()
-    shards = far.shards
-    ask = shards.at
+def test_a_hit_that_is_lost_is_left_out_of_the_expansion(replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    query = picture(rng, 40)
+    images = [joined(seen_again(rng, query.chosen(slice(0, 24))), picture(rng, 20)) for _ in range(3)]
+    segments = engine_of([*images, *(picture(rng, 30) for _ in range(6))], 3).segments
+    remote = load_engine(replica_sets[2], store_segments(tmp_path / "index", segments)).session()
+    call, lost = remote.shards.at, []
 
     def lose(operation: Any, own: Any, *shared: Any, threads: int | None = None) -> list[Any]:
-        found = ask(operation, own, *shared, threads=threads)
-        return [None, *found[1:]] if operation is image_words_at else found
+        results = call(operation, own, *shared, threads=threads)
+        if operation is image_words_at and results:
+            lost.append(own[0])
+            results[0] = None
+        return results
 
-    shards.at = lose  # type: ignore[method-assign]
-    found = search(far, query.asked, replace(presets_preset("best", 64), top=9))
-    assert found and found[0].trusted
-
-
-def test_replicas_take_turns_and_forget_what_is_released(nodes: Nodes, index: Path) -> None:
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, replicas=2))
-    fleet = far._fleet
-    assert fleet is not None
-    actors = [replica.actor for replicas in fleet.shards for replica in replicas]
-    generation = far.engine.shards._generation  # type: ignore[attr-defined]
-    eventually(lambda: all(len(fleet.ready(generation, shard)) == 2 for shard in (0, 1)))
-    assert len({fleet.ready(generation, shard)[0] for shard in (0, 0, 1, 1)}) == 4
-
-    def held() -> list[list[int]]:
-        return [ray.get(actor.__ray_call__.remote(lambda self: sorted(self._held))) for actor in actors]
-
-    for _ in range(3):
-        polyvoc.Index._read(far.home.again(), fleet).close()
-    eventually(lambda: held() == [[generation.number]] * 4)
-    asked = far.asked(features(1), far.default_options)
-    far.close()
-    eventually(lambda: not fleet.shards)
-    with pytest.raises(UnusableIndexError, match="the index was closed; open it again"):
-        far.find(asked, SearchOptions())
+    remote.shards.at = lose  # type: ignore[method-assign]
+    candidates = search(remote, query.query, replace(preset("best", 64), top=9))
+    assert lost and is_reliable(candidates[0])
 
 
-def test_whoever_wants_the_whole_waits_for_it_or_fails(nodes: Nodes, index: Path) -> None:
-    with polyvoc.open(index) as local:
-        expected = plain(local.search(features(4)))
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=2, patience=60))
-    assert far._fleet is not None
-    options = replace(far.default_options, whole=True)
-    actor = far._fleet.shards[0][0].actor
+def test_require_all_waits_or_fails(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    remote = open_index(index, None, nodes.options(2, timeout=60))
+    actor = actor_of(remote, 0)
     os.kill(process_of(actor), signal.SIGKILL)
-    assert plain(far.search(features(4), options=options)) == expected  # it waits until the shard answers again
-    ray.kill(actor)  # for good
-    eventually(lambda: not far.search(features(4)).complete)
-    far._fleet.options = replace(far._fleet.options, patience=0.2)
-    with pytest.raises(ClusterError, match=r"1 of 2 shards did not answer within 0\.2 s"):
-        far.search(features(4), options=options)
-    lost = far.search(features(4)).missing[0][0]
-    with pytest.raises(ClusterError, match=f"image {lost} is not on the machines that answer"):
-        far.image(lost)
+    assert plain(remote.search(features(4), require_all=True)) == expected[4]  # after the restart of the actor
+    ray.kill(actor)  # without a restart
+    wait_until(lambda: not remote.search(features(4)).complete)
+    shards_of(remote).replicas.options = nodes.options(2, timeout=0.2)
+    with pytest.raises(ClusterError, match=r"1 of 2 shards .* within 0\.2 s"):
+        remote.search(features(4), require_all=True)
+    lost = remote.search(features(4)).missing[0][0]
+    with pytest.raises(ClusterError, match=f"image {lost} "):
+        remote.image(lost)
 
 
-def test_segments_that_are_gone_are_one_line(nodes: Nodes, tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    build(path, collection(9), vocabularies()).close()
-    array = next(IndexFolder(path).path.rglob("postings.npy"))
-    array.unlink()
+def test_a_missing_file_is_one_line(nodes: Nodes, small: Path) -> None:
+    next(small.rglob("postings.npy")).unlink()
     with pytest.raises(DamagedError, match=r"postings.npy is missing; run 'polyvoc check'"):
-        polyvoc.open(path, ray=ClusterOptions(nodes.address, shards=2))
+        open_index(small, None, nodes.options(2))
 
 
-def test_spans_are_ranges_of_live_ids() -> None:
-    segment = Engine.from_words([np.zeros((1, 1), np.int32)] * 9, (1,)).segments[0]
-    assert spans(segment).tolist() == [[0, 8]]
-    assert spans(segment.without([0, 4, 5, 8])).tolist() == [[1, 3], [6, 7]]
-    assert spans(segment.without(range(9))).tolist() == []
+def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path, expected: list[list[Any]]) -> None:
+    """Ray restarts the actors of the node elsewhere; no result in between is wrong."""
+    remote = open_index(index, None, nodes.options(3))
 
-
-def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path) -> None:
-    """What the node held answers again, wherever Ray finds room, and no answer in between is wrong."""
-    with polyvoc.open(index) as local:
-        expected = {seed: plain(local.search(features(seed))) for seed in range(20)}
-    far = polyvoc.open(index, ray=ClusterOptions(nodes.address, shards=3))
-    seen = set()
-
-    def ask(number: int) -> bool:
-        hits = far.search(features(number % 20))
-        assert not hits.complete or plain(hits) == expected[number % 20]
-        seen.add(hits.complete)
+    def run(number: int) -> bool:
+        hits = remote.search(features(number))
+        assert not hits.complete or plain(hits) == expected[number]
         return hits.complete
 
-    assert all(ask(number) for number in range(20))
+    assert all(run(number) for number in range(20))
     nodes.remove(nodes.others[0])
-    eventually(lambda: not ask(0))
+    wait_until(lambda: not run(0))
     nodes.add()
-    eventually(lambda: all(ask(number) for number in range(20)))
-    assert seen == {True, False}
+    wait_until(lambda: all(run(number) for number in range(20)))
+
+
+# -- placement
+
+
+@given(st.dictionaries(st.integers(1, 99), st.integers(0, 1000), max_size=30), st.integers(1, 8))
+def test_every_segment_is_in_one_shard_and_loads_are_even(sizes: dict[int, int], count: int) -> None:
+    shards = assign_segments(sizes, count)
+    assert len(shards) == count and sorted(chain.from_iterable(shards)) == sorted(sizes)
+    assert all(shard == sorted(shard) for shard in shards)
+    loads = [sum(sizes[segment] for segment in shard) for shard in shards]
+    assert max(loads) - min(loads) <= max(sizes.values(), default=0)  # largest first: no worse than one segment
+
+
+def test_segments_stay_in_their_shards() -> None:
+    assert assign_segments({1: 5, 2: 5, 3: 9, 7: 1}, 2, kept={1: 1, 2: 1, 9: 0, 8: 5}) == [[3, 7], [1, 2]]
+
+
+def test_replicas_of_a_shard_are_on_different_machines() -> None:
+    placed = assign_replicas([100, 50, 50], {"a": 1.0, "b": 1.0, "c": 1.0}, 2)
+    assert all(len(set(machines)) == 2 for machines in placed)
+    assert assign_replicas([1], {"a": 1.0}, 2) == [["a", "a"]]  # there is no other
+
+
+def test_machines_are_used_by_their_number_of_cores() -> None:
+    placed = assign_replicas([10] * 8, {"large": 3.0, "small": 1.0}, 1)
+    assert [machines[0] for machines in placed].count("large") == 6
 
 
 # -- photographs
 
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no photographs")
-def test_shards_equal_the_whole_on_photographs(nodes: Nodes, tmp_path: Path) -> None:
-    """Every preset and rule, by photographs of the collection and by files, over 1, 2, 3 and 7 shards of 7 segments."""
+def test_photographs(nodes: Nodes, tmp_path: Path) -> None:
+    """Every preset and rule, by ids and by a file, over 1, 2, 3 and 7 shards of 7 segments."""
     files = [Path(path) for path, _ in list_photographs([Path(os.environ[VARIABLE]) / name for name in SETS])]
     with polyvoc.IndexWriter.open(tmp_path / "index") as writer:
         for part in range(7):
@@ -441,13 +423,10 @@ def test_shards_equal_the_whole_on_photographs(nodes: Nodes, tmp_path: Path) -> 
     rules = [replace(local.preset("fast"), merge=merge, burstiness="none", hamming=52) for merge in RULES]
     options = [replace(one, top=50) for one in (*map(local.preset, ("fast", "default", "best")), *rules)]
     images = [row.image for row in local.images()][::40]
-    asked = {number: [local.asked(image, one) for image in images] for number, one in enumerate(options)}
-    expected = {number: [plain(local.find(query, options[number])) for query in queries] for number, queries in asked.items()}
-    by_file = plain(local.search(files[100], top=50))
+    queries = [(query, one) for one in options for query in images] + [(files[100], options[1])]
+    results = [plain(local.search(query, options=one)) for query, one in queries]
     for count in SHARDS:
-        far = polyvoc.open(tmp_path / "index", ray=ClusterOptions(nodes.address, shards=count, patience=120))
-        assert far.engine.shards.census == local.engine.shards.census
-        for number, queries in asked.items():
-            assert [plain(far.find(query, options[number])) for query in queries] == expected[number]
-        assert plain(far.search(files[100], top=50)) == by_file
-        del far
+        remote = open_index(tmp_path / "index", None, nodes.options(count, timeout=120))
+        assert remote.engine.shards.infos == local.engine.shards.infos
+        assert [plain(remote.search(query, options=one)) for query, one in queries] == results
+        del remote

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.baselines.asmk import Asmk, AsmkOptions, shift
+from polyvoc.experiments.baselines.asmk import Asmk, AsmkOptions
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -23,7 +23,7 @@ def make_vocabulary(size: int, dimension: int, seed: int = 0) -> Vocabulary:
 
 
 def draw(seed: int, vocabulary: Vocabulary, count: int, longest: int = 25) -> list[np.ndarray]:
-    """Give images of descriptors near to some words; parts of other images in them, and some images without any."""
+    """Return images of descriptors near to some words; parts of other images in them, and some images without any."""
     rng = np.random.default_rng(seed)
     images: list[np.ndarray] = []
     for number in range(count):
@@ -46,7 +46,7 @@ def codes_of(vocabulary: Vocabulary, descriptors: np.ndarray, words: np.ndarray)
 
 
 def compare(query: Codes, image: Codes, squares: dict[int, float], options: AsmkOptions) -> float:
-    """Give K(query, image): u of two vectors of signs is their inner product over their length."""
+    """Return K(query, image): u of two vectors of signs is their inner product over their length."""
     total = 0.0
     for word in query.keys() & image.keys():
         u = float(query[word] @ image[word]) / len(query[word])
@@ -108,7 +108,7 @@ def test_by_hand() -> None:
     assert index.scores(first).tolist() == pytest.approx([1, half_cubed / math.sqrt(2)])
     assert index.scores(second).tolist() == pytest.approx([half_cubed / math.sqrt(2), 1])
     weighted = Asmk(vocabulary, AsmkOptions(assignments=1)).index([first, second])
-    assert weighted.squares.tolist() == pytest.approx([0, math.log(2) ** 2])  # a word that all have tells nothing
+    assert weighted.idf_squared.tolist() == pytest.approx([0, math.log(2) ** 2])  # a word of all images weighs nothing
     assert weighted.scores(second).tolist() == pytest.approx([0, 1])
 
 
@@ -188,21 +188,15 @@ def test_inputs_are_left_alone() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, images, strict=True))
 
 
-def test_shift_centres_and_keeps_length_1() -> None:
-    assert shift([[3.0, 5.0], [1.0, 2.0]], [1.0, 2.0]).tolist() == pytest.approx(
-        np.array([[2 / math.sqrt(13), 3 / math.sqrt(13)], [0, 0]])
-    )
-
-
 @pytest.mark.parametrize(
     "wrong", [{"alpha": 0}, {"alpha": math.nan}, {"threshold": 1}, {"threshold": -2}, {"idf": "plain"}, {"assignments": 0}]
 )
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_options_out_of_range_are_errors(wrong: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match=next(iter(wrong))):
         AsmkOptions(**wrong)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_an_error() -> None:
     method = Asmk(make_vocabulary(4, 8))
     two = np.zeros((2, 8), np.float32)
     with pytest.raises(OptionError, match=r"\[features, 8\]"):

@@ -1,4 +1,4 @@
-"""Rules by name, every question's value, means and gains beside B1; judged once."""
+"""Rules by name, the value of every question, means and gains over B1; measured once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from polyvoc.experiments.evaluate import (
     Outcome,
     evaluate,
     evaluation_rules,
-    judge,
-    judge_many,
     main_measure,
     mean_of,
+    measure_ranking,
+    measure_rankings,
     results_table,
     rule_name,
+    scoring_options,
 )
 from polyvoc.experiments.measures import Truth, average_precision, bootstrap, difference, precision_at, recall_at
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
@@ -41,12 +42,12 @@ def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabular
     return workbench.bench(read_groups(photographs), vocabularies)
 
 
-def made_up(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP") -> Dataset:
-    """Give a dataset of numbers: its questions are in groups of two."""
+def synthetic(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP") -> Dataset:
+    """Return a dataset of numbers: its questions are in groups of two."""
     paths = tuple(Path(str(number)) for number in range(n_images))
     n = len(next(iter(truths.values())))
     questions = tuple(Question(f"q{i}", Path("q"), None, group=f"g{i // 2}") for i in range(n))
-    return Dataset("made up", Path(), "photographs", paths, questions, {k: tuple(v) for k, v in truths.items()}, measure)
+    return Dataset("synthetic", Path(), "photographs", paths, questions, {k: tuple(v) for k, v in truths.items()}, measure)
 
 
 # -- rules
@@ -56,56 +57,48 @@ def test_all_five_rules_with_and_without_signatures_and_burstiness() -> None:
     named = evaluation_rules()
     assert list(named)[:6] == ["b0", "b1", "b2", "bayes", "posterior", "b0 + burstiness"]
     assert len(named) == 20 and list(named)[-1] == "posterior + HE + burstiness"
-    assert named["bayes + HE"] == SearchOptions(merge="bayes", hamming=24)
-    assert named["b1 + HE + burstiness"] == SearchOptions(merge="b1", hamming=24, burstiness="intra")
+    assert named["bayes + HE"] == scoring_options(merge="bayes", hamming=24)
+    assert named["b1 + HE + burstiness"] == scoring_options(merge="b1", hamming=24, burstiness="intra")
 
 
 def test_what_is_fixed_is_in_every_rule() -> None:
-    named = evaluation_rules(("b1", "posterior"), (None,), ("none", "both"), line=(0.5, 0.4), c=3.0)
-    assert list(named) == ["b1", "posterior", "b1 + both burstiness", "posterior + both burstiness"]
+    named = evaluation_rules(("b1", "posterior"), (None,), ("none", "best"), line=(0.5, 0.4), c=3.0)
+    assert list(named) == ["b1", "posterior", "b1 + best burstiness", "posterior + best burstiness"]
     assert all((options.line, options.c) == ((0.5, 0.4), 3.0) for options in named.values())
 
 
 def test_several_thresholds_have_several_names() -> None:
     named = evaluation_rules(("b1", "bayes"), (None, 20, 28), ("none",))
-    assert {name: options.hamming for name, options in named.items()} == {
-        "b1": None,
-        "bayes": None,
-        "b1 + HE 20": 20,
-        "bayes + HE 20": 20,
-        "b1 + HE 28": 28,
-        "bayes + HE 28": 28,
-    }
-    assert rule_name(SearchOptions(merge="b2", hamming=20, burstiness="inter")) == "b2 + HE + inter burstiness"
-
-
-def test_a_rule_that_makes_no_sense_is_refused() -> None:
+    thresholds = {"": None, " + HE 20": 20, " + HE 28": 28}
+    expected = {f"{merge}{suffix}": h for suffix, h in thresholds.items() for merge in ("b1", "bayes")}
+    assert {name: options.hamming for name, options in named.items()} == expected
+    assert rule_name(scoring_options(merge="b2", hamming=20, burstiness="best")) == "b2 + HE + best burstiness"
     with pytest.raises(OptionError, match="merge='b3' should be one of"):
         evaluation_rules(("b3",))  # type: ignore[arg-type]
 
 
-# -- judging
+# -- measures
 
 
-def test_rankings_are_judged_by_the_measures_of_the_dataset() -> None:
+def test_rankings_have_the_measures_of_the_dataset() -> None:
     rng = np.random.default_rng(0)
     truths = [Truth(frozenset(rng.choice(30, 4).tolist()), frozenset({int(rng.integers(30))})) for _ in range(9)]
-    dataset = made_up(30, {"": truths})
+    dataset = synthetic(30, {"": truths})
     scores = rng.integers(0, 8, (9, 30)).astype(np.float32)  # with ties
-    values = judge(dataset, lambda question: scores[question])
+    values = measure_ranking(dataset, lambda question: scores[question])
     assert list(values) == ["mAP", "R@1", "R@10"]
     for question, truth in enumerate(truths):
         ranking = sorted(range(30), key=lambda image: (-scores[question, image], image))
         assert values["mAP"][question] == average_precision(ranking, truth)
         assert values["R@1"][question] == recall_at(ranking, truth, 1)
         assert values["R@10"][question] == recall_at(ranking, truth, 10)
-    both = judge_many(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
+    both = measure_rankings(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
     assert both["up"] == values and both["down"] != values
 
 
-def test_ukbench_is_judged_by_four() -> None:
-    dataset = made_up(8, {"": [Truth(frozenset({0, 1, 2, 3}))] * 2}, "N-S")
-    values = judge(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
+def test_ukbench_counts_the_first_four() -> None:
+    dataset = synthetic(8, {"": [Truth(frozenset({0, 1, 2, 3}))] * 2}, "N-S")
+    values = measure_ranking(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
     assert values["N-S"] == [4.0, 2.0]
     assert main_measure(dataset) == "N-S"
 
@@ -113,15 +106,15 @@ def test_ukbench_is_judged_by_four() -> None:
 def test_levels_of_the_revisited_protocol() -> None:
     easy = [Truth(frozenset({0})), Truth(frozenset()), Truth(frozenset({2}), frozenset({3}))]
     medium = [Truth(frozenset({0, 1})), Truth(frozenset({1})), Truth(frozenset({2, 3}))]
-    dataset = made_up(6, {"easy": easy, "medium": medium})
-    values = judge(dataset, lambda question: np.array([0, 5, 1, 2, 3, 4]))
+    dataset = synthetic(6, {"easy": easy, "medium": medium})
+    values = measure_ranking(dataset, lambda question: np.array([0, 5, 1, 2, 3, 4]))
     assert list(values) == [
         f"{measure} {level}" for level in ("easy", "medium") for measure in ("mAP", "mP@1", "mP@5", "mP@10")
     ]
     assert main_measure(dataset) == "mAP medium"
     ranking = [1, 5, 4, 3, 2, 0]
     assert values["mAP easy"] == [average_precision(ranking, truth) for truth in easy]
-    assert values["mAP easy"][1] is None  # it has no right answer at this level
+    assert values["mAP easy"][1] is None  # it has no relevant image at this level
     assert values["mAP medium"][1] == 1.0
     assert values["mP@5 medium"] == [precision_at(ranking, truth, 5) for truth in medium]
     mean = mean_of(dataset, values["mAP easy"])
@@ -131,34 +124,36 @@ def test_levels_of_the_revisited_protocol() -> None:
 # -- a whole evaluation
 
 
-def test_the_second_run_judges_nothing(workbench: Workbench, bench: QuantisedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_run_measures_nothing(
+    workbench: Workbench, bench: QuantisedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int, int]] = []
-    watched = replace(workbench, progress=lambda *told: seen.append(told))
+    watched = replace(workbench, progress=lambda *step: seen.append(step))
     named = evaluation_rules(("b1", "posterior"))
     first = evaluate(watched, bench, named)
     assert [outcome.name for outcome in first] == list(named)
     assert seen[0] == ("rules: b1", 0, 8) and seen[-1] == ("rules: posterior + HE + burstiness", 8, 8)
 
     def never(*arguments: Any) -> Any:
-        raise AssertionError("judged before")
+        raise AssertionError("measured before")
 
     monkeypatch.setattr(QuantisedDataset, "scores", never)
     assert [outcome.as_dict() for outcome in evaluate(workbench, bench, named)] == [outcome.as_dict() for outcome in first]
-    with pytest.raises(AssertionError, match="judged before"):
+    with pytest.raises(AssertionError, match="measured before"):
         evaluate(workbench, bench, evaluation_rules(("b1",), c=31.0))  # another option is another rule
 
 
 def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: QuantisedDataset) -> None:
-    options = SearchOptions(merge="bayes", hamming=24)
+    options = scoring_options(merge="bayes", hamming=24)
     (outcome,) = evaluate(workbench, bench, {"mine": options})
-    expected = judge(bench.dataset, lambda question: bench.scores(question, options))
+    expected = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))
     assert outcome.name == "mine" and outcome.values == expected
     assert dict(outcome.options) == asdict(options) | {"line": options.line}
     assert outcome.seconds > 0 and len(outcome.values["mAP"]) == 12
 
 
 def test_gains_are_over_b1_under_the_same_conditions() -> None:
-    dataset = made_up(5, {"": [Truth(frozenset({0}))] * 6})
+    dataset = synthetic(5, {"": [Truth(frozenset({0}))] * 6})
     rng = np.random.default_rng(1)
     named = evaluation_rules(("b1", "posterior"), (None, 24), ("none",))
     values = {name: rng.random(6).tolist() for name in named}
@@ -174,8 +169,8 @@ def test_gains_are_over_b1_under_the_same_conditions() -> None:
 
 
 def test_without_b1_there_are_no_gains() -> None:
-    dataset = made_up(5, {"": [Truth(frozenset({0}))] * 4})
-    options = SearchOptions(merge="bayes")
+    dataset = synthetic(5, {"": [Truth(frozenset({0}))] * 4})
+    options = scoring_options(merge="bayes")
     rows = results_table(
         dataset, [Outcome("bayes", asdict(options), {"mAP": [0.1] * 4, "R@1": [0.0, 1.0, 1.0, 0.0]}, 0.1)], "R@1"
     )

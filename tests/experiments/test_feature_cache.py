@@ -1,4 +1,4 @@
-"""The store gives the features of the files, extracts each part once, and survives interruptions."""
+"""The store holds the features of the files, extracts each part once, and survives interruptions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
-from polyvoc.experiments.cache import keep
-from polyvoc.experiments.datasets.descriptor_files import Hesaff, SiftGeo, write_hesaff, write_siftgeo
+from polyvoc.experiments.cache import store_folder
+from polyvoc.experiments.datasets.descriptor_files import write_siftgeo
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.workbench import no_progress
@@ -28,7 +28,7 @@ OPTIONS = FeatureOptions(max_features=80)
 
 
 class Reader:
-    """Extracts as ever, and remembers which files it was asked for; breaks off after some."""
+    """Extracts, and notes which files it reads; stops after some."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
@@ -87,7 +87,7 @@ def test_only_a_missing_part_is_read_again(photographs: Path, tmp_path: Path, re
     shutil.rmtree(before.parts[1])
     reader.files.clear()
     seen: list[tuple[str, int, int]] = []
-    after = FeatureStore.open(tmp_path, files, "photographs", OPTIONS, lambda *told: seen.append(told))
+    after = FeatureStore.open(tmp_path, files, "photographs", OPTIONS, lambda *step: seen.append(step))
     assert reader.files == [file.name for file in files[4:8]]
     assert np.array_equal(after.descriptors(5), descriptors)
     assert seen == [("features", done, 12) for done in (9, 10, 11, 12)]  # the others were done before
@@ -121,7 +121,7 @@ def test_a_changed_photograph_is_read_again_with_its_part(photographs: Path, tmp
     assert reader.files == [file.name for file in (*files[8:], *files[:4])]
 
 
-def test_a_broken_photograph_is_told_and_has_no_features(photographs: Path, tmp_path: Path, reader: Reader) -> None:
+def test_a_broken_photograph_is_a_problem_without_features(photographs: Path, tmp_path: Path, reader: Reader) -> None:
     files = listed(photographs)[:3]
     broken = tmp_path / "broken.jpg"
     broken.write_text("no photograph")
@@ -133,7 +133,7 @@ def test_a_broken_photograph_is_told_and_has_no_features(photographs: Path, tmp_
     assert opened(tmp_path, [files[0], broken, *files[1:]]).problems == store.problems
 
 
-def test_a_photograph_that_cannot_be_read_now_is_not_remembered(
+def test_a_photograph_that_cannot_be_read_now_is_not_cached(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = listed(photographs)[:2]
@@ -148,29 +148,30 @@ def test_a_photograph_that_cannot_be_read_now_is_not_remembered(
     assert opened(tmp_path, files).problems == ()
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"away\.jpg: cannot be read \(No such file or directory\)"):
         opened(tmp_path, [tmp_path / "away.jpg"])
 
 
 def test_published_descriptors(tmp_path: Path) -> None:
     features = described(30)
-    write_siftgeo(tmp_path / "a.siftgeo", SiftGeo.of(features))
+    write_siftgeo(tmp_path / "a.siftgeo", features)
     store = opened(tmp_path, [tmp_path / "a.siftgeo"], "siftgeo")
     assert np.array_equal(store.sift(0), features.descriptors)
     assert np.array_equal(store.descriptors(0), root_sift(features.descriptors))
     expected = np.column_stack([features.xy, features.scale, features.angle])
     assert np.allclose(store.geometry(0), expected, atol=1e-3)
-    ellipse = np.tile(np.array([0.25, 0.0, 0.04], np.float32), (30, 1))  # half axes of 2 and 5 pixels
-    write_hesaff(tmp_path / "a.hesaff.sift", Hesaff(features.xy, ellipse, features.descriptors))
+    rows = zip(features.xy.tolist(), features.descriptors.tolist(), strict=True)
+    lines = [" ".join(map(str, (*xy, 0.25, 0, 0.04, *values))) for xy, values in rows]  # half axes of 2 and 5 pixels
+    (tmp_path / "a.hesaff.sift").write_text("\n".join(["128", "30", *lines]))
     store = opened(tmp_path, [tmp_path / "a.hesaff.sift"], "hesaff")
     assert np.array_equal(store.sift(0), features.descriptors)
     assert np.allclose(store.geometry(0)[:, :2], features.xy, atol=1e-3)
     assert np.allclose(store.geometry(0)[:, 2:], [2 * np.sqrt(10), 0])
 
 
-def test_descriptors_of_another_length_are_refused(tmp_path: Path) -> None:
-    write_siftgeo(tmp_path / "a.siftgeo", SiftGeo.of(described(3, dimension=64)))
+def test_descriptors_of_another_length_are_an_error(tmp_path: Path) -> None:
+    write_siftgeo(tmp_path / "a.siftgeo", described(3, dimension=64))
     with pytest.raises(DatasetError, match=r"a\.siftgeo: descriptors of 64 numbers; 128 are expected"):
         opened(tmp_path, [tmp_path / "a.siftgeo"], "siftgeo")
 
@@ -186,7 +187,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeatureStore:
 
 
 def numbers_of(store: FeatureStore, sample: np.ndarray) -> list[int]:
-    """Give the numbers of the features that a sample consists of."""
+    """Return the numbers of the features that a sample consists of."""
     every = [row.tobytes() for file in range(len(store)) for row in store.descriptors(file)]
     places = {row: number for number, row in enumerate(every)}
     assert len(places) == store.n_features
@@ -232,8 +233,8 @@ def test_the_digest_changes_with_files_and_options(photographs: Path, tmp_path: 
 
 
 def test_the_quicker_of_two_processes_writes(tmp_path: Path) -> None:
-    keep(tmp_path / "a", {"numbers": np.arange(3)}, {"by": "me"})
+    store_folder(tmp_path / "a", {"numbers": np.arange(3)}, {"by": "me"})
     content = (tmp_path / "a" / "numbers.npy").read_bytes()
-    keep(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
+    store_folder(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
     assert (tmp_path / "a" / "numbers.npy").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

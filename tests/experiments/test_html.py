@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_page import elements
 
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.html import _cell, _numeric, markdown, render_report
-from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from polyvoc.experiments.report.report import Report, Row, Section, Table, TableCell
+from report_helpers import elements
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9 `<b>` ` | \\'
 
@@ -18,14 +18,14 @@ def text_of(html: str) -> str:
     return re.sub("<[^>]+>", " ", html)
 
 
-def cell(shown: Cell | str) -> str:
+def cell(shown: TableCell | str) -> str:
     return _cell(shown)
 
 
 def whole() -> str:
     curves = [Series(HOSTILE, [1, 2], [3, 4]), Series("paper", [1, 2], [3, 5], style="paper")]
     figure = Figure(HOSTILE, [Panel(HOSTILE, HOSTILE, curves, HOSTILE), Panel("K", "mAP", curves)], HOSTILE)
-    numbers = Cell(57.321, 2, 55.1, 59.44, 58.51, note=HOSTILE)
+    numbers = TableCell(57.321, 2, 55.1, 59.44, 58.51, note=HOSTILE)
     table = Table(
         HOSTILE, [HOSTILE, "ours", "x"], [[HOSTILE, numbers, HOSTILE], Row([HOSTILE], "header"), Row(["p", numbers], "best")]
     )
@@ -92,23 +92,23 @@ def test_the_contents_split_headings_at_the_colon() -> None:
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (Cell(57.321, 2, 55.1, 59.444, 58.51), "57.32 [55.10, 59.44] paper 58.51"),
-        (Cell(57.321, 1), "57.3"),
-        (Cell(1234567, 0, paper="about 10⁶"), "1,234,567 paper about 10⁶"),
-        (Cell(-0.001), "0.00"),
-        (Cell(-3.5, 1), "−3.5"),
-        (Cell(3.5, 1, 2, 5, 8.64, difference=True), "+3.5 [+2.0, +5.0] paper +8.6"),
-        (Cell(-3.5, 1, -5, -2, difference=True), "−3.5 [−5.0, −2.0]"),
-        (Cell(None, note="not at hand"), "– not at hand"),
-        (Cell(None), "–"),
-        (Cell(None, low=1, high=2), "–"),  # no interval of nothing
-        (Cell(None, paper=49.9, digits=1), "paper 49.9"),
-        (Cell(None, paper=49.9, digits=1, note="why"), "– paper 49.9 why"),
-        (Cell(float("nan"), 2, float("nan"), 1.0), "–"),
+        (TableCell(57.321, 2, 55.1, 59.444, 58.51), "57.32 [55.10, 59.44] paper 58.51"),
+        (TableCell(57.321, 1), "57.3"),
+        (TableCell(1234567, 0, paper="about 10⁶"), "1,234,567 paper about 10⁶"),
+        (TableCell(-0.001), "0.00"),
+        (TableCell(-3.5, 1), "−3.5"),
+        (TableCell(3.5, 1, 2, 5, 8.64, difference=True), "+3.5 [+2.0, +5.0] paper +8.6"),
+        (TableCell(-3.5, 1, -5, -2, difference=True), "−3.5 [−5.0, −2.0]"),
+        (TableCell(None, note="not at hand"), "– not at hand"),
+        (TableCell(None), "–"),
+        (TableCell(None, low=1, high=2), "–"),  # no interval of nothing
+        (TableCell(None, paper=49.9, digits=1), "paper 49.9"),
+        (TableCell(None, paper=49.9, digits=1, note="why"), "– paper 49.9 why"),
+        (TableCell(float("nan"), 2, float("nan"), 1.0), "–"),
         ("text", "text"),
     ],
 )
-def test_cells(shown: Cell | str, text: str) -> None:
+def test_cells(shown: TableCell | str, text: str) -> None:
     assert " ".join(text_of(cell(shown)).split()) == text
 
 
@@ -117,17 +117,19 @@ def test_cells(shown: Cell | str, text: str) -> None:
     [(0.1, 2.0, "ours up"), (-2.0, -0.1, "ours down"), (-0.1, 0.2, "even"), (0.0, 1.0, "even"), (None, None, "ours")],
 )
 def test_a_difference_has_colour_only_if_its_interval_leaves_out_zero(low: float | None, high: float | None, tone: str) -> None:
-    assert f'class="{tone}"' in cell(Cell(0.05, 2, low, high, difference=True))
-    assert 'class="ours"' in cell(Cell(0.05, 2, low, high))
+    assert f'class="{tone}"' in cell(TableCell(0.05, 2, low, high, difference=True))
+    assert 'class="ours"' in cell(TableCell(0.05, 2, low, high))
 
 
 def test_columns_of_numbers_are_aligned() -> None:
     table = Table(
-        "t", ["rule", "value", "count", "words", "share"], [["1", Cell(1), "1,204", "two", "12.1 %"], ["b", "", "−3", "4", "–"]]
+        "t",
+        ["rule", "value", "count", "words", "share"],
+        [["1", TableCell(1), "1,204", "two", "12.1 %"], ["b", "", "−3", "4", "–"]],
     )
     assert _numeric(table) == [False, True, True, False, True]
     assert _numeric(Table("t", ["a", "b"], [])) == [False, False]
-    assert _numeric(Table("t", ["a", "b"], [Row(["words", "words"], "header"), ["x", Cell(1)]])) == [False, True]
+    assert _numeric(Table("t", ["a", "b"], [Row(["words", "words"], "header"), ["x", TableCell(1)]])) == [False, True]
 
 
 def test_a_table_without_rows_is_shown() -> None:
@@ -137,9 +139,9 @@ def test_a_table_without_rows_is_shown() -> None:
 
 def test_markdown() -> None:
     rows = [
-        ["`b1`", Cell(50.3, 2, 48.2, 52.4, 49.87), Cell(None, note="no | Oxford")],
+        ["`b1`", TableCell(50.3, 2, 48.2, 52.4, 49.87), TableCell(None, note="no | Oxford")],
         Row(["with HE"], "header"),
-        Row(["`a|b` a*b", Cell(81.2, 1, paper="81"), "x_y"], "best"),
+        Row(["`a|b` a*b", TableCell(81.2, 1, paper="81"), "x_y"], "best"),
     ]
     assert markdown(Table("Holidays, *mAP*", ["method", "2x20K", "[Oxford]"], rows)) == (
         "**Holidays, \\*mAP\\***\n\n"
@@ -152,7 +154,7 @@ def test_markdown() -> None:
 
 
 def test_markdown_of_hostile_texts_has_one_line_per_row() -> None:
-    text = markdown(Table(HOSTILE, ["a\nb", "c"], [[HOSTILE, Cell(1, note="x\ny")]]))
+    text = markdown(Table(HOSTILE, ["a\nb", "c"], [[HOSTILE, TableCell(1, note="x\ny")]]))
     assert len(text.splitlines()) == 5
     assert "<script" not in text.replace("\\<script", "")
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines()[2:]] == [3, 3, 3]

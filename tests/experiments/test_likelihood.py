@@ -1,4 +1,4 @@
-"""Tables of evidence: counted as a loop counts, fitted as the formula says, and nearly the same without labels."""
+"""Likelihood tables: counted as a loop counts, fitted by the formula, and nearly the same without labels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from benches import bench_of, world_bench
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS, Question
+from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.fit.likelihood import (
     REACH,
     Tally,
@@ -26,34 +26,33 @@ from polyvoc.experiments.fit.likelihood import (
     tally,
     tally_groups,
     tally_pairs,
-    tally_verified,
     together,
 )
 from polyvoc.experiments.fit.reliability import reliability
-from polyvoc.experiments.fit.true_matches import Pairs, Place, Sampling, find_pairs, read_sketch, set_counts
+from polyvoc.experiments.fit.true_matches import Pairs, Sampling, find_pairs, read_words, set_counts
 from polyvoc.experiments.match_table import Matcher
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.search.index import Index
-from polyvoc.vocabulary.vocabulary import Vocabulary, project, random_rotation
+from polyvoc.types import Floats64, ImageRef
+from polyvoc.vocabulary.assign import project
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 from random_collections import World, random_evidence, random_world, with_long_signatures
 from samples import features, unflushed
 from views import SCENES, VIEWS
 
 __all__ = ["unflushed"]
 
-Floats = npt.NDArray[np.float64]
 Cell = tuple[int, int, int, int]  # kind, mask, bin, distance
 
 
 # -- falling sequences
 
 
-def slowly_falling(values: Floats, weights: Floats) -> Floats:
-    """Give the falling sequence nearest to values by its formula: the least over a <= i of the largest mean of a..b, b >= i."""
+def slowly_falling(values: Floats64, weights: Floats64) -> Floats64:
+    """Return the nearest falling sequence by its formula: the least over a <= i of the largest mean of a..b, b >= i."""
     n = len(values)
 
     def mean(a: int, b: int) -> float:
@@ -76,7 +75,7 @@ def test_falling_is_the_nearest_falling_sequence() -> None:
             np.testing.assert_allclose(falling(found, weights), found, atol=1e-12)
 
 
-def test_what_falls_stays() -> None:
+def test_a_falling_sequence_is_unchanged() -> None:
     values = np.array([5.0, 3.0, 3.0, -1.0])
     assert falling(values, np.ones(4)).tolist() == values.tolist()
     assert falling(values[::-1].copy(), np.ones(4)).tolist() == [2.5] * 4
@@ -117,10 +116,10 @@ def test_a_hand_worked_tally() -> None:
     assert {cell[2] for cell in cells_of(equal)} == {0}  # an edge belongs to the bin below it
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[str, int, int]] = []
-    tally(tiny_bench(), progress=lambda *step: told.append(step))
-    assert told == [("matches: test", 1, 1)]
+def test_progress_is_reported() -> None:
+    steps: list[tuple[str, int, int]] = []
+    tally(tiny_bench(), progress=lambda *step: steps.append(step))
+    assert steps == [("matches: test", 1, 1)]
 
 
 def count_by_hand(world: World, asked: int, related: set[int], left_out: set[int], edges: tuple[float, ...]) -> Counter[Cell]:
@@ -268,10 +267,10 @@ def test_bins_of_the_ratio_are_fitted_apart() -> None:
     assert table.rows[2:] == (fit_table(low).rows[1], fit_table(high).rows[1])
 
 
-def test_too_few_matches_are_refused() -> None:
+def test_too_few_matches_are_an_error() -> None:
     counted = planted()
     few = replace(counted, counts=counted.counts // [[[[1]]], [[[10**4]]]])
-    with pytest.raises(OptionError, match=r"matches of related images are too few .* 1000 are needed: .* of the same things"):
+    with pytest.raises(OptionError, match=r"matches of related images are too few .* 1000 are needed: .* of the same objects"):
         fit_table(few)
     alone = replace(counted, counts=counted.counts * [[[[0]]], [[[1]]]])
     with pytest.raises(OptionError, match=r"0 matches of unrelated images are too few"):
@@ -291,7 +290,7 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
         said = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
-        options = SearchOptions(merge="likelihood", evidence=table)
+        options = scoring_options(merge="likelihood", likelihood_table=table)
         matcher = Matcher(bench)
         weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(said, 0)
         expected = matcher.scores(matches, weights, options)
@@ -323,11 +322,11 @@ def labelled(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory
 
 def test_verified_pairs_count_what_labels_do(index: Index, labelled: QuantisedDataset) -> None:
     """All pairs of views are verified and no others, and the crowd are all photographs."""
-    told: list[tuple[str, int, int]] = []
-    without, known = tally_verified(index, progress=lambda *step: told.append(step)), tally(labelled)
+    steps: list[tuple[str, int, int]] = []
+    without, known = tally_pairs(index, find_pairs(index), lambda *step: steps.append(step)), tally(labelled)
     assert np.array_equal(without.counts[1], known.counts[1])
     assert without.pairs[1] == known.pairs[1]
-    assert told[-1] == ("matches", SCENES * VIEWS, SCENES * VIEWS)
+    assert steps[-1] == ("matches", SCENES * VIEWS, SCENES * VIEWS)
     assert (without.counts[0] <= known.counts[0]).all()  # some of the others are in doubt
     assert 0.9 * known.pairs[0] < without.pairs[0] < known.pairs[0]
     assert without.counts[0].sum() / without.pairs[0] == pytest.approx(known.counts[0].sum() / known.pairs[0], rel=0.05)
@@ -345,11 +344,11 @@ def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled:
 
 
 def test_doubtful_and_touching_images_are_not_unrelated(index: Index) -> None:
-    """Nobody is counted as unrelated who is related, in doubt, or related to a related one."""
+    """No image counts as unrelated that is related, doubtful, or related to a related one."""
     places = [(number, p) for number, s in enumerate(index.engine.segments) for p in s.live_positions().tolist()]
     query, near, friend, doubt = places[:4]
-    lengths = {place: len(read_sketch(index, place).words) for place in places}
-    related: dict[Place, tuple[Place, ...]] = {query: (near,)}
+    lengths = {place: len(read_words(index, place).words) for place in places}
+    related: dict[ImageRef, tuple[ImageRef, ...]] = {query: (near,)}
     alone = tally_pairs(index, Pairs(Sampling(), (query,), related, {query: frozenset()}))
     others = [place for place in places if place not in (query, near)]
     assert alone.pairs.tolist() == [lengths[query] * sum(lengths[p] for p in others), lengths[query] * lengths[near]]
@@ -367,9 +366,9 @@ def test_bins_of_the_ratio_without_labels(index: Index) -> None:
     assert binned.edges == (0.1, 0.3)
     assert np.array_equal(binned.counts.sum(axis=2, keepdims=True), plain.counts)
     assert (binned.counts.sum(axis=(0, 1, 3)) > 0).all()
-    query = read_sketch(index, next(iter(pairs.related)))
+    query = read_words(index, next(iter(pairs.related)))
     counts = set_counts(index, query)
-    words = [read_sketch(index, (n, p)).words for n, s in enumerate(index.engine.segments) for p in s.live_positions()]
+    words = [read_words(index, (n, p)).words for n, s in enumerate(index.engine.segments) for p in s.live_positions()]
     everyone = np.concatenate(words)
     for x in range(0, len(query.words), 40):
         shared = (everyone == query.words[x]) @ [1, 2]
@@ -378,9 +377,9 @@ def test_bins_of_the_ratio_without_labels(index: Index) -> None:
         assert counts[x, 1:].tolist() == expected[1:].tolist()
 
 
-def test_few_pairs_are_refused(index: Index) -> None:
+def test_few_pairs_are_an_error(index: Index) -> None:
     pairs = find_pairs(index, Sampling(queries=3))
-    with pytest.raises(OptionError, match="3 photographs of the index were asked and 6 pairs show the same thing"):
+    with pytest.raises(OptionError, match="3 queries of the index have 6 verified pairs"):
         fit_table_pairs(index, pairs)
     nothing = tally_pairs(index, Pairs(Sampling(), (), {}, {}))
     assert nothing.counts.sum() == 0

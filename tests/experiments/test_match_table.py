@@ -1,4 +1,4 @@
-"""Every match written out: the same pairs as by brute force, the same scores as the engine for the rules that both know."""
+"""Match tables: the same pairs as by brute force, the same scores as the engine for the rules that both have."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import numpy.typing as npt
 import pytest
 
 from benches import world_bench
-from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, closeness
+from polyvoc.experiments.evaluate import scoring_options
+from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, hamming_weights
 from polyvoc.experiments.paper.open_questions import (
     Weigh,
     _pair_ratios,
     ablated,
     exclusive_ratios,
+    hamming_sets,
     joint_idf,
-    tested_sets,
     three_differences,
     three_readings,
 )
-from polyvoc.options import Merge, SearchOptions
+from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import BayesModel
 from random_collections import World, random_world
 
@@ -39,11 +40,11 @@ def weights_of(matcher: Matcher, table: MatchTable, options: SearchOptions) -> n
     """Write down the weights of the rules as ARCHITECTURE.md has them."""
     terms = matcher.idf_squared(table, options.idf)
     if options.hamming is not None:
-        terms = terms * closeness(table, options.hamming, options.sigma)
+        terms = terms * hamming_weights(table, options.hamming, options.sigma)
     total = terms.sum(axis=1)
     model = BayesModel.of(options, table.n_images)
     several = table.order >= 2
-    single = 1.0 if table.n_vocabularies == 1 else model.difference(table.whole_ratio)
+    single = 1.0 if table.n_vocabularies == 1 else model.difference(table.joint_ratio)
     factor: Any = {
         "b1": 1.0,
         "b2": table.order == table.n_vocabularies,
@@ -72,37 +73,33 @@ def test_every_pair_that_shares_a_word_is_there_once(seed: int) -> None:
     pairs = list(zip(table.query.tolist(), table.feature.tolist(), strict=True))
     assert len(pairs) == len(set(pairs))
     assert dict(zip(pairs, rows, strict=True)) == expected
-    assert table.nearest.tolist() == [min(expected[pair][2]) for pair in pairs]
     assert table.order.tolist() == [sum(expected[pair][1]) for pair in pairs]
 
 
-@pytest.mark.parametrize("hamming", [None, 12, 24])
-@pytest.mark.parametrize("merge", ["b1", "b2", "bayes", "posterior"])
-def test_scores_are_those_of_the_engine(merge: Merge, hamming: int | None) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"merge": merge, "hamming": h, "sigma": 14.0, "c": 7.0} for merge in ("b1", "b2", "bayes") for h in (None, 12, 24)),
+        *({"hamming": h, "sigma": 14.0, "c": 7.0} for h in (None, 12, 24)),
+        *({"idf": idf, "norm": norm} for idf, norm in zip(("plain", "none", "average"), ("tf", "none", "tf"), strict=True)),
+    ],
+    ids=str,
+)
+def test_scores_are_those_of_the_engine(more: dict[str, Any]) -> None:
+    options = scoring_options(line=LINE, **more)
     for seed in SEEDS:
         _, matcher, table = matched(seed)
-        options = SearchOptions(merge=merge, hamming=hamming, sigma=14.0, line=LINE, c=7.0)
-        scores = matcher.scores(table, weights_of(matcher, table, options), options)
-        assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize(("idf", "norm"), [("plain", "tf"), ("none", "none"), ("average", "tf"), ("plain", "tfidf")])
-def test_scores_follow_idf_and_norm(idf: Any, norm: Any) -> None:
-    for seed in SEEDS:
-        _, matcher, table = matched(seed)
-        options = SearchOptions(merge="posterior", idf=idf, norm=norm, line=LINE)
         scores = matcher.scores(table, weights_of(matcher, table, options), options)
         assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_sets_are_counted_as_by_the_engine(k: int) -> None:
-    options = SearchOptions(merge="bayes")
     for seed in SEEDS:
         world, matcher, table = matched(seed, k)
         engine = matcher.bench.engine
-        query = engine.query(world.words, None, options)
-        assert np.array_equal(table.counts, engine.counts(query, options))
+        plan = engine.plan(scoring_options(merge="bayes"))
+        assert np.array_equal(table.counts, engine.counts(engine.query(world.words, None, plan), plan))
 
 
 def test_distances_need_signatures() -> None:
@@ -110,14 +107,14 @@ def test_distances_need_signatures() -> None:
     table = Matcher(replace(world_bench(world), signatures=None)).table(0)
     assert table.distance is None
     with pytest.raises(AssertionError, match="no signatures"):
-        closeness(table)
+        hamming_weights(table)
 
 
 # -- readings of the paper, as weights on the table
 
 
 def sets_of(world: World, query: int) -> list[set[tuple[int, int]]]:
-    """Give the features (image, number) of the list of each vocabulary."""
+    """Return the features (image, number) of the list of each vocabulary."""
     words = world.words[query].tolist()
     every = [(i, n, row) for i, image in enumerate(world.images) for n, row in enumerate(image.tolist())]
     return [{(i, n) for i, n, row in every if row[k] == words[k]} for k in range(len(words))]
@@ -153,14 +150,7 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weigh", "k"),
-    [
-        (ablated, 2),
-        (three_readings, 3),
-        (three_differences, 3),
-        (tested_sets, 2),
-        (joint_idf, 2),
-    ],
+    ("weigh", "k"), [(ablated, 2), (three_readings, 3), (three_differences, 3), (hamming_sets, 2), (joint_idf, 2)]
 )
 def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
     for seed in SEEDS:
@@ -173,20 +163,20 @@ def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
 @pytest.mark.parametrize(
     ("weigh", "k", "name", "options"),
     [
-        (ablated, 2, "b1", SearchOptions(merge="b1")),
-        (ablated, 2, "bayes (the paper)", SearchOptions(merge="bayes", line=LINE)),
-        (ablated, 2, "posterior (complete)", SearchOptions(merge="posterior", line=LINE)),
-        (three_readings, 3, "b1", SearchOptions(merge="b1")),
-        (three_readings, 3, "bayes, inclusive", SearchOptions(merge="bayes", line=LINE)),
-        (three_readings, 3, "posterior", SearchOptions(merge="posterior", line=LINE)),
-        (three_differences, 3, "posterior, free line", SearchOptions(merge="posterior", line=LINE)),
-        (tested_sets, 2, "b1 + HE", SearchOptions(merge="b1", hamming=24)),
-        (tested_sets, 2, "bayes + HE, sets before the test", SearchOptions(merge="bayes", hamming=24, line=LINE)),
-        (tested_sets, 2, "posterior + HE, sets before the test", SearchOptions(hamming=24, line=LINE)),
-        (joint_idf, 2, "b2", SearchOptions(merge="b2")),
+        (ablated, 2, "b1", scoring_options(merge="b1")),
+        (ablated, 2, "bayes (the paper)", scoring_options(merge="bayes", line=LINE)),
+        (ablated, 2, "posterior (complete)", scoring_options(merge="posterior", line=LINE)),
+        (three_readings, 3, "b1", scoring_options(merge="b1")),
+        (three_readings, 3, "bayes, inclusive", scoring_options(merge="bayes", line=LINE)),
+        (three_readings, 3, "posterior", scoring_options(merge="posterior", line=LINE)),
+        (three_differences, 3, "posterior, free line", scoring_options(merge="posterior", line=LINE)),
+        (hamming_sets, 2, "b1 + HE", scoring_options(merge="b1", hamming=24)),
+        (hamming_sets, 2, "bayes + HE, sets before the test", scoring_options(merge="bayes", hamming=24, line=LINE)),
+        (hamming_sets, 2, "posterior + HE, sets before the test", scoring_options(hamming=24, line=LINE)),
+        (joint_idf, 2, "b2", scoring_options(merge="b2")),
     ],
 )
-def test_readings_that_the_engine_has_agree_with_it(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
+def test_readings_equal_those_of_the_engine(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
     for seed in SEEDS:
         _, matcher, table = matched(seed, k)
         scores = matcher.scores(table, weigh(matcher, table, LINE)[name])
@@ -199,8 +189,8 @@ def test_sets_after_the_hamming_test_by_brute_force() -> None:
     for seed in range(25):
         _, matcher, table = matched(seed, 2)
         assert table.distance is not None
-        model = BayesModel.of(SearchOptions(line=LINE), table.n_images)
-        found = tested_sets(matcher, table, LINE)
+        model = BayesModel.of(scoring_options(line=LINE), table.n_images)
+        found = hamming_sets(matcher, table, LINE)
         near = table.distance <= 24
         for row, query in enumerate(table.query.tolist()):
             mine = near[table.query == query]

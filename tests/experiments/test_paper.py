@@ -1,4 +1,4 @@
-"""Every table and figure of the paper on drawn photographs: all of it runs, is remembered, and becomes a page."""
+"""Every table and figure of the paper on drawn photographs: all of it runs, is cached, and is written as a page."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from PIL import Image
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.experiments.evaluate import evaluation_rules
 from polyvoc.experiments.match_table import Matcher
-from polyvoc.experiments.paper.cells import above_zero, called, equation, members, signed, verdict_of
+from polyvoc.experiments.paper.cells import above_zero, dataset_title, difference_text, equation, verdict_on, vocabularies_text
 from polyvoc.experiments.paper.controls import pca_values
 from polyvoc.experiments.paper.figures import steps
 from polyvoc.experiments.paper.run import EXPERIMENTS, find_datasets, run_experiments, set_up, write_report
 from polyvoc.experiments.paper.setup import FULL, QUICK, Plan, Setup, mean_values
-from polyvoc.experiments.paper.signature_length import judged, lengthened
+from polyvoc.experiments.paper.signature_length import lengthened, signature_values
 from polyvoc.experiments.paper.tables import table3, table5
-from polyvoc.experiments.report.report import Cell, Report, Section
+from polyvoc.experiments.report.report import Report, Section, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import FeatureOptions, SearchOptions
 from samples import photograph, unflushed
@@ -34,7 +34,7 @@ __all__ = ["unflushed"]
 SECTIONS = [
     *(f"table{number}" for number in range(2, 7)),
     *(f"figure{number}" for number in range(2, 8)),
-    *("efficiency", "assignment", "ablations", "sets", "lines", "weights", "three", "hamming", "bursts", "codes"),
+    *("efficiency", "assignment", "ablations", "sets", "lines", "weights", "three", "hamming", "codes"),
 ]
 # The sizes of the paper shrink to 50, 100, 250 and 500 words.
 TINY = Plan("tiny", 0.005, sizes=(10_000, 20_000, 50_000, 100_000), most=3, repeats=1, distractors=(0, 6, 20), images=100)
@@ -70,7 +70,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+def setup(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 4)
         bench = Workbench(tmp_path_factory.mktemp("cache"), FeatureOptions(max_features=60))
@@ -78,8 +78,8 @@ def lab(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]
 
 
 @pytest.fixture(scope="module")
-def report(lab: Setup) -> Report:
-    return run_experiments(lab)
+def report(setup: Setup) -> Report:
+    return run_experiments(setup)
 
 
 def section(report: Report, name: str) -> Section:
@@ -87,7 +87,7 @@ def section(report: Report, name: str) -> Section:
 
 
 def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
-    """Give the cells of a table by the names of its rows."""
+    """Return the cells of a table by the names of its rows."""
     return {str(row.cells[0]): list(row.cells[1:]) for row in section.tables[table].lines}
 
 
@@ -108,11 +108,11 @@ def test_every_table_and_figure_is_there(report: Report) -> None:
     assert drawn == [f"figure{number}" for number in range(2, 8)]
 
 
-def test_facts_say_what_was_used_and_what_is_missing(report: Report) -> None:
+def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
     facts = dict(report.facts)
     assert facts["Holidays"].startswith("26 images, 9 questions, mAP")
     assert facts["Ukbench"] == "20 images, 20 questions, N-S"
-    assert facts["not at hand"] == "Oxford: the paper's figures are shown, ours are missing"
+    assert facts["not available"] == "Oxford: only the paper's figures are shown"
     assert facts["vocabularies"].startswith("3 of 100 words, 3 each of 0.05K, 0.25K; trained on 1,")
     assert "of 21 photographs of train" in facts["vocabularies"]
     assert facts["features"].startswith("OpenCV SIFT as rootSIFT, at most 60 per photograph")
@@ -132,8 +132,8 @@ def test_numbers_are_beside_those_of_the_paper(report: Report) -> None:
 
 
 def test_the_report_comes_back_from_json(report: Report) -> None:
-    told = json.loads(json.dumps(report.as_dict(), allow_nan=False))
-    assert Report.from_dict(told).as_dict() == report.as_dict()
+    data = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert Report.from_dict(data).as_dict() == report.as_dict()
 
 
 def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: Path) -> None:
@@ -150,46 +150,46 @@ def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: 
         assert ElementTree.parse(tmp_path / "out" / "plots" / name).getroot().tag.endswith("svg")
 
 
-def test_a_second_run_takes_everything_from_the_cache(lab: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_takes_everything_from_the_cache(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuantisedDataset, "scores", never)
     monkeypatch.setattr(Matcher, "table", never)
     monkeypatch.setattr("polyvoc.experiments.workbench.train", never)
     monkeypatch.setattr("polyvoc.experiments.workbench._quantise", never)
     monkeypatch.setattr("polyvoc.experiments.paper.efficiency.measure", never)
     seen: list[tuple[str, int, int]] = []
-    watched = replace(lab.workbench, progress=lambda *told: seen.append(told))
-    again = run_experiments(replace(lab, workbench=watched))
+    watched = replace(setup.workbench, progress=lambda *step: seen.append(step))
+    again = run_experiments(replace(setup, workbench=watched))
     assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
-    stages = [told for told in seen if told[0].startswith("experiments")]
-    assert stages[0] == ("experiments: table2", 0, 21) and stages[-1] == ("experiments: done", 21, 21)
+    stages = [step for step in seen if step[0].startswith("experiments")]
+    assert stages[0] == ("experiments: table2", 0, 20) and stages[-1] == ("experiments: done", 20, 20)
 
 
-def test_some_of_the_experiments(lab: Setup, report: Report) -> None:
-    some = run_experiments(lab, ["codes", "figure4"])
+def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
+    some = run_experiments(setup, ["codes", "figure4"])
     assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]
     with pytest.raises(OptionError, match=r"no experiment figure1, table9; choose from table2, table3, .*, codes"):
-        run_experiments(lab, ["table9", "table2", "figure1"])
+        run_experiments(setup, ["table9", "table2", "figure1"])
 
 
 # -- single experiments
 
 
-def test_term_2_comes_from_the_other_dataset(lab: Setup) -> None:
-    assert lab.line("holidays") == tuple(lab.fitted("ukbench")["tied"])
-    assert lab.line("holidays", "free") == tuple(lab.fitted("ukbench")["free"])
-    assert lab.line("ukbench") == tuple(lab.fitted("holidays")["tied"]) != lab.line("holidays")
+def test_term_2_comes_from_the_other_dataset(setup: Setup) -> None:
+    assert setup.line("holidays") == tuple(setup.fitted("ukbench")["tied"])
+    assert setup.line("holidays", "free") == tuple(setup.fitted("ukbench")["free"])
+    assert setup.line("ukbench") == tuple(setup.fitted("holidays")["tied"]) != setup.line("holidays")
 
 
-def test_one_dataset_alone_takes_the_default_line(lab: Setup) -> None:
-    alone = replace(lab, datasets={"ukbench": lab.datasets["ukbench"]})
+def test_one_dataset_alone_takes_the_default_line(setup: Setup) -> None:
+    alone = replace(setup, datasets={"ukbench": setup.datasets["ukbench"]})
     assert alone.line("ukbench") == SearchOptions().line
     assert "default line" in alone.origin
     part = table3(alone)
     assert "the default line, as there is no other dataset to fit one on: Ukbench 0.600 r + 0.400." in part.text[1]
 
 
-def test_one_question_alone_has_no_interval(lab: Setup, data: Path) -> None:
-    few = set_up(data, None, None, replace(TINY, questions=1), lab.workbench)
+def test_one_question_alone_has_no_interval(setup: Setup, data: Path) -> None:
+    few = set_up(data, None, None, replace(TINY, questions=1), setup.workbench)
     assert [len(dataset.questions) for dataset in few.datasets.values()] == [1, 1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Setup, "line", lambda self, name: (0.6, 0.4))  # too few true matches to fit one
@@ -198,67 +198,67 @@ def test_one_question_alone_has_no_interval(lab: Setup, data: Path) -> None:
     assert part.verdict == "partly" and " (" not in part.verdict_text.partition(":")[2]
 
 
-def test_controls_on_the_same_features(lab: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_controls_on_the_same_features(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "polyvoc.experiments.paper.controls.DIMENSIONS", (4, 6, 500)
     )  # 500 is too many for so few training photographs
     rows = cells_of(section(report, "table6"))
     assert "control: ASMK*, 0.1K words, 5 per query feature" in rows
-    for name, dataset in lab.datasets.items():
-        judged = pca_values(lab, name, 2)
-        assert list(judged) == ["4", "6"]
-        for values in judged.values():
+    for name, dataset in setup.datasets.items():
+        by_size = pca_values(setup, name, 2)
+        assert list(by_size) == ["4", "6"]
+        for values in by_size.values():
             assert len(values) == len(dataset.questions) and all(value is not None and value >= 0 for value in values)
 
 
-def test_longer_codes_keep_the_words_and_the_first_bits(lab: Setup) -> None:
-    found = judged(lab, "holidays")
-    bench = lab.equal("holidays", (0, 1))
-    engine = lab.outcomes(bench, evaluation_rules(("b1", "bayes"), (24,), ("none",), line=lab.line("holidays")))
+def test_longer_codes_keep_the_words_and_the_first_bits(setup: Setup) -> None:
+    found = signature_values(setup, "holidays")
+    bench = setup.equal("holidays", (0, 1))
+    engine = setup.outcomes(bench, evaluation_rules(("b1", "bayes"), (24,), ("none",), line=setup.line("holidays")))
     assert found["b1 64 24"] == engine["b1 + HE"] and found["bayes 64 24"] == engine["bayes + HE"]
     assert len(found) == 6
     for vocabulary in bench.vocabularies:
-        longer = lengthened(lab, vocabulary)
+        longer = lengthened(setup, vocabulary)
         assert longer.bits == 128 and longer.shortened(64).fingerprint == vocabulary.fingerprint
 
 
-def test_the_collection_of_the_efficiency_figures_is_deleted(lab: Setup, report: Report) -> None:
-    assert list((lab.workbench.cache / "efficiency").iterdir()) == []
+def test_the_collection_of_the_efficiency_figures_is_deleted(setup: Setup, report: Report) -> None:
+    assert list((setup.workbench.cache / "efficiency").iterdir()) == []
 
 
-def test_databases_grow_up_to_the_last_distractor(lab: Setup) -> None:
-    assert len(lab.distractors) == 20
-    assert steps(lab) == [0, 6, 20]
-    assert steps(replace(lab, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
-    assert steps(replace(lab, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
-    assert steps(replace(lab, distractors=())) == [0]
-    assert lab.bench("holidays", [(20_000, 0)], 6).n_images == 26 + 6
+def test_databases_grow_up_to_the_last_distractor(setup: Setup) -> None:
+    assert len(setup.distractors) == 20
+    assert steps(setup) == [0, 6, 20]
+    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
+    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
+    assert steps(replace(setup, distractors=())) == [0]
+    assert setup.bench("holidays", [(20_000, 0)], 6).n_images == 26 + 6
 
 
 # -- setting up
 
 
-def test_half_of_the_photographs_are_distractors_unless_there_are_others(lab: Setup, data: Path) -> None:
+def test_half_of_the_photographs_are_distractors_unless_there_are_others(setup: Setup, data: Path) -> None:
     photographs = sorted((data / "train").iterdir())
-    assert list(lab.training) == photographs[0::2] and list(lab.distractors) == photographs[1::2]
-    other = set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), lab.workbench)
+    assert list(setup.training) == photographs[0::2] and list(setup.distractors) == photographs[1::2]
+    other = set_up(data, data / "train", data / "ukbench5", replace(TINY, training=7), setup.workbench)
     assert list(other.training) == photographs[:7] and len(other.distractors) == 20
     assert (other.source, other.missing) == ("train", ("Oxford",))
-    same = set_up(data, data / "train", data / "train", replace(TINY, training=7), lab.workbench)
+    same = set_up(data, data / "train", data / "train", replace(TINY, training=7), setup.workbench)
     assert list(same.distractors) == photographs[7:]  # nothing that a vocabulary was trained on
 
 
-def test_no_line_is_fitted_on_photographs_that_are_judged(lab: Setup) -> None:
-    assert (lab.teacher("holidays"), lab.teacher("ukbench")) == ("ukbench", "holidays")
-    revisited = replace(lab.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
-    twins = replace(lab, datasets={"holidays": lab.datasets["holidays"], "rholidays": revisited})
-    assert twins.teacher("holidays") is None and twins.line("rholidays") == SearchOptions().line
-    assert "the default line" in twins.origin and "never on photographs that are judged" in lab.origin
-    three = replace(lab, datasets={**twins.datasets, "ukbench": lab.datasets["ukbench"]})
-    assert three.teacher("rholidays") == "ukbench"
+def test_no_line_is_fitted_on_the_photographs_of_the_evaluation(setup: Setup) -> None:
+    assert (setup.fitted_on("holidays"), setup.fitted_on("ukbench")) == ("ukbench", "holidays")
+    revisited = replace(setup.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
+    twins = replace(setup, datasets={"holidays": setup.datasets["holidays"], "rholidays": revisited})
+    assert twins.fitted_on("holidays") is None and twins.line("rholidays") == SearchOptions().line
+    assert "the default line" in twins.origin and "never on the photographs of the evaluation" in setup.origin
+    three = replace(setup, datasets={**twins.datasets, "ukbench": setup.datasets["ukbench"]})
+    assert three.fitted_on("rholidays") == "ukbench"
 
 
-def test_a_folder_without_datasets_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_folder_without_datasets_is_an_error(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no dataset found; expected sub-folders such as holidays\*/, ukbench\*/"):
         find_datasets(tmp_path)
     with pytest.raises(DatasetError, match="is not a folder; give the one that holds the datasets"):
@@ -276,11 +276,11 @@ def test_photographs_to_train_on_are_needed(data: Path, tmp_path: Path) -> None:
         set_up(tmp_path, None, None, TINY, Workbench(tmp_path / "cache"))
 
 
-def test_seeds_of_repetitions_are_disjoint(lab: Setup) -> None:
-    full = replace(lab, plan=FULL)
+def test_seeds_of_repetitions_are_disjoint(setup: Setup) -> None:
+    full = replace(setup, plan=FULL)
     assert full.repeats(2) == [(0, 1), (2, 3), (4, 5)] and full.repeats(3) == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
-    assert lab.repeats(2) == [(0, 1)]
-    assert replace(lab, plan=replace(TINY, most=2)).repeats(3) == [(0, 1, 2)]
+    assert setup.repeats(2) == [(0, 1)]
+    assert replace(setup, plan=replace(TINY, most=2)).repeats(3) == [(0, 1, 2)]
 
 
 def test_plans_train_what_the_paper_says() -> None:
@@ -290,15 +290,15 @@ def test_plans_train_what_the_paper_says() -> None:
     assert replace(FULL, scale=1e-9).words(10_000) == 1
 
 
-def test_sizes_that_lack_descriptors_are_left_out(lab: Setup, report: Report) -> None:
-    assert lab.sizes == (10_000, 20_000, 50_000)
-    assert section(report, "figure6").text == ("Left out for want of training descriptors: 0.5K words.",)
+def test_sizes_that_lack_descriptors_are_left_out(setup: Setup, report: Report) -> None:
+    assert setup.sizes == (10_000, 20_000, 50_000)
+    assert section(report, "figure6").text == ("Left out, too few training descriptors: 0.5K words.",)
 
 
-def test_no_more_descriptors_count_than_are_drawn(lab: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_descriptors_count_than_are_drawn(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 20)
-    many = replace(lab, plan=FULL)
-    vars(many)["store"] = replace(lab.store, starts=np.array([0, 100_000_000]))
+    many = replace(setup, plan=FULL)
+    vars(many)["store"] = replace(setup.store, starts=np.array([0, 100_000_000]))
     assert many.can_train(100_000) and not many.can_train(200_000)  # two million are drawn at most
 
 
@@ -310,21 +310,21 @@ def test_repetitions_are_averaged_by_question() -> None:
 
 
 def test_verdicts_follow_the_claims() -> None:
-    assert [verdict_of(claims) for claims in ([True, True], [True, False], [False], [])] == [
+    assert [verdict_on(claims) for claims in ([True, True], [True, False], [False], [])] == [
         "reproduces",
         "partly",
         "does not",
         "",
     ]
     bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
-    assert above_zero([Cell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
-    assert signed(Cell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
-    assert signed(Cell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
+    assert above_zero([TableCell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
+    assert difference_text(TableCell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
+    assert difference_text(TableCell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
 
 
-def test_vocabularies_are_named_as_in_the_paper(lab: Setup) -> None:
-    full = replace(lab, plan=FULL)
-    assert members(full, [20_000, 20_000]) == "2x20K" and members(full, [10_000, 50_000]) == "10K + 50K"
-    assert members(lab, [20_000] * 3) == "3x0.1K"
+def test_vocabularies_are_named_as_in_the_paper(setup: Setup) -> None:
+    full = replace(setup, plan=FULL)
+    assert vocabularies_text(full, [20_000, 20_000]) == "2x20K" and vocabularies_text(full, [10_000, 50_000]) == "10K + 50K"
+    assert vocabularies_text(setup, [20_000] * 3) == "3x0.1K"
     assert equation((0.5, 0.25)) == "0.500 r + 0.250"
-    assert called("roxford") == "ROxford" and called("mine") == "mine"
+    assert dataset_title("roxford") == "ROxford" and dataset_title("mine") == "mine"

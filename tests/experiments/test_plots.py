@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,12 +15,12 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 from hypothesis import given, settings
-from test_lab_figures import figures
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.plots import DARK, LIGHT, MARKERS, PANEL, _amount, _columns, _pens, save_svg
 from polyvoc.experiments.report.plots import svg as plots_svg
+from report_helpers import figures
 
 HOSTILE = '</text><script>alert("$1 & 2$")</script> #010203 url(#p) \x00\udce9 検索 _'
 STYLES = "line", "points", "bars", "steps", "paper"
@@ -79,9 +80,12 @@ def test_the_same_every_time_whatever_the_users_settings() -> None:
         settings = dict(mpl.rcParams)
         assert plots_svg(figure()) == before
         assert dict(mpl.rcParams) == settings
-    code = "import sys; from test_lab_plots import *; print(plots.svg(figure()), 'matplotlib.pyplot' in sys.modules)"
-    known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, check=True)
+    code = (
+        "import json, sys; from polyvoc.experiments.report.plots import Figure, svg;"
+        "print(svg(Figure.from_dict(json.load(sys.stdin))), 'matplotlib.pyplot' in sys.modules)"
+    )
+    given = {"input": json.dumps(figure().as_dict()), "env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}}
+    done = subprocess.run([sys.executable, "-c", code], **given, capture_output=True, text=True, check=True)  # type: ignore[call-overload]
     assert done.stdout.strip() == before + " False"
 
 
@@ -103,7 +107,7 @@ def test_whatever_can_be_described_can_be_drawn(figure: Figure) -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_was_not_measured_is_said(style: str) -> None:
+def test_a_plot_without_values_is_labelled(style: str) -> None:
     for drawn in (Series("s", [], [], style=style), Series("s", [1, 2], [None, None], [1, 1], [2, 2], style)):  # type: ignore[arg-type]
         assert "nothing measured" in texts(plots_svg(Figure("", [Panel("x", "y", [drawn])])))
     assert "nothing measured" in texts(plots_svg(Figure("", [Panel("x", "y", [])])))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.baselines.rank_aggregation import aggregate, median_ranks
+from polyvoc.experiments.baselines.rank_aggregation import aggregate
 
 # Few different values, so that ties abound; whole numbers, so that sums are exact.
 tables = st.integers(1, 6).flatmap(
@@ -20,7 +20,7 @@ tables = st.integers(1, 6).flatmap(
 
 
 def ranks_by_counting(scores: list[int]) -> list[Fraction]:
-    """Give 1 + those better + half of the others that are equal."""
+    """Return 1 + those better + half of the others that are equal."""
     return [1 + sum(b > a for b in scores) + Fraction(sum(b == a for b in scores) - 1, 2) for a in scores]
 
 
@@ -33,18 +33,16 @@ def key_by_counting(table: np.ndarray, image: int) -> tuple[Fraction, Fraction, 
 @given(tables)
 def test_as_counted_by_brute_force(table: np.ndarray) -> None:
     keys = [key_by_counting(table, image) for image in range(table.shape[1])]
-    assert median_ranks(table).tolist() == [float(key[0]) for key in keys]
     assert aggregate(table).tolist() == [sum(other > key for other in keys) for key in keys]
 
 
 def test_by_hand() -> None:
-    scores = [[9, 5, 5, 0, 0], [1, 7, 3, 0, 2]]
-    assert median_ranks(scores).tolist() == [(1 + 4) / 2, (2.5 + 1) / 2, (2.5 + 2) / 2, (4.5 + 5) / 2, (4.5 + 3) / 2]
+    scores = [[9, 5, 5, 0, 0], [1, 7, 3, 0, 2]]  # median ranks 2.5, 1.75, 2.25, 4.75, 3.75
     assert aggregate(scores).tolist() == [2, 4, 3, 0, 1]
 
 
 def test_the_median_of_three_forgives_one_vocabulary() -> None:
-    assert median_ranks([[3, 2, 1], [3, 2, 1], [0, 2, 1]]).tolist() == [1, 2, 3]
+    assert aggregate([[3, 2, 1], [3, 2, 1], [0, 2, 1]]).tolist() == [2, 1, 0]
 
 
 def test_ties_fall_to_the_mean_rank_then_to_the_sum() -> None:
@@ -55,7 +53,6 @@ def test_ties_fall_to_the_mean_rank_then_to_the_sum() -> None:
         [0, 1, 2, 3],
         [3, 0, 1, 2],
     ]  # images 0 and 1: ranks 1 2 2 4 1, 2 1 1 3 4
-    assert median_ranks(by_mean)[:2].tolist() == [2, 2]
     assert aggregate(by_mean)[0] > aggregate(by_mean)[1]
     by_sum = [[9, 1, 0], [4, 5, 0]]  # ranks 1 2 and 2 1
     assert aggregate(by_sum)[0] > aggregate(by_sum)[1]
@@ -71,7 +68,7 @@ def test_one_vocabulary_ranks_as_it_scores(table: np.ndarray) -> None:
 @given(tables)
 def test_what_changes_nothing(table: np.ndarray) -> None:
     growing = np.exp(table.astype(float)) + np.arange(len(table))[:, None]  # any growing function, one per vocabulary
-    assert np.array_equal(median_ranks(growing), median_ranks(table))
+    assert len(table) > 1 or np.array_equal(aggregate(growing), aggregate(table))
     shuffle = np.random.default_rng(len(table)).permutation
     vocabularies, images = shuffle(len(table)), shuffle(table.shape[1])
     uneven = table / 10  # sums of these round
@@ -80,7 +77,7 @@ def test_what_changes_nothing(table: np.ndarray) -> None:
 
 
 def test_nothing_and_inputs() -> None:
-    assert median_ranks(np.empty((3, 0))).shape == aggregate(np.empty((3, 0))).shape == (0,)
+    assert aggregate(np.empty((3, 0))).shape == (0,)
     frozen = np.array([[1.0, 0.0], [np.inf, 2.0]])
     frozen.setflags(write=False)
     assert aggregate(frozen).tolist() == [1, 0]
@@ -88,4 +85,4 @@ def test_nothing_and_inputs() -> None:
         with pytest.raises(OptionError, match="at least one vocabulary"):
             aggregate(wrong)
     with pytest.raises(OptionError, match="NaN"):
-        median_ranks([[1, np.nan]])
+        aggregate([[1, np.nan]])

@@ -1,4 +1,4 @@
-"""Readers of datasets on small made-up folders, and on photographs where they are at hand."""
+"""Readers of datasets on small synthetic folders, and on published photographs where they are available."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_holidays(tmp_path: Path) -> None:
     assert dataset.truths == {"": (Truth(frozenset({1, 2}), frozenset({0})), Truth(frozenset({4}), frozenset({3})))}
 
 
-def test_photographs_are_preferred_to_descriptors_unless_asked_otherwise(tmp_path: Path) -> None:
+def test_photographs_are_preferred_to_descriptors(tmp_path: Path) -> None:
     fill(tmp_path, "100000.jpg", "100001.jpg", "siftgeo/100000.siftgeo", "siftgeo/100001.siftgeo", "siftgeo/100002.siftgeo")
     assert len(READERS["holidays"](tmp_path).images) == 2
     described = READERS["holidays"](tmp_path, "siftgeo")
@@ -73,14 +73,14 @@ def test_descriptors_are_taken_where_photographs_are_missing(tmp_path: Path) -> 
     assert (dataset.kind, names_of(dataset)) == ("siftgeo", ["100000.siftgeo", "100001.siftgeo"])
 
 
-def test_incomplete_groups_of_holidays_stay_and_do_not_ask(tmp_path: Path) -> None:
+def test_incomplete_groups_of_holidays_are_no_questions(tmp_path: Path) -> None:
     fill(tmp_path, "100000.jpg", "100001.jpg", "100101.jpg", "100102.jpg", "100200.jpg", "me.jpg")
     dataset = READERS["holidays"](tmp_path)
     assert len(dataset.images) == 5
     assert [question.name for question in dataset.questions] == ["100000"]
     assert dataset.notes == (
-        "2 groups do not ask for want of a query, or of other images (1001, 1002)",
-        "1 images are left out that do not have the names of this dataset",
+        "2 groups are left out: no query, or no other images (1001, 1002)",
+        "1 images are left out: their names do not belong to this dataset",
     )
 
 
@@ -95,7 +95,7 @@ def test_ukbench(tmp_path: Path) -> None:
     assert [question.image for question in dataset.questions] == list(range(8))
     assert [question.group for question in dataset.questions] == ["0"] * 4 + ["1"] * 4
     assert dataset.truths[""][5] == Truth(frozenset({4, 5, 6, 7}))
-    assert dataset.notes == ("1 groups do not ask for want of four images (2)",)
+    assert dataset.notes == ("1 groups are left out: fewer than four images (2)",)
 
 
 # --- Oxford and Paris -------------------------------------------------------------------------------------------------
@@ -130,15 +130,15 @@ def test_oxford(oxford: Path) -> None:
     assert right(dataset, 0) == right(dataset, 1) == expected
 
 
-def test_a_part_of_oxford_says_what_is_missing(oxford: Path) -> None:
+def test_a_part_of_oxford_notes_what_is_missing(oxford: Path) -> None:
     (oxford / "oxbuild_images" / "all_souls_000004.jpg").unlink()
     (oxford / "oxbuild_images" / "hertford_000009.jpg").unlink()
     dataset = READERS["oxford"](oxford)
     assert [question.name for question in dataset.questions] == ["all_souls_1", "all_souls_2"]
     assert right(dataset, 0) == ({"all_souls_000000.jpg", "all_souls_000002.jpg"}, set())
     assert dataset.notes == (
-        "1 questions are left out for want of their image or of right answers (hertford_1)",
-        "2 images of the ground truth are not there (all_souls_000004, hertford_000009)",
+        "1 questions are left out: their image or all relevant images are missing (hertford_1)",
+        "2 images of the ground truth are missing (all_souls_000004, hertford_000009)",
     )
 
 
@@ -151,7 +151,7 @@ def test_oxford_with_descriptors_of_perdoch(oxford: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["oxford", "paris", "roxford", "rparis"])
-def test_ground_truth_that_is_missing_is_named(name: str, tmp_path: Path) -> None:
+def test_missing_ground_truth_is_an_error(name: str, tmp_path: Path) -> None:
     fill(tmp_path, "jpg/all_souls_000000.jpg")
     with pytest.raises(DatasetError, match=r"no ground truth; expected (gt_files/all|paris_120310/def|gnd_roxf|gnd_rpar).*jpg"):
         READERS[name](tmp_path)
@@ -169,14 +169,14 @@ def test_ground_truth_that_is_missing_is_named(name: str, tmp_path: Path) -> Non
         ("all_souls_1_ok.txt", None, "no such file"),
     ],
 )
-def test_damaged_ground_truth_is_named(oxford: Path, file: str, text: str | None, message: str) -> None:
+def test_damaged_ground_truth_is_an_error(oxford: Path, file: str, text: str | None, message: str) -> None:
     path = oxford / "gt_files" / file
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")
     with pytest.raises(DatasetError, match=f"{file}: .*{message}"):
         READERS["oxford"](oxford)
 
 
-def test_two_files_of_one_name_are_refused(oxford: Path) -> None:
+def test_two_files_of_one_name_are_an_error(oxford: Path) -> None:
     fill(oxford, "small/all_souls_000003.jpg")
     with pytest.raises(DatasetError, match="have the same name; keep one"):
         READERS["oxford"](oxford)
@@ -190,19 +190,15 @@ def test_paris_leaves_out_web_pages(tmp_path: Path) -> None:
     dataset = READERS["paris"](tmp_path)
     assert names_of(dataset) == [f"paris_defense_00000{i}.jpg" for i in range(3)]
     assert right(dataset, 0) == ({"paris_defense_000000.jpg", "paris_defense_000001.jpg"}, set())
-    assert dataset.notes[0].startswith("1 files are left out that hold a web page")
+    assert dataset.notes[0].startswith("1 files are left out: a web page")
 
 
 # --- The revisited protocol -------------------------------------------------------------------------------------------
 
 
 def entry(easy: list[int], hard: list[int], junk: list[int]) -> dict[str, object]:
-    return {
-        "bbx": [1.0, 2.0, 30.0, 40.0],
-        "easy": np.array(easy, np.int64),
-        "hard": np.array(hard, np.int64),
-        "junk": np.array(junk, np.int64),
-    }
+    parts = {"easy": easy, "hard": hard, "junk": junk}
+    return {"bbx": [1.0, 2.0, 30.0, 40.0], **{name: np.array(numbers, np.int64) for name, numbers in parts.items()}}
 
 
 @pytest.fixture
@@ -225,7 +221,7 @@ def test_revisited_questions_are_not_in_the_database(revisited: Path) -> None:
         ("q_tower_again", "q_tower_again.jpg", None),
     ]
     assert dataset.questions[0].region == (1.0, 2.0, 30.0, 40.0)
-    assert dataset.notes == ("1 questions are left out for want of their image or of right answers (q_lost)",)
+    assert dataset.notes == ("1 questions are left out: their image or all relevant images are missing (q_lost)",)
 
 
 def test_revisited_levels(revisited: Path) -> None:
@@ -254,7 +250,7 @@ def test_a_part_of_a_revisited_set(revisited: Path) -> None:
     assert [question.name for question in dataset.questions] == ["q_tower", "q_tower_again"]
     assert right(dataset, 0, "medium") == ({"tower_2.jpg"}, {"other.jpg"})
     assert right(dataset, 0, "easy")[0] == set()
-    assert dataset.notes[1] == "3 images of the ground truth are not there (bridge_1, bridge_2, tower_1)"
+    assert dataset.notes[1] == "3 images of the ground truth are missing (bridge_1, bridge_2, tower_1)"
 
 
 # --- Folders of groups ------------------------------------------------------------------------------------------------
@@ -272,30 +268,17 @@ def test_groups_by_sub_folder(tmp_path: Path) -> None:
 
 
 def test_groups_by_prefix(tmp_path: Path) -> None:
-    fill(
-        tmp_path,
-        "old_tower-a.jpg",
-        "old_tower-b.jpg",
-        "old_tower_c.jpg",
-        "dog1.jpg",
-        "dog02.jpg",
-        "007.jpg",
-        "008.jpg",
-        "x.jpg",
-    )
+    towers, others = ("old_tower-a.jpg", "old_tower-b.jpg", "old_tower_c.jpg"), ("007.jpg", "008.jpg", "x.jpg")
+    fill(tmp_path, *towers, "dog1.jpg", "dog02.jpg", *others)
     dataset = READERS["groups"](tmp_path)
     groups = {q.name: q.group for q in dataset.questions}
-    assert groups == {
-        **{f"old_tower{end}.jpg": "old_tower" for end in ("-a", "-b", "_c")},
-        "dog1.jpg": "dog",
-        "dog02.jpg": "dog",
-    }
+    assert groups == {**dict.fromkeys(towers, "old_tower"), "dog1.jpg": "dog", "dog02.jpg": "dog"}
 
 
 @pytest.mark.parametrize(
     "names, message", [(["a-1.jpg", "b-1.jpg"], "no two images belong together"), (["a-1.jpg", "a-2.jpg"], "of one group, 'a'")]
 )
-def test_a_folder_without_groups_is_refused(tmp_path: Path, names: list[str], message: str) -> None:
+def test_a_folder_without_groups_is_an_error(tmp_path: Path, names: list[str], message: str) -> None:
     fill(tmp_path, *names)
     with pytest.raises(DatasetError, match=f"{message}.*expected sub-folders"):
         READERS["groups"](tmp_path)
@@ -305,7 +288,7 @@ def test_a_folder_without_groups_is_refused(tmp_path: Path, names: list[str], me
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_missing_or_empty_folder_says_what_is_expected(name: str, tmp_path: Path) -> None:
+def test_a_missing_or_empty_folder_is_an_error(name: str, tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "nowhere", "no such folder; expected"), (tmp_path, "no images .*expected")):
         with pytest.raises(DatasetError, match=message) as caught:
             READERS[name](folder)
@@ -313,7 +296,7 @@ def test_a_missing_or_empty_folder_says_what_is_expected(name: str, tmp_path: Pa
         assert "\n" not in str(caught.value)
 
 
-def test_hidden_files_are_passed_over_and_links_are_followed(tmp_path: Path) -> None:
+def test_hidden_files_are_skipped_and_links_are_followed(tmp_path: Path) -> None:
     disk = fill(tmp_path / "disk", "100000.jpg", "100001.jpg", "._100000.jpg", ".thumbnails/100000.jpg")
     folder = tmp_path / "holidays"
     folder.mkdir()
@@ -331,7 +314,7 @@ def test_distractors(tmp_path: Path) -> None:
     assert larger.name == "holidays + 2"
     assert len(dataset.images) == 2
     listed = with_distractors(dataset, [*list_images(more)[1:], dataset.images[0]])
-    assert len(listed.images) == 3  # what the dataset has already is passed over
+    assert len(listed.images) == 3  # images that the dataset already has are skipped
     with pytest.raises(DatasetError, match="no siftgeo of this dataset"):
         with_distractors(READERS["holidays"](fill(tmp_path / "sift", "100000.siftgeo", "100001.siftgeo")), tmp_path / "set")
 
@@ -342,7 +325,7 @@ def test_fewer_questions_are_spread_evenly(tmp_path: Path) -> None:
     assert [question.image for question in fewer.questions] == [0, 10, 20, 30]
     assert fewer.truths[""] == tuple(dataset.truths[""][i] for i in (0, 10, 20, 30))
     assert fewer.images == dataset.images
-    assert fewer.notes == ("4 of 40 questions ask",)
+    assert fewer.notes == ("4 of 40 questions are used",)
     assert first_questions(dataset, 40) is dataset
     with pytest.raises(OptionError, match="n=0"):
         first_questions(dataset, 0)

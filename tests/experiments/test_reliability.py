@@ -1,4 +1,4 @@
-"""Reliability: a right table is found right, and a wrong one as wrong as it is."""
+"""Reliability: the measured error of a right table is small, that of a wrong one is its true error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.likelihood import Tally, fit_table, together
-from polyvoc.experiments.fit.reliability import Reliability, _places, curve_figure, reliability
+from polyvoc.experiments.fit.reliability import Reliability, _pool_numbers, curve_figure, reliability
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.types import LikelihoodTable
 
@@ -20,7 +20,7 @@ PAIRS = np.array([4e8, 1e7])
 
 
 def truth(k: int = 2) -> LikelihoodTable:
-    """Give the table that the matches below are drawn from: groups of more lists say more."""
+    """Return the table that the matches below are drawn from: more lists have higher ratios."""
     h = np.arange(BITS + 1)
     rows = [np.maximum((order + 5) * (1 - h / 27), 0) for order in range(1, k + 1)]
     return LikelihoodTable(groups_by_size(k), (), tuple(tuple(row.tolist()) for row in rows))
@@ -47,7 +47,7 @@ def stretched(table: LikelihoodTable, by: float) -> LikelihoodTable:
     return replace(table, rows=tuple(tuple(by * value for value in row) for row in table.rows))
 
 
-def test_a_right_table_is_found_right() -> None:
+def test_the_error_of_a_right_table_is_small() -> None:
     found = reliability(truth(), drawn(truth()))
     assert found.error < 0.1
     assert [curve.name for curve in found.curves] == ["1 list", "2 lists"]
@@ -62,7 +62,7 @@ def test_a_right_table_is_found_right() -> None:
 
 
 @pytest.mark.parametrize("by", [0.5, 1.4])
-def test_a_wrong_table_is_as_wrong_as_it_is(by: float) -> None:
+def test_the_error_of_a_wrong_table_is_measured(by: float) -> None:
     found = reliability(stretched(truth(), by), drawn(truth()))
     assert found.error > 0.5
     for curve in found.curves:
@@ -97,7 +97,7 @@ def test_bins_of_the_ratio() -> None:
 
 
 def test_hand_worked() -> None:
-    """400 related and 100 unrelated matches at distance 0; at 27 bits, 1000 and 2000 say what chance is."""
+    """400 related and 100 unrelated matches at distance 0; at 27 bits, 1000 and 2000 are chance matches."""
     counts = np.zeros((2, 2, 1, BITS + 1), np.int64)
     counts[:, 1, 0, 0] = 100, 400
     counts[:, 1, 0, 27] = 2000, 1000
@@ -109,17 +109,17 @@ def test_hand_worked() -> None:
     assert (curve.predicted.tolist(), curve.related.tolist()) == ([2.0], [400])
     assert curve.observed == pytest.approx([expected])
     assert reliability(table, tallies).error == pytest.approx(abs(2.0 - expected))
-    assert np.isnan(curve.low).all()  # one group alone says nothing about the spread
+    assert np.isnan(curve.low).all()  # one group alone has no interval
     assert reliability(table, tallies).as_dict()["curves"]["1 list"]["low"] == [None]
 
 
 def test_thin_pools_are_joined() -> None:
-    said = np.array([5.2, 4.1, 4.4, 3.3, 2.2, 0.3])
+    llr = np.array([5.2, 4.1, 4.4, 3.3, 2.2, 0.3])
     related, unrelated = np.array([9.0, 30, 30, 50, 50, 4]), np.array([1.0, 15, 15, 30, 30, 3])
-    assert _places(said, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
-    assert _places(said, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
-    assert _places(said, related, unrelated, 10.0, 20).tolist() == [0] * 6
-    assert _places(said, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
+    assert _pool_numbers(llr, related, unrelated, 1.0, 20).tolist() == [0, 0, 0, 1, 2, 2]
+    assert _pool_numbers(llr, related, unrelated, 1.0, 1).tolist() == [0, 1, 1, 2, 3, 4]
+    assert _pool_numbers(llr, related, unrelated, 10.0, 20).tolist() == [0] * 6
+    assert _pool_numbers(llr, related, unrelated, 1.0, 1000).tolist() == [-1] * 6
 
 
 def test_results_repeat_and_are_json() -> None:
@@ -130,7 +130,7 @@ def test_results_repeat_and_are_json() -> None:
     assert set(first["curves"]) == {"1 list", "2 lists"}
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_what_cannot_be_compared_is_an_error() -> None:
     with pytest.raises(OptionError, match="for 3 vocabularies with 64 bits cannot be compared with matches of 2 with 64"):
         reliability(truth(3), drawn(truth(2), groups=2))
     with pytest.raises(OptionError, match="same bins of the ratio"):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_lab_figures import figures
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from polyvoc.experiments.report.report import Report, Row, Section, Table, TableCell
+from report_helpers import figures
 
 TEXT = st.text(max_size=6)
 NUMBER = st.none() | st.floats(-1e6, 1e6) | st.just(float("nan"))
-CELLS = TEXT | st.builds(Cell, NUMBER, st.integers(0, 4), NUMBER, NUMBER, NUMBER | TEXT, st.booleans(), TEXT)
+CELLS = TEXT | st.builds(TableCell, NUMBER, st.integers(0, 4), NUMBER, NUMBER, NUMBER | TEXT, st.booleans(), TEXT)
 ROWS = st.lists(CELLS, max_size=3) | st.builds(Row, st.lists(CELLS, max_size=3), st.sampled_from(["", "header", "best"]))
 TABLES = st.builds(Table, TEXT, st.lists(TEXT, min_size=3, max_size=4), st.lists(ROWS, max_size=3))
 SECTIONS = st.builds(
@@ -44,16 +44,16 @@ def test_json_and_back(report: Report) -> None:
     assert Report.from_dict(json.loads(json.dumps(report.as_dict(), allow_nan=False))) == report
 
 
-def test_a_cell_says_only_what_it_knows() -> None:
-    assert Cell(1.5).as_dict() == {"value": 1.5, "digits": 2}
-    assert Cell(0.0, 1, 0.0, 0.0, 0.0).as_dict() == {"value": 0.0, "digits": 1, "low": 0.0, "high": 0.0, "paper": 0.0}
-    assert Cell(np.float32(0.5)).as_dict()["value"] == 0.5  # type: ignore[arg-type]
-    assert Cell(float("nan"), low=float("inf"), paper="58.5") == Cell(None, paper="58.5")
+def test_a_cell_leaves_out_what_is_missing() -> None:
+    assert TableCell(1.5).as_dict() == {"value": 1.5, "digits": 2}
+    assert TableCell(0.0, 1, 0.0, 0.0, 0.0).as_dict() == {"value": 0.0, "digits": 1, "low": 0.0, "high": 0.0, "paper": 0.0}
+    assert TableCell(np.float32(0.5)).as_dict()["value"] == 0.5  # type: ignore[arg-type]
+    assert TableCell(float("nan"), low=float("inf"), paper="58.5") == TableCell(None, paper="58.5")
 
 
 def test_rows_are_as_long_as_the_head() -> None:
-    table = Table("t", ["a", "b", "c"], [["x", Cell(1)], Row(["h"], "header")])
-    assert table.lines == (Row(["x", Cell(1), ""]), Row(["h", "", ""], "header"))
+    table = Table("t", ["a", "b", "c"], [["x", TableCell(1)], Row(["h"], "header")])
+    assert table.lines == (Row(["x", TableCell(1), ""]), Row(["h", "", ""], "header"))
     assert (
         Table.from_dict(
             {"caption": "t", "head": ["a", "b", "c"], "rows": [["x", {"value": 1}], {"cells": ["h"], "mark": "header"}]}
@@ -67,15 +67,11 @@ def test_rows_are_as_long_as_the_head() -> None:
     [
         (lambda: Table("t", ["a"], [["x", "y"]]), "row 1 of table 't' has 2 cells under a head of 1"),
         (lambda: Table("t", [], []), "table 't' has no columns"),
-        (lambda: Table("t", ["a"], [[3]]), "a row holds 3: write texts as str and numbers as Cell"),
+        (lambda: Table("t", ["a"], [[3]]), "a row holds 3: write texts as str and numbers as TableCell"),
         (lambda: Row(["a"], "worst"), "mark of a row is 'worst': choose one of "),  # type: ignore[arg-type]
         (lambda: Section("s", "", verdict="maybe"), "verdict of section 's' is 'maybe': choose one of reproduces, partly"),
         (lambda: Section('"><b', ""), "write it in small letters, digits and hyphens"),
         (lambda: Report("", "", [], [Section("s", ""), Section("s", "")]), "two sections have the id 's'"),
-        (lambda: Report.from_dict({"title": "", "subtitle": "", "facts": []}), "a report lacks 'sections'"),
-        (lambda: Section.from_dict({"id": "s"}), "a section cannot be read: .*heading"),
-        (lambda: Cell.from_dict({"value": "x"}), "a cell cannot be read"),
-        (lambda: Row.from_dict([3]), "a cell cannot be read"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(make: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The synthetic world: the same every time, hard in the ways it promises, and neither trivial nor hopeless for words."""
+"""The synthetic world is the same every time, its options act, and it is neither trivial nor hopeless for words."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from polyvoc.experiments.datasets.synthetic import (
     training_images,
     write_world,
 )
+from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.measures import average_precision, rank
 from polyvoc.features.extract import root_sift
 from polyvoc.options import SearchOptions, TrainOptions
@@ -52,11 +53,7 @@ def test_a_world_is_a_dataset_like_holidays(tmp_path: Path) -> None:
     assert [path.name for path in dataset.images[:6]] == names
     assert [path.parent.name for path in dataset.images[6:]] == ["distractors"] * 4
     assert [(question.image, question.group) for question in dataset.questions] == [(0, "1000"), (2, "1001"), (4, "1002")]
-    assert [(sorted(truth.relevant), sorted(truth.junk)) for truth in dataset.truths[""]] == [
-        ([1], [0]),
-        ([3], [2]),
-        ([5], [4]),
-    ]
+    assert [(*truth.relevant, *truth.junk) for truth in dataset.truths[""]] == [(1, 0), (3, 2), (5, 4)]
     assert len(training_images(tmp_path / "world")) == 2
 
 
@@ -93,7 +90,7 @@ def test_an_interrupted_world_is_completed(tmp_path: Path) -> None:
     assert contents(tmp_path) == whole
 
 
-def test_other_options_and_foreign_folders_are_refused(tmp_path: Path) -> None:
+def test_other_options_and_foreign_folders_are_errors(tmp_path: Path) -> None:
     write_world(tmp_path / "world", SMALL)
     for call in (read_world, write_world):
         with pytest.raises(DatasetError, match="a world of other options; give another folder"):
@@ -110,7 +107,7 @@ def test_other_options_and_foreign_folders_are_refused(tmp_path: Path) -> None:
     "content",
     ["", "[]", "{}", '{"format": "another"}', '{"format": "F", "colour": 1}', '{"format": "F", "views": "x"}', "\xff"],
 )
-def test_a_foreign_or_damaged_note_is_refused(tmp_path: Path, content: str) -> None:
+def test_a_foreign_or_damaged_note_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "world.json").write_bytes(content.replace("F", FORMAT).encode("latin-1"))
     with pytest.raises(DatasetError, match=r"world\.json: not of this version"):
         read_world(tmp_path)
@@ -119,7 +116,7 @@ def test_a_foreign_or_damaged_note_is_refused(tmp_path: Path, content: str) -> N
 @pytest.mark.parametrize(
     "name, value", [("groups", 0), ("groups", 9001), ("views", 1), ("noise", -0.1), ("shown", 1.5), ("found", 0), ("bursts", 2)]
 )
-def test_options_that_make_no_sense_are_refused(name: str, value: float) -> None:
+def test_options_out_of_range_are_errors(name: str, value: float) -> None:
     with pytest.raises(OptionError, match=f"{name}={value}"):
         WorldOptions(**{name: value})  # type: ignore[arg-type]
 
@@ -144,11 +141,11 @@ def close_matches(first: Path, second: Path) -> int:
     return int(((descriptors_of(first) @ descriptors_of(second).T).max(axis=1) > 0.97).sum())
 
 
-def test_views_of_one_object_are_nearer_than_strangers(tmp_path: Path) -> None:
+def test_views_of_one_object_are_nearer_than_others(tmp_path: Path) -> None:
     images = read_world(tmp_path, replace(SMALL, noise=0.2)).images
     for query in (0, 2, 4):
-        strangers = [close_matches(images[query], images[i]) for i in range(len(images)) if i not in (query, query + 1)]
-        assert close_matches(images[query], images[query + 1]) > 1.5 * max(strangers)
+        others = [close_matches(images[query], images[i]) for i in range(len(images)) if i not in (query, query + 1)]
+        assert close_matches(images[query], images[query + 1]) > 1.5 * max(others)
 
 
 def test_a_view_is_an_affine_map_of_its_object() -> None:
@@ -166,7 +163,7 @@ def test_a_view_is_an_affine_map_of_its_object() -> None:
     assert np.median(seen.scale / thing.scale[numbers]) == pytest.approx(growth, rel=0.1)
 
 
-def test_options_act_as_they_say() -> None:
+def test_options_have_their_effect() -> None:
     def photograph(**changes: float) -> Floats32:
         world = _World(replace(SMALL, features=400, **changes))  # type: ignore[arg-type]
         return root_sift(world.photograph((1, 5), 0).descriptors)
@@ -196,4 +193,4 @@ def test_the_usual_world_is_neither_trivial_nor_hopeless(tmp_path: Path) -> None
     assigner = Assigner(vocabularies)
     words = [assigner.assign(descriptors_of(path)) for path in dataset.images]
     index = polyvoc.Index.from_words(words, [500, 500])
-    assert 0.5 < mean_ap(dataset, words, index, SearchOptions(merge="b1")) < 0.8
+    assert 0.5 < mean_ap(dataset, words, index, scoring_options(merge="b1")) < 0.8

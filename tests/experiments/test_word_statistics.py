@@ -1,4 +1,4 @@
-"""Made-up collections keep the joint frequencies of the real words they are drawn from."""
+"""Synthetic collections have the joint frequencies of the real words they are drawn from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.paper.word_statistics import (
     FEATURES,
     World,
@@ -17,7 +18,6 @@ from polyvoc.experiments.paper.word_statistics import (
     heaps_law,
 )
 from polyvoc.index.segment import Segment
-from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
 from samples import unflushed
 
@@ -27,7 +27,7 @@ SIZES = (40, 50, 30)
 
 
 def real_words(counts: tuple[int, ...] = (30, 60, 90, 20)) -> dict[str, np.ndarray]:
-    """Give words of a few photographs; those of a feature depend on each other."""
+    """Return words of a few photographs; those of a feature depend on each other."""
     rng = np.random.default_rng(0)
     n = sum(counts)
     first = rng.integers(0, SIZES[0], n)
@@ -119,18 +119,19 @@ def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("polyvoc.experiments.paper.word_statistics.MAX_IMAGES", 6)
     world = World(real_words())
     seen: list[tuple[str, int, int]] = []
-    segments, rate = build(world, 10, SIZES[:2], tmp_path, lambda *told: seen.append(told))
+    segments, rate = build(world, 10, SIZES[:2], tmp_path, lambda *step: seen.append(step))
     assert [segment.n_images for segment in segments] == [6, 4]
     assert rate["features"] == 10 * FEATURES and rate["features_per_second"] > 0
     assert seen == [("segments", 6, 10), ("segments", 10, 10)]
     engine = Engine(segments, SIZES[:2])
     words, signatures = world.query(2, 0)
-    options = SearchOptions(hamming=24)
-    scores = np.concatenate(engine.scores(engine.query(words, signatures, options), options))
+    options = scoring_options(hamming=24)
+    plan = engine.plan(options)
+    scores = np.concatenate(engine.scores(engine.query(words, signatures, plan), plan))
     images = [world.images(n, FEATURES, 2, seed=seed) for seed, n in enumerate((6, 4))]
     split = [np.concatenate([np.split(part[which], len(part[which]) // FEATURES) for part in images]) for which in (0, 1)]
-    whole = Engine.from_words(list(split[0]), SIZES[:2], list(split[1]))
-    assert np.allclose(scores, whole.scores(whole.query(words, signatures, options), options)[0], rtol=1e-5)
+    joined = Engine.from_words(list(split[0]), SIZES[:2], list(split[1]))
+    assert np.allclose(scores, joined.scores(joined.query(words, signatures, plan), plan)[0], rtol=1e-5)
     monkeypatch.setattr(Segment, "build", lambda *arguments: pytest.fail("built before"))
     again, same = build(world, 10, SIZES[:2], tmp_path)
     assert same == rate and np.array_equal(again[1].arrays["postings"], segments[1].arrays["postings"])
@@ -138,8 +139,8 @@ def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.
 
 def test_bytes_per_feature(tmp_path: Path) -> None:
     segments, _ = build(World(real_words()), 8, SIZES[:2], tmp_path)
-    held = bytes_per_feature(Engine(segments, SIZES[:2]))
-    assert held["postings"] == 4  # two lists of two bytes
-    assert held["signatures"] == 16
-    assert held["norms"] == 4 / FEATURES
-    assert held["scoring"] == pytest.approx(sum(held.values()) - held["scoring"] - held["signatures"])
+    size = bytes_per_feature(Engine(segments, SIZES[:2]))
+    assert size["postings"] == 4  # two lists of two bytes
+    assert size["signatures"] == 16
+    assert size["norms"] == 4 / FEATURES
+    assert size["scoring"] == pytest.approx(sum(size.values()) - size["scoring"] - size["signatures"])

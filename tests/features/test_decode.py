@@ -1,4 +1,4 @@
-"""Every kind of file gives the same picture, or one clear line that says what is wrong with it."""
+"""Every format is decoded to the same upright image, or raises an error of one line."""
 
 from __future__ import annotations
 
@@ -43,33 +43,29 @@ def pixels(data: bytes | Path | str, long_side: int = 1024) -> np.ndarray:
     return read_grey(data, long_side).pixels.astype(int)
 
 
-def refusal(source: bytes | Path | str, long_side: int = 1024) -> str:
-    """The message with which a source is refused; one line in any case."""
-    with pytest.raises(ImageError) as refused:
+def read_error(source: bytes | Path | str, long_side: int = 1024) -> str:
+    """Return the error of a source: one line."""
+    with pytest.raises(ImageError) as caught:
         read_grey(source, long_side)
-    message = str(refused.value)
-    assert len(message.splitlines()) == 1
-    return message
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def with_orientation(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return exif
 
 
 def turned(upright: Image.Image, orientation: int) -> Image.Image:
-    """The pixels that a camera stores with this orientation (EXIF 2.3: where row 0 and column 0 are seen)."""
+    """Return the pixels that a camera stores with this orientation (EXIF 2.3: the sides of row 0 and column 0)."""
     a = np.asarray(upright)
     b = a.swapaxes(0, 1)
-    stored = {
-        1: a,
-        2: a[:, ::-1],
-        3: a[::-1, ::-1],
-        4: a[::-1],
-        5: b,
-        6: b[::-1],
-        7: b[::-1, ::-1],
-        8: b[:, ::-1],
-    }
+    stored = {1: a, 2: a[:, ::-1], 3: a[::-1, ::-1], 4: a[::-1], 5: b, 6: b[::-1], 7: b[::-1, ::-1], 8: b[:, ::-1]}
     return Image.fromarray(np.ascontiguousarray(stored[orientation]))
 
 
-# --- what is read -------------------------------------------------------------------------------------------
+# --- what is read
 
 
 @pytest.mark.parametrize(
@@ -80,7 +76,7 @@ def turned(upright: Image.Image, orientation: int) -> Image.Image:
         ("JPEG", {"quality": 95, "progressive": True}, 4), ("AVIF", {"quality": 95}, 6),
     ],
 )  # fmt: skip
-def test_every_format_gives_the_picture(form: str, options: dict[str, Any], tolerance: int) -> None:
+def test_every_format_is_read(form: str, options: dict[str, Any], tolerance: int) -> None:
     Image.init()
     if form not in Image.SAVE:
         pytest.skip(f"this Pillow does not write {form}")
@@ -98,18 +94,14 @@ def test_suffixes_are_those_of_the_formats() -> None:
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_orientation_is_made_upright(orientation: int, form: str) -> None:
     image = scene(200, 120)
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    read = read_grey(encode(turned(image, orientation), form, exif=exif, quality=95), 1024)
+    read = read_grey(encode(turned(image, orientation), form, exif=with_orientation(orientation), quality=95), 1024)
     assert (read.width, read.height, read.pixels.shape) == (200, 120, (120, 200))
     assert np.abs(read.pixels.astype(int) - grey(image)).mean() < 3
 
 
 @pytest.mark.parametrize("orientation", [0, 9, 65535])
 def test_unknown_orientation_is_upright(orientation: int) -> None:
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    assert np.array_equal(pixels(encode(scene(), exif=exif)), grey(scene()))
+    assert np.array_equal(pixels(encode(scene(), exif=with_orientation(orientation))), grey(scene()))
 
 
 @pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
@@ -156,19 +148,12 @@ def test_lab_tiff_gives_its_lightness() -> None:
     assert np.array_equal(pixels(encode(lab, "TIFF")), np.asarray(scene().getchannel(0)))
 
 
-@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "RGB"])
 def test_transparent_is_white(mode: str) -> None:
     values = np.asarray(scene().convert("RGBA")).copy()
-    values[:60, :, 3] = 0
-    read = pixels(encode(Image.fromarray(values).convert(mode)))
-    assert (read[:60] == 255).all()
-    assert np.array_equal(read[60:], grey(scene())[60:])
-
-
-def test_transparent_colour_is_white() -> None:
-    values = np.asarray(scene()).copy()
-    values[:60] = (1, 2, 3)
-    read = pixels(encode(Image.fromarray(values), transparency=(1, 2, 3)))
+    values[:60] = (1, 2, 3, 0)
+    options = {"transparency": (1, 2, 3)} if mode == "RGB" else {}  # a transparent colour instead of a channel
+    read = pixels(encode(Image.fromarray(values).convert(mode), **options))
     assert (read[:60] == 255).all()
     assert np.array_equal(read[60:], grey(scene())[60:])
 
@@ -195,12 +180,12 @@ def test_first_frame_of_many(form: str) -> None:
     assert np.abs(pixels(data) - grey(frames[0])).mean() < 3
 
 
-# --- how it is reduced --------------------------------------------------------------------------------------
+# --- how it is reduced
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
 @pytest.mark.parametrize(("size", "expected"), [((1000, 700), (256, 179)), ((301, 2003), (38, 256)), ((256, 90), (256, 90))])
-def test_long_side_is_exact_and_full_size_is_told(form: str, size: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_long_side_is_exact_and_full_size_is_kept(form: str, size: tuple[int, int], expected: tuple[int, int]) -> None:
     read = read_grey(encode(scene(*size), form), 256)
     assert (read.width, read.height) == size
     assert read.pixels.shape == expected[::-1]
@@ -210,7 +195,7 @@ def test_small_photographs_are_not_enlarged() -> None:
     assert pixels(encode(scene()), 4096).shape == (120, 160)
 
 
-def test_reduced_jpeg_is_the_reduced_picture_to_its_last_column() -> None:
+def test_reduced_jpeg_is_right_to_its_last_column() -> None:
     # 1003 = 8 * 125 + 3: the last block of a reduced decoding is mostly outside.
     ramp = np.tile(np.linspace(0, 255, 1003), (1003, 1)).astype(np.uint8)
     read = pixels(encode(Image.fromarray(ramp), "JPEG", quality=100), 64)
@@ -218,7 +203,7 @@ def test_reduced_jpeg_is_the_reduced_picture_to_its_last_column() -> None:
     assert np.abs(read.mean(axis=0) - centres * 255 / 1002)[1:-1].max() < 1.5
 
 
-# --- where it is read from ----------------------------------------------------------------------------------
+# --- where it is read from
 
 
 def test_path_string_and_bytes_are_the_same(tmp_path: Path) -> None:
@@ -229,7 +214,7 @@ def test_path_string_and_bytes_are_the_same(tmp_path: Path) -> None:
     assert np.array_equal(pixels(str(path)), pixels(data))
 
 
-def test_threads_read_the_same_and_settings_stay() -> None:
+def test_threads_read_the_same_and_settings_are_kept() -> None:
     settings = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
     files = [encode(scene(seed=n), form) for n in range(6) for form in ("JPEG", "PNG", "TIFF")]
     with ThreadPoolExecutor(8) as pool:
@@ -238,37 +223,24 @@ def test_threads_read_the_same_and_settings_stay() -> None:
     assert settings == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+# --- errors
 
 
-def test_missing_folder_empty_and_pipe(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.jpg"
+def test_a_file_that_is_not_an_image_is_one_line(tmp_path: Path) -> None:
+    empty, pipe, text, archive = (tmp_path / name for name in ("empty.jpg", "pipe.jpg", "two\nlines.jpg", "zip.jpg"))
     empty.touch()
-    pipe = tmp_path / "pipe.jpg"
     os.mkfifo(pipe)
-    assert "no such file" in refusal(tmp_path / "missing.jpg")
-    assert "a folder" in refusal(tmp_path)
-    assert "empty file" in refusal(empty)
-    assert "not a regular file" in refusal(pipe)
-    assert "empty" in refusal(b"")
-    assert "cannot be opened" in refusal("nul\0byte.jpg")
-    assert "cannot be opened" in refusal(empty / "below.jpg")
-
-
-def test_message_names_the_file_on_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "two\nlines.jpg"
-    path.write_bytes(b"no image")
-    assert "two\\nlines.jpg" in refusal(path)
-    assert refusal(b"no image").startswith("image of 8 bytes: not an image")
-
-
-def test_text_and_zip_are_no_images(tmp_path: Path) -> None:
-    text, archive = tmp_path / "text.jpg", tmp_path / "zip.jpg"
     text.write_text("no image at all\n" * 99)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("image.png", encode(scene()))
-    assert "not an image" in refusal(text)
-    assert "not an image" in refusal(archive)
+    for source, expected in {
+        tmp_path / "missing.jpg": "no such file", tmp_path: "a folder", empty: "empty file", pipe: "not a regular file",
+        b"": "empty", "nul\0byte.jpg": "cannot be opened", empty / "below.jpg": "cannot be opened",
+        text: "two\\nlines.jpg': not an image", archive: "not an image", b"no image": "image of 8 bytes: not an image",
+    }.items():  # fmt: skip
+        assert expected in read_error(source)
+    with pytest.raises(ImageError, match=r"^photo 7: not an image"):
+        read_grey(b"no image", 1024, name="photo 7")
 
 
 @pytest.mark.parametrize("keep", [0.03, 0.3, 0.6, 0.9, 0.98])
@@ -280,16 +252,14 @@ def test_text_and_zip_are_no_images(tmp_path: Path) -> None:
         ("JPEG2000", {}),
     ],
 )  # fmt: skip
-def test_half_a_photograph_is_broken(
-    form: str, options: dict[str, Any], keep: float, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_file_is_broken(form: str, options: dict[str, Any], keep: float, capfd: pytest.CaptureFixture[str]) -> None:
     data = encode(scene(640, 480), form, **options)
     for long_side in (1024, 64):
-        assert "broken image" in refusal(data[: int(len(data) * keep)], long_side)
+        assert "broken image" in read_error(data[: int(len(data) * keep)], long_side)
     assert capfd.readouterr() == ("", "")
 
 
-def test_damaged_tags_neither_warn_nor_hinder(capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_tags_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
     exif = Image.Exif()
     exif[0x010E] = "a description that is longer than four bytes"
     data = bytearray(encode(scene(), "JPEG", exif=exif, quality=95))
@@ -303,11 +273,11 @@ def chunk(name: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
 
-def test_bomb_is_refused_by_its_header() -> None:
+def test_a_bomb_raises_by_its_header() -> None:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0))
     bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    assert "too large: 50000 x 50000" in refusal(bomb)
-    assert f"{MAX_PIXELS:,}" in refusal(bomb)
+    assert "too large: 50000 x 50000" in read_error(bomb)
+    assert f"{MAX_PIXELS:,}" in read_error(bomb)
 
 
 def test_beyond_the_limits_of_pillow_is_read_without_warning() -> None:
@@ -319,25 +289,24 @@ def test_beyond_the_limits_of_pillow_is_read_without_warning() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (31, 400), (400, 31), (5000, 1), (5000, 100)])
-def test_tiny_and_narrow_are_refused(size: tuple[int, int]) -> None:
-    assert f"too small: {size[0]} x {size[1]} pixels" in refusal(encode(Image.new("RGB", size)))
+def test_tiny_and_narrow_images_raise(size: tuple[int, int]) -> None:
+    assert f"too small: {size[0]} x {size[1]} pixels" in read_error(encode(Image.new("RGB", size)))
 
 
 def test_smallest_is_accepted() -> None:
     assert pixels(encode(scene(60, 60).crop((0, 0, MIN_SIDE, MIN_SIDE)))).shape == (MIN_SIDE, MIN_SIDE)
 
 
-def test_long_side_must_make_sense() -> None:
+def test_an_invalid_long_side_raises() -> None:
     with pytest.raises(OptionError, match="long_side=8 should be at least 32"):
         read_grey(encode(scene()), 8)
 
 
-# --- thumbnails ---------------------------------------------------------------------------------------------
+# --- thumbnails
 
 
 def test_thumbnail_is_upright_in_colour_and_without_metadata() -> None:
-    exif = Image.Exif()
-    exif[ORIENTATION] = 6
+    exif = with_orientation(6)
     exif[0x013B] = "the owner's name"
     image = scene(400, 300)
     data = read_thumbnail(encode(turned(image, 6), "JPEG", exif=exif, quality=95, comment="secret"), 200)
@@ -358,28 +327,22 @@ def test_thumbnail_of_every_mode(mode: str) -> None:
         assert np.abs(grey(thumbnail) - grey(scene().resize((64, 48)))).mean() < 12
 
 
-def test_thumbnail_of_no_image_is_refused() -> None:
-    with pytest.raises(ImageError, match="not an image"):
-        read_thumbnail(b"no image", 64)
-
-
-# --- colours ------------------------------------------------------------------------------------------------
+# --- colours
 
 
 def test_colours_are_upright_and_reduced() -> None:
     image = scene(320, 240)
-    exif = Image.Exif()
-    exif[ORIENTATION] = 6
-    read = read_rgb(encode(turned(image, 6), "JPEG", exif=exif, quality=95), 160)
+    read = read_rgb(encode(turned(image, 6), "JPEG", exif=with_orientation(6), quality=95), 160)
     expected = np.asarray(image.resize((160, 120), Image.Resampling.BILINEAR)).astype(int)
     assert (read.dtype, read.shape) == (np.uint8, (120, 160, 3))
     assert np.abs(read - expected).mean() < 3
     assert np.array_equal(read_rgb(encode(image), 1024), np.asarray(image))  # never enlarged
 
 
-def test_hostile_files_are_refused_in_colour_too() -> None:
-    with pytest.raises(ImageError, match="not an image of a known format"):
-        read_rgb(b"no image at all", 256)
+def test_errors_are_those_of_grey_images() -> None:
+    for read in (read_rgb, read_thumbnail):
+        with pytest.raises(ImageError, match="not an image of a known format"):
+            read(b"no image at all", 256)
     with pytest.raises(ImageError, match="too small"):
         read_rgb(encode(Image.new("RGB", (20, 300))), 256)
 

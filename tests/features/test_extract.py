@@ -1,8 +1,10 @@
-"""Features are found where the picture has them, in a fixed order, whatever the file, turn or threads."""
+"""Features are at the right positions, in a fixed order, whatever the detector, file, orientation or threads."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,15 +12,28 @@ from typing import Any
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
+from polyvoc.cli.demo import find_photographs
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.features.extract import _DETECTORS, RawFeatures, check_features, detect, extract, extract_many, root_sift
-from polyvoc.options import FeatureOptions
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import (
+    _DETECTORS,
+    ORB_THRESHOLD,
+    RawFeatures,
+    check_features,
+    detect,
+    extract,
+    extract_many,
+    root_sift,
+    unpack_bits,
+)
+from polyvoc.options import Detector, FeatureOptions
 from polyvoc.types import FeatureKind, Features, GreyImage
 
 
@@ -60,7 +75,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-# --- one photograph -----------------------------------------------------------------------------------------
+# --- one photograph
 
 
 def test_shapes_types_and_norms() -> None:
@@ -92,7 +107,7 @@ def test_strongest_comes_first() -> None:
     assert best == sorted(best)
 
 
-def test_ties_are_cut_and_ordered_by_place() -> None:
+def test_ties_are_cut_and_ordered_by_position() -> None:
     tile = np.asarray(blob(64, 64, (32, 32), 4))
     image = GreyImage(np.tile(tile, (6, 6)), 384, 384)
     found = detect(image, FeatureOptions(max_features=10))
@@ -109,7 +124,7 @@ def test_blob_is_found_to_a_tenth_of_a_pixel(sigma: float) -> None:
 
 @pytest.mark.parametrize(("form", "options"), [("PNG", {}), ("JPEG", {"quality": 95})])
 @pytest.mark.parametrize("centre", [(300, 250), (2790, 1733), (1501, 1003)])
-def test_blob_of_a_large_photograph_is_where_it_was(form: str, options: dict[str, Any], centre: tuple[int, int]) -> None:
+def test_blob_of_a_large_image_is_found(form: str, options: dict[str, Any], centre: tuple[int, int]) -> None:
     found = extract(encode(blob(3001, 2003, centre, 20), form, **options), FeatureOptions(max_features=1))
     assert (found.width, found.height) == (3001, 2003)
     assert np.abs(found.xy[0] - centre).max() < 0.5
@@ -131,7 +146,7 @@ def test_angle_is_clockwise_from_the_x_axis() -> None:
     assert np.median(np.abs(difference - 90)) < 2
 
 
-# The turn with which a camera that writes this orientation stores an upright scene: the inverse of its cure.
+# The operation with which a camera that writes this orientation stores an upright scene.
 STORED = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
 
 
@@ -169,27 +184,27 @@ def test_depth_and_source_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])
-def test_textureless_is_refused(level: int) -> None:
+def test_an_image_without_texture_raises(level: int) -> None:
     with pytest.raises(ImageError, match=r"image of \d+ bytes: no texture: 0 features found"):
         extract(encode(Image.new("L", (200, 200), level)))
 
 
-def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_opencv_are_image_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     full = cv2.error("Failed to allocate 99 bytes")
     full.code = cv2.Error.StsNoMem
-    troubles = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
-    for trouble, kind, words in [*troubles, (full, UnreachableError, "not enough memory")]:
+    errors = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
+    for error, kind, words in [*errors, (full, UnreachableError, "not enough memory")]:
 
-        def fail(*_: object, trouble: Exception = trouble) -> RawFeatures:
-            raise trouble
+        def fail(*_: object, error: Exception = error) -> RawFeatures:
+            raise error
 
         monkeypatch.setitem(_DETECTORS, "sift", fail)
         with pytest.raises(ImageError, match=words) as caught:
             extract(encode(scene()))
-        assert type(caught.value) is kind  # only what is wrong with the photograph itself is remembered
+        assert type(caught.value) is kind  # only errors of the image itself are permanent
 
 
-# --- many photographs ---------------------------------------------------------------------------------------
+# --- many photographs
 
 
 def test_many_are_as_one_by_one_in_order(files: list[Path]) -> None:
@@ -204,14 +219,14 @@ def test_many_are_as_one_by_one_in_order(files: list[Path]) -> None:
             assert_same(a, extract(path))
 
 
-def test_broken_file_is_told_and_the_rest_go_on(files: list[Path]) -> None:
-    answers = dict(extract_many([*files, files[0].parent / "missing.jpg"]))
-    errors = {path.name: str(answer) for path, answer in answers.items() if isinstance(answer, ImageError)}
+def test_a_broken_file_is_reported_among_the_others(files: list[Path]) -> None:
+    results = dict(extract_many([*files, files[0].parent / "missing.jpg"]))
+    errors = {path.name: str(result) for path, result in results.items() if isinstance(result, ImageError)}
     assert set(errors) == {"3.jpg", "missing.jpg"}
     assert "3.jpg: not an image" in errors["3.jpg"]
 
 
-def test_nothing_gives_nothing() -> None:
+def test_no_sources() -> None:
     assert list(extract_many([])) == []
 
 
@@ -224,11 +239,11 @@ def test_look_ahead_is_bounded(files: list[Path]) -> None:
             taken += 1
             yield files[0]
 
-    answers = extract_many(endless(), threads=2)
+    results = extract_many(endless(), threads=2)
     for n in range(1, 6):
-        next(answers)
+        next(results)
         assert taken <= n + 4
-    answers.close()
+    results.close()
     assert taken <= 9
 
 
@@ -255,12 +270,12 @@ def test_failing_sources_restore_opencv() -> None:
     assert cv2.getNumThreads() == before
 
 
-def test_threads_must_make_sense() -> None:
+def test_an_invalid_number_of_threads_raises() -> None:
     with pytest.raises(OptionError, match="threads=0"):
         extract_many([], threads=0)
 
 
-# --- descriptors --------------------------------------------------------------------------------------------
+# --- descriptors
 
 
 def test_root_sift_by_hand() -> None:
@@ -279,12 +294,12 @@ def test_root_sift_has_unit_norm_and_ignores_scale(values: np.ndarray) -> None:
     assert np.allclose(root_sift(values.astype(np.float64) * 7), rooted, atol=1e-6)
 
 
-def test_root_sift_takes_none() -> None:
+def test_root_sift_of_no_features() -> None:
     assert root_sift(np.empty((0, 128))).shape == (0, 128)
 
 
 @pytest.mark.parametrize("bad", [[[1, -1]], [[1, np.nan]], [[1, np.inf]], [1, 2], [["a", "b"]]])
-def test_root_sift_refuses_what_is_no_sift(bad: list[Any]) -> None:
+def test_root_sift_of_other_values_raises(bad: list[Any]) -> None:
     with pytest.raises(OptionError, match="descriptors: "):
         root_sift(bad)
 
@@ -310,13 +325,157 @@ def made(**changes: Any) -> Features:
         ({"width": 0}, "0 x 10 pixels"),
     ],
 )
-def test_foreign_features_are_checked(changes: dict[str, Any], message: str) -> None:
+def test_features_of_others_are_checked(changes: dict[str, Any], message: str) -> None:
     check_features(made(), FeatureKind(dimension=8))
     with pytest.raises(OptionError, match=message):
         check_features(made(**changes), FeatureKind(dimension=8))
 
 
-# -- SIFT itself
+# --- detectors
+
+
+KINDS: dict[Detector, FeatureKind] = {"sift": FeatureKind(), "affine": FeatureKind(), "orb": FeatureKind("orb", 256, True)}
+
+
+@pytest.fixture(scope="module")
+def coffee() -> GreyImage:
+    pixels = read_grey(find_photographs()["coffee"][0], 480).pixels
+    return GreyImage(pixels, pixels.shape[1], pixels.shape[0])
+
+
+def detected(detector: Detector, image: GreyImage, count: int = 400) -> Features:
+    return detect(image, FeatureOptions(max_features=count, detector=detector))
+
+
+def turned(image: GreyImage) -> GreyImage:
+    """Return the image turned clockwise by 90 degrees."""
+    return GreyImage(np.ascontiguousarray(np.rot90(image.pixels, -1)), image.height, image.width)
+
+
+@pytest.mark.parametrize("detector", KINDS)
+def test_features_of_a_detector_are_of_its_kind(detector: Detector, coffee: GreyImage) -> None:
+    found = detected(detector, coffee)
+    assert found.kind == KINDS[detector] == FeatureOptions(detector=detector).kind
+    assert len(found) == 400
+    assert (found.scale > 0).all() and ((found.angle >= 0) & (found.angle <= 360)).all()
+    inside = (found.xy >= -0.5) & (found.xy <= (coffee.width - 0.5, coffee.height - 0.5))
+    assert inside.all()
+    again = detected(detector, coffee)
+    assert all(np.array_equal(getattr(found, name), getattr(again, name)) for name in ("xy", "scale", "angle", "descriptors"))
+
+
+@pytest.mark.parametrize("detector", KINDS)
+def test_angles_and_positions_turn_with_the_image(detector: Detector, coffee: GreyImage) -> None:
+    upright, other = detected(detector, coffee), detected(detector, turned(coffee))
+    expected = np.stack([coffee.height - 1 - upright.xy[:, 1], upright.xy[:, 0]], axis=1)
+    nearest = distances(upright, other).argmin(axis=1)
+    matched = np.linalg.norm(other.xy[nearest] - expected, axis=1) < 2
+    assert matched.mean() > 0.4  # ORB takes its bits around whole pixels
+    assert np.median(np.abs(other.xy[nearest] - expected)[matched]) < 0.6
+    turns = (other.angle[nearest] - upright.angle)[matched] % 360
+    assert np.median(np.abs(turns - 90)) < 3
+    assert np.median(other.scale[nearest][matched] / upright.scale[matched]) == pytest.approx(1, abs=0.02)
+
+
+def distances(one: Features, other: Features) -> npt.NDArray[np.float64]:
+    a, b = (found.descriptors.astype(np.float64) for found in (one, other))
+    squares: npt.NDArray[np.float64] = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
+    return squares
+
+
+@pytest.mark.parametrize("detector", KINDS)
+def test_positions_have_no_bias(detector: Detector, coffee: GreyImage) -> None:
+    """Upside down an image has its features at the opposite positions: an error to the right becomes one to the left."""
+    over = GreyImage(np.ascontiguousarray(coffee.pixels[::-1, ::-1]), coffee.width, coffee.height)
+    upright, other = detected(detector, coffee, 2000), detected(detector, over, 2000)
+    expected = np.array([coffee.width - 1, coffee.height - 1]) - upright.xy
+    nearest = distances(upright, other).argmin(axis=1)
+    apart = other.xy[nearest] - expected
+    matched = np.abs(apart).max(axis=1) < 8
+    large = upright.scale > np.quantile(upright.scale, 0.8)
+    for some in (matched & large, matched & ~large):
+        assert some.sum() > 50
+        assert np.abs(np.median(apart[some], axis=0)).max() < 0.02
+
+
+def test_affine_regions_agree_with_sift(coffee: GreyImage) -> None:
+    """Features found by both libraries are the same."""
+    sift, affine = detected("sift", coffee, 2000), detected("affine", coffee, 3000)
+    near = np.abs(sift.xy[:, None] - affine.xy[None]).max(axis=2) < 0.5
+    squared = np.where(near, distances(sift, affine), np.inf)
+    best = squared.argmin(axis=1)
+    same = squared.min(axis=1) < 0.1
+    assert same.mean() > 0.15  # many regions are far from round
+    offsets = sift.xy[same] - affine.xy[best[same]]
+    assert np.abs(np.median(offsets, axis=0)).max() < 0.02  # no half pixel between them
+    turns = (sift.angle[same] - affine.angle[best[same]] + 180) % 360 - 180
+    assert abs(np.median(turns)) < 2 and np.median(np.abs(turns)) < 15
+    ratios = sift.scale[same] / affine.scale[best[same]]
+    assert 0.75 < np.median(ratios) < 1.05  # a long region is larger than the circle in it
+
+
+def test_orb_is_that_of_opencv(coffee: GreyImage) -> None:
+    keypoints, packed = cv2.ORB.create(nfeatures=300, fastThreshold=ORB_THRESHOLD).detectAndCompute(coffee.pixels, None)
+    found = detected("orb", coffee, 300)
+    strengths = np.array([point.response for point in keypoints])
+    order = np.lexsort(([p.pt[0] for p in keypoints], [p.pt[1] for p in keypoints], -strengths))
+    rows = packed[order]
+    assert np.array_equal(unpack_bits(rows), found.descriptors)
+    assert np.abs(found.xy - [keypoints[n].pt for n in order]).max() < 5
+    hamming = [cv2.norm(rows[0], row, cv2.NORM_HAMMING) for row in rows]
+    assert np.array_equal(hamming, (found.descriptors != found.descriptors[0]).sum(axis=1))
+
+
+@pytest.mark.parametrize("detector", ["affine", "orb"])
+def test_positions_of_reduced_images_are_at_full_size(detector: Detector) -> None:
+    path = find_photographs()["astronaut"][0]
+    full, half = (extract(path, FeatureOptions(side, 500, detector)) for side in (512, 256))
+    assert (half.width, half.height) == (full.width, full.height) == (512, 512)
+    assert half.xy.max() > 400
+
+
+def test_detectors_on_many_threads() -> None:
+    paths = [both[0] for both in find_photographs().values()][:4]
+    for detector in ("affine", "orb"):
+        options = FeatureOptions(200, 100, detector)
+        one, several = (list(extract_many(paths, options, threads=threads)) for threads in (1, 3))
+        for (path, a), (other, b) in zip(one, several, strict=True):
+            assert isinstance(a, Features) and isinstance(b, Features) and path == other
+            assert np.array_equal(a.descriptors, b.descriptors) and np.array_equal(a.xy, b.xy)
+
+
+@pytest.mark.parametrize("detector", KINDS)
+@pytest.mark.parametrize("size", [(40, 40), (16, 900), (15, 200), (8, 8)])
+def test_a_plain_image_has_no_features(detector: Detector, size: tuple[int, int]) -> None:
+    grey = np.asarray(Image.new("L", size, 90))
+    found = detected(detector, GreyImage(grey, *size))
+    assert len(found) == 0 and found.kind == KINDS[detector]
+
+
+@pytest.mark.parametrize(
+    "use", ["extract import check_detector as use; use('affine')", "colmap import match_pairs as use; use('.', [])"]
+)
+def test_pillow_is_loaded_before_pycolmap(use: str) -> None:
+    """Else Pillow would crash when it writes PNG."""
+    code = f"import sys\ntry:\n    from polyvoc.features.{use}\nexcept Exception: pass\nnames = list(sys.modules)\n"
+    code += "print(names.index('PIL._imaging') < names.index('pycolmap'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, coffee: GreyImage) -> None:
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    with pytest.raises(OptionError, match=r"^affine regions: pycolmap is missing; .*pip install 'polyvoc\[colmap\]'$"):
+        detected("affine", coffee)
+    monkeypatch.delattr(cv2, "AKAZE_create", raising=False)
+    monkeypatch.delattr(cv2, "xfeatures2d", raising=False)
+    with pytest.raises(OptionError, match=r"^OpenCV .* has no AKAZE; pip install opencv-contrib-python-headless, or"):
+        detected("akaze", coffee)
+
+
+@pytest.mark.skipif(not hasattr(cv2, "AKAZE_create"), reason="this OpenCV has no AKAZE")
+def test_akaze_is_486_bits(coffee: GreyImage) -> None:
+    assert detected("akaze", coffee).kind == FeatureKind("akaze", 486, True)
 
 
 def test_sift_is_whole_numbers_and_gives_root_sift() -> None:

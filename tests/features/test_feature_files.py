@@ -51,14 +51,14 @@ def images() -> dict[str, Features]:
     return {f"a/{n}.jpg": samples.features(n) for n in range(6)}
 
 
-# -- a database of COLMAP, from end to end
+# -- COLMAP
 
 
 def test_photographs_find_themselves_in_an_index_of_colmap_features(colmap_photographs: Path, tmp_path: Path) -> None:
     photographs = colmap_photographs
     database, index = colmap_database(photographs, tmp_path / "database.db"), tmp_path / "x.polyvoc"
-    told = answer("index", "--features", database, "--images", photographs, "--index", index)
-    assert (told["added"], told["problems"]) == (len(COLMAP_NAMES), [])
+    report = answer("index", "--features", database, "--images", photographs, "--index", index)
+    assert (report["added"], report["problems"]) == (len(COLMAP_NAMES), [])
     again = answer("index", "--features", database, "--images", photographs, "--index", index)
     assert (again["unchanged"], again["added"], again["replaced"], again["removed"]) == (len(COLMAP_NAMES), 0, 0, 0)
     with Index.open(index) as opened:
@@ -74,7 +74,7 @@ def test_photographs_find_themselves_in_an_index_of_colmap_features(colmap_photo
     assert run("check", "--index", index).exit_code == 0
 
 
-# -- up to date
+# -- updates
 
 
 def test_an_index_follows_its_file(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
@@ -84,8 +84,8 @@ def test_an_index_follows_its_file(tmp_path: Path, words: list[object], images: 
     images["a/2.jpg"], images["new.jpg"] = samples.features(50), samples.features(51)
     del images["a/4.jpg"]
     write(path, images)
-    told = answer(*command)
-    assert {key: told[key] for key in ("added", "replaced", "removed", "unchanged")} == {
+    report = answer(*command)
+    assert {key: report[key] for key in ("added", "replaced", "removed", "unchanged")} == {
         "added": 1, "replaced": 1, "removed": 1, "unchanged": 4,
     }  # fmt: skip
     with Index.open(index) as opened:
@@ -99,8 +99,8 @@ def test_an_index_follows_its_file(tmp_path: Path, words: list[object], images: 
 
 def test_the_largest_features_are_taken(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
     path, index = write(tmp_path / "feats-sift.h5", images), tmp_path / "x.polyvoc"
-    told = answer("index", "--features", path, "--index", index, "--max-features", "10", *words)
-    assert told["features"] == 10 * len(images)
+    report = answer("index", "--features", path, "--index", index, "--max-features", "10", *words)
+    assert report["features"] == 10 * len(images)
     found = images["a/0.jpg"]
     kept = largest_features(found, 10)
     assert kept.scale.min() >= np.sort(found.scale)[-10] and len(kept) == 10 and kept.kind == found.kind
@@ -109,18 +109,18 @@ def test_the_largest_features_are_taken(tmp_path: Path, words: list[object], ima
     assert np.array_equal(largest_features(level, 7).xy, found.xy[:7])
 
 
-def test_images_of_other_files_stay(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+def test_images_of_other_files_are_kept(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
     index = tmp_path / "x.polyvoc"
     one, other = dict(list(images.items())[:3]), dict(list(images.items())[3:])
     for name, held in (("feats-sift-1.h5", one), ("feats-sift-2.h5", other)):
-        told = answer("index", "--features", write(tmp_path / name, held), "--index", index, *words)
-        assert (told["added"], told["removed"]) == (3, 0)
+        report = answer("index", "--features", write(tmp_path / name, held), "--index", index, *words)
+        assert (report["added"], report["removed"]) == (3, 0)
     with Index.open(index) as opened:
         assert len(list(opened.images())) == 6
 
 
 @given(st.sampled_from(["xy", "scale", "angle", "descriptors", "width", "height", "name"]), st.integers(0, 30))
-def test_the_digest_changes_with_anything(part: str, seed: int) -> None:
+def test_the_digest_changes_with_every_part(part: str, seed: int) -> None:
     found = samples.features(seed)
     values = {name: getattr(found, name) for name in ("xy", "scale", "angle", "descriptors", "width", "height", "name")}
     assert features_digest(Features(**values)) == features_digest(found)
@@ -129,19 +129,19 @@ def test_the_digest_changes_with_anything(part: str, seed: int) -> None:
     assert features_digest(Features(**values)) != features_digest(found)
 
 
-def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+def test_broken_images_are_reported(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
     path = write(tmp_path / "feats-sift.h5", images)
     with h5py.File(path, "a") as file:
         del file["a/1.jpg/descriptors"]
         file["a/2.jpg/keypoints"][0, 0] = np.nan
         del file["a/3.jpg/image_size"]
         file["a/3.jpg/image_size"] = np.array([1e30, 480])
-    told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc", *words)
-    assert told["added"] == 3
-    assert [problem["path"] for problem in told["problems"]] == ["a/1.jpg", "a/2.jpg", "a/3.jpg"]
-    assert "no descriptors" in told["problems"][0]["reason"]
-    assert "not finite" in told["problems"][1]["reason"]
-    assert "true size" in told["problems"][2]["reason"]
+    report = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc", *words)
+    assert report["added"] == 3
+    assert [problem["path"] for problem in report["problems"]] == ["a/1.jpg", "a/2.jpg", "a/3.jpg"]
+    assert "no descriptors" in report["problems"][0]["reason"]
+    assert "not finite" in report["problems"][1]["reason"]
+    assert "true size" in report["problems"][2]["reason"]
 
 
 # -- names
@@ -150,7 +150,7 @@ def test_broken_images_are_told_at_the_end(tmp_path: Path, words: list[object], 
 @pytest.mark.parametrize(
     "name", ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "", "a\0b", "s3://bucket/x.jpg", "https://h/x.jpg"]
 )
-def test_names_that_lead_out_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_folder_raise(name: str, tmp_path: Path) -> None:
     for folder in (None, str(tmp_path), "s3://bucket"):
         with pytest.raises(ExchangeError, match="not the name of an image"):
             absolute_name(name, folder)
@@ -167,15 +167,15 @@ def test_hostile_names_are_problems(tmp_path: Path, words: list[object], colmap_
     with closing(sqlite3.connect(path, isolation_level=None)) as opened:
         opened.execute("UPDATE images SET name = '../../etc/passwd' WHERE image_id = 1")
         opened.execute("UPDATE images SET name = 'https://example.org/x.jpg' WHERE image_id = 2")
-    told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc")
-    assert told["added"] == len(COLMAP_NAMES) - 2
-    assert [problem["path"] for problem in told["problems"]] == ["../../etc/passwd", "https://example.org/x.jpg"]
+    report = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc")
+    assert report["added"] == len(COLMAP_NAMES) - 2
+    assert [problem["path"] for problem in report["problems"]] == ["../../etc/passwd", "https://example.org/x.jpg"]
 
 
 # -- kinds
 
 
-def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> None:
+def test_features_of_another_kind_need_their_own_vocabulary(tmp_path: Path) -> None:
     path, index = tmp_path / HLOC_FILE, tmp_path / "x.polyvoc"
     for number in range(8):
         add_hloc_image(path, f"{number}.jpg", n=60 + number)
@@ -184,8 +184,8 @@ def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> Non
     assert not index.exists()
     trained = answer("train", "--features", path, "--out", tmp_path / "words", "--size", 20, "--bits", 64)
     assert trained["problems"] == []
-    told = answer("index", "--features", path, "--index", index, "--vocabulary", tmp_path / "words")
-    assert told["added"] == 8
+    report = answer("index", "--features", path, "--index", index, "--vocabulary", tmp_path / "words")
+    assert report["added"] == 8
     with Index.open(index) as opened, closing(open_features(path)) as file:
         assert opened.home.kind == FeatureKind("superpoint", 256)
         for name, found in file.read():
@@ -202,13 +202,13 @@ def test_bits_are_indexed(tmp_path: Path) -> None:
         add_hloc_image(path, f"{number}.jpg", n=40, descriptors=rng.integers(0, 256, (32, 40), dtype=np.uint8))
     flags = ("--features", path, "--binary")
     answer("train", *flags, "--out", tmp_path / "words", "--size", 20, "--bits", 64)
-    told = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
-    assert told["added"] == 5
+    report = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
+    assert report["added"] == 5
     with Index.open(tmp_path / "x.polyvoc") as opened:
         assert opened.home.kind == FeatureKind("orb", 256, binary=True)
 
 
-def test_a_sample_holds_what_the_file_does(tmp_path: Path, images: dict[str, Features]) -> None:
+def test_a_sample_holds_the_features_of_the_file(tmp_path: Path, images: dict[str, Features]) -> None:
     with closing(open_features(write(tmp_path / "feats-disk.h5", images))) as file:
         sample = sample_features(file, TrainOptions(size=10, bits=8))
         some = sample_features(file, TrainOptions(size=10, bits=8, max_descriptors=30))
@@ -219,7 +219,7 @@ def test_a_sample_holds_what_the_file_does(tmp_path: Path, images: dict[str, Fea
     assert (vocabulary.kind, vocabulary.provenance["photographs"]) == (FeatureKind("disk", samples.DIMENSION), 6)
 
 
-def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str, Features]) -> None:
+def test_a_sample_omits_broken_images(tmp_path: Path, images: dict[str, Features]) -> None:
     path = write(tmp_path / "feats-disk.h5", images)
     with h5py.File(path, "a") as file:
         file["a/1.jpg/descriptors"][0, 0] = np.nan
@@ -233,10 +233,10 @@ def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str
     assert "the sample holds disk" in sample.problems[2].reason
 
 
-# -- refusals
+# -- errors
 
 
-def test_what_is_no_file_of_features_is_one_line(tmp_path: Path) -> None:
+def test_other_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("neither")
     assert "neither a COLMAP database nor" in refuse(
         "index", "--features", tmp_path / "x.txt", "--index", tmp_path / "i.polyvoc"
@@ -256,7 +256,7 @@ def test_folders_and_files_exclude_each_other(tmp_path: Path) -> None:
     assert "--binary is for use with --features" in refuse("train", tmp_path, "--binary", "--out", tmp_path / "words")
 
 
-def test_a_folder_without_the_photographs_is_refused(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
+def test_a_folder_without_the_photographs_raises(tmp_path: Path, words: list[object], images: dict[str, Features]) -> None:
     path, index = write(tmp_path / "feats-sift.h5", images), tmp_path / "x.polyvoc"
     assert "holds no photograph that" in refuse("index", "--features", path, "--images", tmp_path, "--index", index, *words)
     assert "does not exist" in refuse("index", "--features", path, "--images", tmp_path / "no", "--index", index, *words)

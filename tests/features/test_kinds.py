@@ -1,8 +1,7 @@
-"""The laws of the engine hold for every kind of feature, and kinds never mix: real photographs as SIFT, ORB and 64 numbers."""
+"""The laws of the engine hold for every kind of feature, and kinds do not mix: SIFT, ORB and 64 numbers of real photographs."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -40,8 +39,8 @@ AXES = random_rotation(128, 64)
 
 
 @dataclass(frozen=True, eq=False)
-class World:
-    """Photographs as one kind of feature, each whole and as a part of it, and two vocabularies."""
+class Collection:
+    """Photographs and crops of them as one kind of feature, and two vocabularies."""
 
     kind: FeatureKind
     images: Mapping[str, Features]
@@ -59,7 +58,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of real photographs, and of the lower right parts of them."""
+    """A folder of real photographs and their lower right parts."""
     found, folder = find_photographs(), tmp_path_factory.mktemp("real")
     for name in NAMES:
         with Image.open(found[name][0]) as image:
@@ -71,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worlds(folder: Path) -> dict[str, World]:
+def collections(folder: Path) -> dict[str, Collection]:
     made = {}
     for name, kind in KINDS.items():
         options = replace(SMALL, detector="orb" if kind.binary else "sift")
@@ -81,13 +80,13 @@ def worlds(folder: Path) -> dict[str, World]:
             images = {path: replace(found, descriptors=found.descriptors @ AXES.T, name=name) for path, found in images.items()}
         every = np.concatenate([found.descriptors for found in images.values()])
         words = [train(every, TrainOptions(size=120, seed=seed, rounds=5), name=name) for seed in (0, 1)]
-        made[name] = World(kind, images, words)
+        made[name] = Collection(kind, images, words)
     return made
 
 
 @pytest.fixture(params=KINDS)
-def world(worlds: dict[str, World], request: pytest.FixtureRequest) -> World:
-    return worlds[request.param]
+def collection(collections: dict[str, Collection], request: pytest.FixtureRequest) -> Collection:
+    return collections[request.param]
 
 
 def all_options(bits: int) -> Iterator[SearchOptions]:
@@ -98,13 +97,13 @@ def all_options(bits: int) -> Iterator[SearchOptions]:
             yield SearchOptions(merge=merge, hamming=3 * bits // 8, sigma=bits / 4, burstiness="intra")
 
 
-def assert_same(index: Index, other: Index, world: World, threads: int | None = None) -> None:
-    """Every rule gives the same scores in both, for the photographs that both have."""
+def assert_same(index: Index, other: Index, collection: Collection, threads: int | None = None) -> None:
+    """Check that every rule gives the same scores in both indexes."""
     kept = {row.path for row in index.images()}
     assert kept == {row.path for row in other.images()}
     for options in all_options(index.home.bits):
         for name in ("camera", "coffee-part"):
-            expected, found = (scores(one, world.images[name], options) for one in (index, other))
+            expected, found = (scores(one, collection.images[name], options) for one in (index, other))
             assert max(expected.values()) > 0
             assert found == pytest.approx(expected, rel=1e-5, abs=1e-7), options
 
@@ -112,86 +111,91 @@ def assert_same(index: Index, other: Index, world: World, threads: int | None = 
 # -- laws
 
 
-def test_kinds_are_known_everywhere(world: World, tmp_path: Path) -> None:
-    assert {found.kind for found in world.images.values()} == {world.kind}
-    assert {vocabulary.kind for vocabulary in world.vocabularies} == {world.kind}
-    world.vocabularies[0].save(tmp_path / "words")
+def test_vocabulary_and_index_have_the_kind(collection: Collection, tmp_path: Path) -> None:
+    assert {found.kind for found in collection.images.values()} == {collection.kind}
+    assert {vocabulary.kind for vocabulary in collection.vocabularies} == {collection.kind}
+    collection.vocabularies[0].save(tmp_path / "words")
     loaded = Vocabulary.load(tmp_path / "words")
-    assert loaded.kind == world.kind and loaded.fingerprint == world.vocabularies[0].fingerprint
-    assert world.build(tmp_path / "i").home.kind == world.kind
+    assert loaded.kind == collection.kind and loaded.fingerprint == collection.vocabularies[0].fingerprint
+    assert collection.build(tmp_path / "i").home.kind == collection.kind
     assert not list(check_index(tmp_path / "i"))
 
 
-def test_segments_do_not_matter(world: World, tmp_path: Path) -> None:
-    whole, parts = world.build(tmp_path / "whole"), world.build(tmp_path / "parts", commits=4)
+def test_segments_do_not_matter(collection: Collection, tmp_path: Path) -> None:
+    whole, parts = collection.build(tmp_path / "whole"), collection.build(tmp_path / "parts", commits=4)
     assert len(whole.engine.segments) == 1 < len(parts.engine.segments)
-    assert_same(whole, parts, world)
+    assert_same(whole, parts, collection)
 
 
-def test_threads_do_not_matter(world: World, tmp_path: Path) -> None:
-    index = world.build(tmp_path / "i", commits=4)
+def test_threads_do_not_matter(collection: Collection, tmp_path: Path) -> None:
+    index = collection.build(tmp_path / "i", commits=4)
     for options in all_options(index.home.bits):
-        words, signatures = index.quantise(world.images["camera"], options)
+        words, signatures = index.quantise(collection.images["camera"], options)
         one, four = (index.score_words(words, signatures, options, threads=threads) for threads in (1, 4))
         assert np.array_equal(one, four)
 
 
-def test_saved_is_built_in_memory(world: World, tmp_path: Path) -> None:
-    saved, quantiser = world.build(tmp_path / "i"), Quantiser(world.vocabularies)
-    parts = [quantiser.quantise(found.descriptors) for found in world.images.values()]
+def test_saved_is_built_in_memory(collection: Collection, tmp_path: Path) -> None:
+    saved, quantiser = collection.build(tmp_path / "i"), Quantiser(collection.vocabularies)
+    parts = [quantiser.quantise(found.descriptors) for found in collection.images.values()]
     signed = [signatures for _, signatures in parts if signatures is not None]
-    built = Index.from_words([words for words, _ in parts], [v.size for v in world.vocabularies], signed)
+    built = Index.from_words([words for words, _ in parts], [v.size for v in collection.vocabularies], signed)
     for options in all_options(saved.home.bits):
-        words, signatures = saved.quantise(world.images["cat"], options)
+        words, signatures = saved.quantise(collection.images["cat"], options)
         expected = built.score_words(words, signatures, options)
         assert np.array_equal(saved.score_words(words, signatures, options), expected) and expected.any()
 
 
-def test_what_was_removed_has_never_been(world: World, tmp_path: Path) -> None:
-    names = list(world.images)
+def test_removed_images_have_no_effect(collection: Collection, tmp_path: Path) -> None:
+    names = list(collection.images)
     gone = names[::5]
-    world.build(tmp_path / "changed", names[:7])
+    collection.build(tmp_path / "changed", names[:7])
     with IndexWriter.open(tmp_path / "changed") as writer:
         for name in names[5:]:  # some again
-            writer.add(name, world.images[name])
+            writer.add(name, collection.images[name])
         writer.commit()
         assert writer.remove(gone) == len(gone)
     assert_same(
-        world.build(tmp_path / "fresh", [name for name in names if name not in gone]), Index.open(tmp_path / "changed"), world
+        collection.build(tmp_path / "fresh", [name for name in names if name not in gone]),
+        Index.open(tmp_path / "changed"),
+        collection,
     )
 
 
-def test_one_vocabulary_makes_all_rules_equal(world: World, tmp_path: Path) -> None:
-    index = world.build(tmp_path / "i", vocabularies=1)
-    expected = scores(index, world.images["camera"], SearchOptions(merge="b0"))
+def test_one_vocabulary_makes_all_rules_equal(collection: Collection, tmp_path: Path) -> None:
+    index = collection.build(tmp_path / "i", vocabularies=1)
+    expected = scores(index, collection.images["camera"], SearchOptions(merge="b0"))
     for merge in RULES[1:-1]:
-        assert scores(index, world.images["camera"], SearchOptions(merge=merge)) == pytest.approx(expected, rel=1e-5)
+        assert scores(index, collection.images["camera"], SearchOptions(merge=merge)) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("preset", ["fast", "default"])  # with "best" its part asks along, and may come first
-def test_an_image_finds_itself_first_and_its_part_next(world: World, preset: Preset, tmp_path: Path) -> None:
-    index = world.build(tmp_path / "i")
+@pytest.mark.parametrize("preset", ["fast", "default"])  # with "best" its part is added to the query and may come first
+def test_an_image_finds_itself_first_and_its_part_next(collection: Collection, preset: Preset, tmp_path: Path) -> None:
+    index = collection.build(tmp_path / "i")
     options = index.preset(preset)
     for row in index.images():
-        by_features = index.search(world.images[row.path], 2, options)
+        by_features = index.search(collection.images[row.path], 2, options)
         assert by_features[0].path == row.path
         assert [hit.path for hit in index.search(row.image, 2, options)] == [hit.path for hit in by_features]
-    related = [index.search(world.images[name], 2, options)[1].path == f"{name}-part" for name in NAMES]
+    related = [index.search(collection.images[name], 2, options)[1].path == f"{name}-part" for name in NAMES]
     assert np.mean(related) >= 0.8
 
 
-def test_inputs_stay_as_they_are(world: World, tmp_path: Path) -> None:
+def test_inputs_are_not_modified(collection: Collection, tmp_path: Path) -> None:
     frozen = {}
-    for name, found in world.images.items():
+    for name, found in collection.images.items():
         copies = {field: getattr(found, field).copy() for field in ("xy", "scale", "angle", "descriptors")}
         for array in copies.values():
             array.flags.writeable = False
         frozen[name] = replace(found, **copies)
-    index = World(world.kind, frozen, world.vocabularies).build(tmp_path / "i")
+    index = Collection(collection.kind, frozen, collection.vocabularies).build(tmp_path / "i")
     assert index.search(frozen["cat"], 1)[0].path == "cat"
     every = np.concatenate([found.descriptors for found in frozen.values()])
     every.flags.writeable = False
-    assert train(every, TrainOptions(size=120, rounds=5), name=world.kind.name).fingerprint == world.vocabularies[0].fingerprint
+    assert (
+        train(every, TrainOptions(size=120, rounds=5), name=collection.kind.name).fingerprint
+        == collection.vocabularies[0].fingerprint
+    )
 
 
 # -- bits
@@ -207,14 +211,16 @@ def test_the_nearest_of_binary_words_is_the_hamming_nearest() -> None:
         assert np.array_equal(distance[np.arange(500), found], distance.min(axis=1))  # ties may fall either way
 
 
-def test_a_word_of_bits_is_the_mean_of_its_bits(worlds: dict[str, World]) -> None:
-    world = worlds["orb"]
-    every = np.concatenate([found.descriptors for found in world.images.values()])
+def test_a_word_of_bits_is_the_mean_of_its_bits(collections: dict[str, Collection]) -> None:
+    collection = collections["orb"]
+    every = np.concatenate([found.descriptors for found in collection.images.values()])
     vocabulary = train(every, TrainOptions(size=20, bits=0, rounds=30), name="orb")
     assert vocabulary.centroids.min() >= -1e-3 and vocabulary.centroids.max() <= 1 + 1e-3
     words = Quantiser([vocabulary]).quantise(every)[0][:, 0]
     for word in range(20):
-        assert np.abs(vocabulary.centroids[word] - every[words == word].mean(axis=0)).mean() < 0.05  # the last round moves few
+        assert (
+            np.abs(vocabulary.centroids[word] - every[words == word].mean(axis=0)).mean() < 0.05
+        )  # few change in the last round
 
 
 def test_packed_bits_are_those_of_the_detector(folder: Path) -> None:
@@ -239,27 +245,27 @@ def test_the_example_of_the_documentation(
     assert capsys.readouterr().out == "superpoint (256 numbers) photograph 7\n"
 
 
-# -- kinds never mix
+# -- kinds do not mix
 
 
-def pairs_of(worlds: dict[str, World]) -> Iterator[tuple[World, World]]:
-    return ((worlds[a], worlds[b]) for a in KINDS for b in KINDS if a != b)
+def pairs_of(collections: dict[str, Collection]) -> Iterator[tuple[Collection, Collection]]:
+    return ((collections[a], collections[b]) for a in KINDS for b in KINDS if a != b)
 
 
-def test_an_index_refuses_features_of_another_kind(worlds: dict[str, World], tmp_path: Path) -> None:
-    for number, (one, other) in enumerate(pairs_of(worlds)):
+def test_features_of_another_kind_raise(collections: dict[str, Collection], tmp_path: Path) -> None:
+    for number, (one, other) in enumerate(pairs_of(collections)):
         index = one.build(tmp_path / str(number), ["cat"])
-        said = f"holds {one.kind}, not {other.kind}; give features of that kind, or make another index"
-        with IndexWriter.open(tmp_path / str(number)) as writer, pytest.raises(OptionError) as unwanted:
+        line = f"holds {one.kind}, not {other.kind}; give features of that kind, or make another index"
+        with IndexWriter.open(tmp_path / str(number)) as writer, pytest.raises(OptionError) as added:
             writer.add("cat", other.images["cat"])
-        with pytest.raises(OptionError) as unanswered:
+        with pytest.raises(OptionError) as searched:
             index.search(other.images["cat"])
-        assert said in str(unwanted.value) and said in str(unanswered.value)
+        assert line in str(added.value) and line in str(searched.value)
         assert [row.path for row in index.reopened().images()] == ["cat"]
 
 
-def test_vocabularies_of_several_kinds_do_not_go_together(worlds: dict[str, World], tmp_path: Path) -> None:
-    for one, other in pairs_of(worlds):
+def test_vocabularies_of_two_kinds_raise(collections: dict[str, Collection], tmp_path: Path) -> None:
+    for one, other in pairs_of(collections):
         mixed = [one.vocabularies[0], other.vocabularies[0]]
         for make in (lambda mixed=mixed: Quantiser(mixed), lambda mixed=mixed: IndexWriter.open(tmp_path / "i", mixed)):
             with pytest.raises(VocabularyError, match="do not go together"):
@@ -269,38 +275,22 @@ def test_vocabularies_of_several_kinds_do_not_go_together(worlds: dict[str, Worl
             IndexWriter.open(tmp_path / f"{one.kind.name}-{other.kind.name}", other.vocabularies)
 
 
-def test_the_same_words_under_another_name_are_another_vocabulary(worlds: dict[str, World]) -> None:
-    words = worlds["sift-64"].vocabularies[0]
+def test_the_same_words_under_another_name_are_another_vocabulary(collections: dict[str, Collection]) -> None:
+    words = collections["sift-64"].vocabularies[0]
     assert replace(words, name="superpoint").fingerprint != words.fingerprint
     with pytest.raises(VocabularyError, match=r"sift-64 \(64 numbers\) and superpoint \(64 numbers\) do not go together"):
         Quantiser([words, replace(words, name="superpoint")])
 
 
-def test_shipped_vocabularies_are_sift_as_ever() -> None:
+def test_shipped_vocabularies_are_sift() -> None:
     first = default_vocabularies(1)[0]
     assert first.kind == FeatureKind("sift", 128, False)
-    assert replace(first, provenance={}).fingerprint == first.fingerprint == json.loads(_meta(0))["fingerprint"]
-    assert "kind" not in json.loads(_meta(0))  # made before there were kinds
-
-
-def _meta(number: int) -> str:
-    return (Path(polyvoc.__file__).parent / "data" / "vocabularies" / str(number) / "meta.json").read_text(encoding="utf-8")
-
-
-def test_an_index_made_before_there_were_kinds_is_sift(worlds: dict[str, World], tmp_path: Path) -> None:
-    world = worlds["sift"]
-    world.build(tmp_path / "i")
-    with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
-        catalogue.put_facts({"kind": None, "features": {"long_side": 320, "max_features": 150}})
-    assert not list(check_index(tmp_path / "i"))
-    index = Index.open(tmp_path / "i")
-    assert index.home.kind == FeatureKind() and index.home.feature_options == SMALL
-    assert index.search(world.images["cat"], 1)[0].path == "cat"
+    assert replace(first, provenance={}).fingerprint == first.fingerprint
 
 
 @pytest.mark.parametrize("odd", [3, {"name": "orb"}, {"name": "", "dimension": 128, "binary": False}, {"surprise": 1}])
-def test_an_odd_kind_is_damage(odd: object, worlds: dict[str, World], tmp_path: Path) -> None:
-    worlds["orb"].build(tmp_path / "i", ["cat"])
+def test_an_invalid_kind_is_damage(odd: object, collections: dict[str, Collection], tmp_path: Path) -> None:
+    collections["orb"].build(tmp_path / "i", ["cat"])
     with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
         catalogue.put_facts({"kind": odd})
     assert any("kind" in line for line in check_index(tmp_path / "i"))
@@ -309,53 +299,55 @@ def test_an_odd_kind_is_damage(odd: object, worlds: dict[str, World], tmp_path: 
 # -- which detector
 
 
-def test_the_detector_follows_the_vocabularies(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
-    with IndexWriter.open(tmp_path / "i", worlds["orb"].vocabularies) as writer:
+def test_the_detector_follows_the_vocabularies(collections: dict[str, Collection], folder: Path, tmp_path: Path) -> None:
+    with IndexWriter.open(tmp_path / "i", collections["orb"].vocabularies) as writer:
         assert writer.update([folder]).added == 2 * len(NAMES)
     index = Index.open(tmp_path / "i")
     assert index.home.feature_options.detector == "orb"
     assert Path(index.search(folder / "cat-part.png")[0].path).stem == "cat-part"
 
 
-def test_a_detector_without_words_is_refused(worlds: dict[str, World], tmp_path: Path) -> None:
+def test_a_detector_without_vocabularies_raises(collections: dict[str, Collection], tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=r"of sift \(128 numbers\), the detector makes orb \(256 bits\).*train --detector orb"
     ):
         IndexWriter.open(tmp_path / "i", feature_options=FeatureOptions(detector="orb"))
     with pytest.raises(OptionError, match="take another detector"):
-        IndexWriter.open(tmp_path / "i", worlds["orb"].vocabularies, FeatureOptions(max_features=10))
+        IndexWriter.open(tmp_path / "i", collections["orb"].vocabularies, FeatureOptions(max_features=10))
     with pytest.raises(OptionError, match="add features made elsewhere"):
-        IndexWriter.open(tmp_path / "i", worlds["sift-64"].vocabularies, FeatureOptions(detector="orb"))
+        IndexWriter.open(tmp_path / "i", collections["sift-64"].vocabularies, FeatureOptions(detector="orb"))
     assert not (tmp_path / "i" / "catalogue.sqlite").exists()
 
 
-def test_features_that_photographs_do_not_give(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
-    world = worlds["sift-64"]
-    index = world.build(tmp_path / "i")
-    said = r"holds sift-64 \(64 numbers\), which polyvoc does not find in photographs; .* \(--image ID\)"
-    with pytest.raises(OptionError, match=said):
+def test_photographs_cannot_be_queries_of_external_features(
+    collections: dict[str, Collection], folder: Path, tmp_path: Path
+) -> None:
+    collection = collections["sift-64"]
+    index = collection.build(tmp_path / "i")
+    line = r"holds sift-64 \(64 numbers\), which polyvoc does not find in photographs; .* \(--image ID\)"
+    with pytest.raises(OptionError, match=line):
         index.search(folder / "cat.png")
-    with IndexWriter.open(tmp_path / "i") as writer, pytest.raises(OptionError, match=said):
+    with IndexWriter.open(tmp_path / "i") as writer, pytest.raises(OptionError, match=line):
         writer.update([folder])
     assert len(index.reopened()) == 2 * len(NAMES)
-    assert index.search(index.search(world.images["cat"], 1)[0].image, 1)[0].path == "cat"
+    assert index.search(index.search(collection.images["cat"], 1)[0].image, 1)[0].path == "cat"
 
 
 # -- the command line
 
 
-def test_info_does_not_say_that_polyvoc_found_features_of_others(worlds: dict[str, World], tmp_path: Path) -> None:
-    for name, said in {"sift-64": "others, max features 3000", "orb": "long side"}.items():
-        worlds[name].build(tmp_path / name)
-        told = run("info", "--index", tmp_path / name).output
-        (line,) = [line for line in told.splitlines() if line.startswith("features by")]
-        assert said in line and ("detector" in line) == (name == "orb")
+def test_info_shows_external_features(collections: dict[str, Collection], tmp_path: Path) -> None:
+    for name, expected in {"sift-64": "others, max features 3000", "orb": "long side"}.items():
+        collections[name].build(tmp_path / name)
+        output = run("info", "--index", tmp_path / name).output
+        (line,) = [line for line in output.splitlines() if line.startswith("features by")]
+        assert expected in line and ("detector" in line) == (name == "orb")
 
 
 def test_train_and_index_with_orb(folder: Path, tmp_path: Path) -> None:
     words, index = tmp_path / "words", tmp_path / "i"
-    told = answer("train", folder, "--out", words, "--detector", "orb", "--size", 300, "--rounds", 3)
-    assert told["kind"] == {"name": "orb", "dimension": 256, "binary": True} and told["bits"] == 128
+    trained = answer("train", folder, "--out", words, "--detector", "orb", "--size", 300, "--rounds", 3)
+    assert trained["kind"] == {"name": "orb", "dimension": 256, "binary": True} and trained["bits"] == 128
     made = answer("index", folder, "--index", index, "--vocabulary", words, "--max-features", 200)
     assert made["added"] == 2 * len(NAMES)
     assert answer("index", folder, "--index", index, "--max-features", 200)["unchanged"] == 2 * len(NAMES)
@@ -366,11 +358,11 @@ def test_train_and_index_with_orb(folder: Path, tmp_path: Path) -> None:
     assert Path(hits[0]["path"]).stem == "coffee"
 
 
-def test_a_detector_of_other_words_is_one_line(folder: Path, tmp_path: Path) -> None:
+def test_a_detector_of_another_kind_is_one_line(folder: Path, tmp_path: Path) -> None:
     assert "polyvoc train --detector orb" in refuse("index", folder, "--index", tmp_path / "i", "--detector", "orb")
 
 
-def test_a_sample_knows_its_kind(folder: Path) -> None:
+def test_a_sample_has_its_kind(folder: Path) -> None:
     sample = sample_descriptors([folder / "cat.png"], FeatureOptions(detector="orb"))
     assert sample.name == "orb" and sample.descriptors.dtype == np.bool_
     assert train(sample, TrainOptions(size=5)).kind == KINDS["orb"]
@@ -378,10 +370,12 @@ def test_a_sample_knows_its_kind(folder: Path) -> None:
         FeatureOptions(detector="surf")  # type: ignore[arg-type]
 
 
-def test_the_page_says_in_one_line_that_photographs_cannot_ask(worlds: dict[str, World], folder: Path, tmp_path: Path) -> None:
-    worlds["sift-64"].build(tmp_path / "i")
+def test_the_server_reports_external_features_in_one_line(
+    collections: dict[str, Collection], folder: Path, tmp_path: Path
+) -> None:
+    collections["sift-64"].build(tmp_path / "i")
     with serving(tmp_path / "i") as served:
-        said = refused(served.search(folder / "cat.png"), 422)
-        assert "holds sift-64 (64 numbers), which polyvoc does not find in photographs" in said
+        line = refused(served.search(folder / "cat.png"), 422)
+        assert "holds sift-64 (64 numbers), which polyvoc does not find in photographs" in line
         image = next(row.image for row in served.service.index.images() if row.path == "cat")
         assert served.search(query=image).json()["hits"][0]["image"] == image

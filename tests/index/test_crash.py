@@ -9,21 +9,81 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from killed_work import State, follow, states_of, work
 from polyvoc.errors import NotAnIndexError
+from polyvoc.index.build import CommitLimits
 from polyvoc.index.catalogue import FILE, UNFINISHED
 from polyvoc.index.check import check
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
-from processes import Run, WarmProcess, watched
+from polyvoc.storage import files, sqlite
+from processes import ForkServer, Run, watched
 from random_collections import plain
-from samples import features, photograph, quantised, scores, unflushed
+from samples import features, photograph, quantised, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
 KILLED = -9
+SMALL = FeatureOptions(long_side=96, max_features=20)
+OFTEN = CommitLimits(images=1)
+Step = tuple[str, str, int]  # verb, name, seed of its features
+State = dict[str, int]  # seed of the features of each name
+
+
+# --- the work that is killed ------------------------------------------------------------------------------------
+
+
+def plan(length: int) -> list[Step]:
+    """Return work of all kinds: add, replace, remove; no two of its states are the same."""
+    steps: list[Step] = []
+    for number in range(length):
+        steps.append(("add", f"image {number}", number))
+        if number % 5 == 4:
+            steps.append(("add", f"image {number - 3}", 100 + number))
+        if number % 11 == 10:
+            steps.append(("remove", f"image {number - 6}", 0))
+    return [*steps, ("remove", "image 0", 0), ("remove", "image 2", 0)]
+
+
+def states_of(length: int) -> list[State]:
+    """Return the state before and after each step of a plan."""
+    states: list[State] = [{}]
+    for verb, name, seed in plan(length):
+        before = {other: known for other, known in states[-1].items() if other != name}
+        states.append({**before, name: seed} if verb == "add" else before)
+    return states
+
+
+def work(path: str, length: str) -> None:
+    """Do a plan from its beginning; images that exist are replaced, and those that were removed stay so."""
+    with IndexWriter.open(path, vocabularies(2), limits=OFTEN) as writer:
+        for verb, name, seed in plan(int(length)):
+            if verb == "add":
+                writer.add(name, features(seed, 6))
+            elif writer.catalogue.image_at(name):
+                writer.remove([name])
+
+
+def follow(path: str, folder: str) -> None:
+    """Bring an index up to date with a folder."""
+    with IndexWriter.open(path, vocabularies(2, size=20, dimension=128), SMALL, limits=OFTEN) as writer:
+        writer.update([folder])
+
+
+def warm() -> None:
+    """Load everything that the jobs need; leave out flushing, which matters only in a power cut."""
+    cv2.setNumThreads(1)
+    files._flush, sqlite.FLUSH = lambda descriptor: None, "OFF"
+    index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
+    index.score_words(np.zeros((1, 2), np.int32), merge="posterior", burstiness="none")
+    index.engine.segments[0].without([1]).live_batch()
+
+
+JOBS = {"work": work, "follow": follow}
 
 
 @pytest.fixture
@@ -35,8 +95,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[WarmProcess]:
-    with WarmProcess() as started:
+def process() -> Iterator[ForkServer]:
+    with ForkServer(__file__) as started:
         yield started
 
 
@@ -153,7 +213,7 @@ def copies_of_every_state(path: Path, length: int, place: Path) -> list[Path]:
     return copies
 
 
-def test_killed_at_every_kind_of_step(process: WarmProcess, place: Path) -> None:
+def test_killed_at_every_kind_of_step(process: ForkServer, place: Path) -> None:
     """Before or after an operation on the disk, all over a run with merges."""
     length = 12
     complete = process.run("work", str(place / "complete"), str(length))
@@ -168,7 +228,7 @@ def test_killed_at_every_kind_of_step(process: WarmProcess, place: Path) -> None
     assert reached[0] == 0 and len(set(reached)) > 5
 
 
-def test_killed_at_random_moments(process: WarmProcess, place: Path) -> None:
+def test_killed_at_random_moments(process: ForkServer, place: Path) -> None:
     rng = np.random.default_rng(9)
     length = 12
     complete = process.run("work", str(place / "complete"), str(length))
@@ -182,7 +242,7 @@ def test_killed_at_random_moments(process: WarmProcess, place: Path) -> None:
     assert killed > 10  # on a busy machine runs end before their time
 
 
-def test_killed_again_and_again(process: WarmProcess, place: Path) -> None:
+def test_killed_again_and_again(process: ForkServer, place: Path) -> None:
     """Each run is killed a little later than the one before, in the same index."""
     length = 20
     states = states_of(length)
@@ -200,7 +260,7 @@ def test_killed_again_and_again(process: WarmProcess, place: Path) -> None:
     assert_no_garbage(path)
 
 
-def test_killed_while_following_a_folder(process: WarmProcess, place: Path) -> None:
+def test_killed_while_following_a_folder(process: ForkServer, place: Path) -> None:
     folder = place / "photos"
     paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(12)]
     complete = process.run("follow", str(place / "complete"), str(folder))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyvoc.index.segment import Batch, Segment
-from polyvoc.index.statistics import Statistics, norm_key, norms
+from polyvoc.index.statistics import Statistics, norms
 from polyvoc.options import ScoringOptions
 
 STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10]))
@@ -43,13 +43,13 @@ def test_statistics_of_parts_add_up() -> None:
 )
 def test_norm_counts_repeated_words_squared(options: dict[str, str], expected: float) -> None:
     segment = Segment.build(Batch.of_words([np.array([[0, 1], [0, 2], [0, 1]]), np.empty((0, 2), int)], 2), (3, 3))
-    statistics, key = Statistics.of_segments([segment], (3, 3)), norm_key(ScoringOptions(idf="none", **options), 2)  # type: ignore[arg-type]
+    statistics, key = Statistics.of_segments([segment], (3, 3)), ScoringOptions(idf="none", **options).norm_key(2)  # type: ignore[arg-type]
     assert norms(segment, statistics, key).tolist() == pytest.approx([expected, 0])
 
 
 def test_norm_none_is_1_for_all() -> None:
     segment = Segment.build(Batch.of_words([np.array([[0]]), np.empty((0, 1), int)], 1), (3,))
-    key = norm_key(ScoringOptions(norm="none"), 1)
+    key = ScoringOptions(norm="none").norm_key(1)
     assert norms(segment, Statistics.of_segments([segment], (3,)), key).tolist() == [1, 1]
 
 
@@ -63,5 +63,5 @@ def test_norms_equal_a_direct_sum() -> None:
     direct = [
         np.sqrt(sum((np.bincount(words[:, k], minlength=6) ** 2 * squares[k]).sum() for k in range(3))) for words in images
     ]
-    values = [norms(segment, statistics, norm_key(ScoringOptions(), 3)) for segment in segments]
+    values = [norms(segment, statistics, ScoringOptions().norm_key(3)) for segment in segments]
     assert np.concatenate(values).tolist() == pytest.approx(direct)

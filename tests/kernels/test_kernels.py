@@ -67,20 +67,39 @@ def test_sort_by_word_is_stable() -> None:
     assert np.array_equal(starts, np.searchsorted(words[sorted_order], np.arange(10)))
 
 
-def test_runs_are_where_the_words_are() -> None:
+def find(words: np.ndarray, sizes: tuple[int, ...], queries: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the arrays of a segment of ten images with these words, and the lengths of the queries' runs [Q, K]."""
+    arrays = Segment.build(Batch.of_words(np.array_split(words, 10), len(sizes)), sizes).arrays
+    directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
+    order = np.random.default_rng(0).permutation(len(queries))
+    begins, ends = find_runs(queries.astype(np.int64), order, word_offsets(sizes), *directory, 0)
+    return arrays, ends - begins
+
+
+def test_runs_are_those_of_the_partners_words() -> None:
     """Also runs of more than 255 postings, which take several entries of the directory."""
     rng = np.random.default_rng(2)
-    words = np.column_stack([rng.integers(0, 3, size=3000), rng.integers(0, 2, size=3000), rng.integers(0, 4, size=3000)])
-    sizes = (3, 5, 4)
-    arrays = Segment.build(Batch.of_words(np.split(words, 10), 3), sizes).arrays
+    words = np.column_stack([rng.integers(0, n, size=3000) for n in (3, 2, 4)])
+    queries = np.array([(a, b, c) for a in range(3) for b in range(5) for c in range(4)])
+    arrays, lengths = find(words, (3, 5, 4), queries)
     assert arrays["run_lengths"].max() == LONGEST_RUN
-    queries = np.array([(a, b, c) for a in range(3) for b in range(5) for c in range(4)], np.int64)
-    directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = find_runs(queries, rng.permutation(len(queries)), word_offsets(sizes), *directory, 0)
-    for query, begin, end in zip(queries, begins, ends, strict=True):
-        for k in range(3):
-            partner = 1 if k == 0 else 0
-            assert end[k] - begin[k] == ((words[:, k] == query[k]) & (words[:, partner] == query[partner])).sum()
+    for k, partner in enumerate((1, 0, 0)):
+        together = (words[:, k] == queries[:, [k]]) & (words[:, partner] == queries[:, [partner]])
+        assert np.array_equal(lengths[:, k], together.sum(axis=1))
+
+
+@pytest.mark.parametrize("size", [200, 5_000, 70_000])
+def test_runs_in_long_directories_are_found(size: int) -> None:
+    """Directories of hundreds of entries, where the place of a word is guessed by proportion; also skewed ones."""
+    rng = np.random.default_rng(size)
+    first = np.concatenate([size * rng.random(6000) ** 4, rng.integers(0, size, size=6000)]).astype(np.int64)
+    words = np.column_stack([first, rng.integers(0, 3, size=12_000)])
+    others = np.column_stack([rng.integers(0, size, 300), np.zeros(300, np.int64)])
+    queries = np.concatenate([words[rng.integers(0, 12_000, 300)], others])
+    arrays, lengths = find(words, (size, 3), queries)
+    assert np.diff(arrays["run_starts"].astype(np.int64))[size:].max() > 2 * LANES or size == 200
+    expected = [(words == query).all(axis=1).sum() for query in queries]
+    assert lengths.tolist() == [[n, n] for n in expected]
 
 
 def test_repeats_are_the_words_an_image_has_twice() -> None:
@@ -88,24 +107,3 @@ def test_repeats_are_the_words_an_image_has_twice() -> None:
     documents, repeats = count_repeats(words, np.array([0, 4, 4, 7]), 4)
     assert documents.tolist() == [1, 1, 2, 0]
     assert sorted(repeats.tolist()) == [[0, 1, 3], [2, 2, 2]]
-
-
-@pytest.mark.parametrize("size", [200, 5_000, 70_000])
-def test_runs_in_long_directories_are_found(size: int) -> None:
-    """Directories of hundreds of entries, where the place of a word is guessed by proportion; also skewed ones."""
-    rng = np.random.default_rng(size)
-    skewed = (size * rng.random(6000) ** 4).astype(np.int64)
-    even = rng.integers(0, size, size=6000)
-    words = np.column_stack([np.concatenate([skewed, even]), rng.integers(0, 3, size=12_000)])
-    sizes = (size, 3)
-    arrays = Segment.build(Batch.of_words([words], 2), sizes).arrays
-    assert np.diff(arrays["run_starts"].astype(np.int64))[size:].max() > 2 * LANES or size == 200
-    queries = np.concatenate(
-        [words[rng.integers(0, 12_000, 300)], np.column_stack([rng.integers(0, size, 300), np.zeros(300)])]
-    )
-    queries = queries.astype(np.int64)
-    directory = [arrays[name] for name in ("starts", "run_starts", "run_words", "run_lengths")]
-    begins, ends = find_runs(queries, rng.permutation(len(queries)), word_offsets(sizes), *directory, 0)
-    together = words[:, 0] * 3 + words[:, 1]
-    expected = [(together == a * 3 + b).sum() for a, b in queries]
-    assert (ends - begins).tolist() == [[n, n] for n in expected]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +17,23 @@ import reference
 from polyvoc.index.segment import Segment
 from polyvoc.options import Merge, SearchOptions, Sets
 from polyvoc.scoring.engine import Engine
-from random_collections import World, plain, random_evidence, random_world, with_assignments, with_long_signatures
+from random_collections import (
+    BURSTINESS,
+    GRID,
+    RULES,
+    World,
+    grid_options,
+    random_evidence,
+    random_world,
+    with_assignments,
+    with_long_signatures,
+)
 from samples import unflushed
 
 __all__ = ["unflushed"]
 
-RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
-BURSTINESS = ("none", "best", "intra")
-# Every choice of: Hamming test or none, burstiness, idf, norm.
-GRID = list(
-    product(
-        (False, True),
-        BURSTINESS,
-        ("average", "plain", "none"),
-        ("tfidf", "tf", "sqrt-tf", "features", "none"),
-    )
-)
 TOLERANCE = 1e-4  # relative; the engine may count in float32
 FLOOR = 1e-6  # of the largest score: below it scores are compared absolutely
-
-
-def grid_options(number: int, **fixed: Any) -> SearchOptions:
-    """Return the options of a point of the grid, with random numbers for what is not a choice."""
-    rng = np.random.default_rng([7, number])
-    hamming, burstiness, idf, norm = GRID[number % len(GRID)]
-    lines = ((0.6, 0.4), (0.5, 0.2), (0.0, 0.3), (1.5, 0.3), (1.0, -0.3))  # the last two leave [0, 1]
-    values = {
-        "hamming": int(rng.choice([0, 12, 20, 24, 64])) if hamming else None,
-        "sigma": float(rng.choice([16.0, 8.0])),
-        "burstiness": burstiness,
-        "idf": idf,
-        "norm": norm,
-        "line": lines[int(rng.integers(len(lines)))],
-        "c": float(rng.choice([30.0, 1.0, 0.01])),
-    }
-    return plain(**{**values, **fixed})
 
 
 def spread_options(count: int, **fixed: Any) -> Iterator[tuple[int, SearchOptions]]:

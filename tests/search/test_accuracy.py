@@ -23,8 +23,8 @@ from polyvoc.options import Preset, SearchOptions, TrainOptions
 from polyvoc.options import preset as presets_preset
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from random_collections import plain
+from samples import VARIABLE
 
-VARIABLE = "POLYVOC_PHOTOGRAPHS"
 GROUPS = 40  # of each set of photographs
 B1 = plain(merge="b1")  # what the paper starts from: the lists of all vocabularies, added
 

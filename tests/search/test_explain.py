@@ -9,7 +9,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from random_collections import plain
 from polyvoc.options import Norm, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.explain import Explanation, explain
@@ -17,6 +16,7 @@ from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import score_all, search
 from polyvoc.search.verify import TOLERANCE, outline
+from random_collections import plain
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 

@@ -22,7 +22,7 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.search.fuse import cosine_similarity, embedding_scores, fuse, fuse_embedding
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
-from random_collections import plain, World, random_world
+from random_collections import World, plain, random_world
 from samples import features, photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]

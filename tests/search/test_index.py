@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import polyvoc
-from random_collections import plain
 from polyvoc.errors import (
     DamagedError,
     ImageError,
@@ -32,6 +31,7 @@ from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.types import Features, strictly_inside
 from processes import as_nobody, is_root
+from random_collections import plain
 from samples import DIMENSION, build, collection, features, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]

@@ -18,23 +18,9 @@ from polyvoc.search.pipeline import score_all, search
 from polyvoc.search.query import Query
 from polyvoc.search.verify import Found
 from polyvoc.types import Keypoints
-from scenes import SIDE, SIZES, Picture, engine_of, joined, picture, scrambled, seen_again
+from scenes import RIGHT, SIDE, SIZES, engine_of, world
 
-RIGHT = 3  # number of the image that shows what the query shows
 SEEDS = range(6)
-
-
-def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Picture]]:
-    """Give a query and a collection: one image shows it anew, four have its words at random places, others some of them."""
-    rng = np.random.default_rng([11, seed])
-    query = picture(rng, 40, bits)
-    right = joined(seen_again(rng, query, stray=0.2), picture(rng, 15, bits))
-    images = [joined(scrambled(rng, query), picture(rng, int(rng.integers(20)), bits)) for _ in range(4)]
-    images.insert(RIGHT, right)
-    for _ in range(others):
-        some = rng.permutation(len(query))[: int(rng.integers(1, 12))]
-        images.append(joined(scrambled(rng, query.chosen(some)), picture(rng, 20, bits)))
-    return query, images
 
 
 def options_for(bits: int, **changes: object) -> SearchOptions:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_searching import RIGHT, world
 
 from commands import answer, run
 from conftest import draw_scene
@@ -23,7 +22,7 @@ from polyvoc.search.query import Query
 from polyvoc.types import FeatureKind
 from polyvoc.web.html import search_page
 from random_collections import plain
-from scenes import SIZES, engine_of, picture
+from scenes import RIGHT, SIZES, engine_of, picture, world
 
 SHIPPED = shipped_hit_probability()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.true_matches import count_sharing
-from polyvoc.index.segment import Batch, Segment, with_planes
+from polyvoc.index.segment import Batch, Segment
 from polyvoc.kernels.verification import (
     MAX_SUPPORT,
     find_matches,
@@ -27,7 +27,7 @@ from polyvoc.kernels.verification import (
     order_matches,
 )
 from polyvoc.search.verify import MAX_PER_WORD, TOLERANCE, _ranks, default_match_table, inlier_pairs, outline, verify_images
-from polyvoc.types import ImageWords, Keypoints
+from polyvoc.types import ImageWords, Keypoints, with_planes
 
 SIDE = 1000.0
 SIZE = 1000  # words of each vocabulary

@@ -1,4 +1,4 @@
-"""What was written is read back, folders appear whole or not at all, and whatever goes wrong is one line."""
+"""Files and folders are read back as written, appear complete or not at all, and an error is one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ import pytest
 
 from polyvoc.errors import DamagedError, WriteError
 from polyvoc.storage.files import (
-    META, checksum, flush_tree, folder_errors, map_array, read_meta, replace_file, write_errors, write_folder,
+    META,
+    checksum,
+    flush_tree,
+    folder_errors,
+    map_array,
+    read_meta,
+    replace_file,
+    write_errors,
+    write_folder,
 )  # fmt: skip
 from samples import unflushed
 
@@ -36,25 +44,25 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-# --- arrays and folders -----------------------------------------------------------------------------------------
+# --- arrays and folders
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_come_back(folder: Path, name: str) -> None:
+def test_arrays_are_read_back(folder: Path, name: str) -> None:
     expected = ARRAYS[name]
     mapped = map_array(folder / f"{name}.npy", expected.dtype, expected.shape)
     assert np.array_equal(mapped, expected) and mapped.dtype == expected.dtype
     assert not mapped.flags.writeable
-    assert np.array_equal(np.load(folder / f"{name}.npy", allow_pickle=False), expected)  # a plain file for everyone
+    assert np.array_equal(np.load(folder / f"{name}.npy", allow_pickle=False), expected)  # a plain .npy file
 
 
-def test_a_folder_has_its_description_and_no_damage(folder: Path) -> None:
+def test_a_folder_has_its_description_and_no_errors(folder: Path) -> None:
     assert read_meta(folder)["answer"] == 42
     assert list(folder_errors(folder, checksum(folder / META))) == []
     assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
 
 
-def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unfinished_folder_is_removed(tmp_path: Path) -> None:
     def fail() -> Iterator[tuple[str, Any]]:
         yield from ARRAYS.items()
         raise KeyboardInterrupt
@@ -68,7 +76,7 @@ def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_old_partial_folder_does_not_disturb(tmp_path: Path) -> None:
+def test_an_old_partial_folder_is_replaced(tmp_path: Path) -> None:
     partial = tmp_path / "folder.partial"
     partial.mkdir()
     (partial / "old.npy").write_bytes(b"old")
@@ -80,9 +88,6 @@ def test_a_folder_in_use_is_not_replaced(folder: Path) -> None:
     with pytest.raises(WriteError, match="cannot be written"):
         write_folder(folder, {}, {})
     assert read_meta(folder)["answer"] == 42
-
-
-# --- damage -----------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_may_replace_another(folder: Path) -> None:
@@ -109,7 +114,10 @@ def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_wrong_array_is_refused(folder: Path) -> None:
+# --- damage
+
+
+def test_another_type_or_shape_raises(folder: Path) -> None:
     for dtype, shape in ((np.uint16, (4, 4)), (np.int16, (4, 3)), (np.uint16, (12,))):
         with pytest.raises(DamagedError, match=r"words\.npy holds uint16\[4, 3\] where"):
             map_array(folder / "words.npy", dtype, shape)
@@ -137,7 +145,7 @@ def test_every_damaged_header_is_one_line(folder: Path) -> None:
         map_array(path, np.uint16, (4, 3))
 
 
-def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+def test_pickled_arrays_raise(tmp_path: Path) -> None:
     np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DamagedError, match=r"evil\.npy"):
         map_array(tmp_path / "evil.npy", np.uint16, (1,))
@@ -173,7 +181,7 @@ def test_damage_names_every_file(folder: Path) -> None:
     assert "no checksums" in line
 
 
-# --- places that cannot be written ------------------------------------------------------------------------------
+# --- paths that cannot be written
 
 
 @pytest.mark.parametrize(
@@ -186,12 +194,12 @@ def test_damage_names_every_file(folder: Path) -> None:
         (errno.EIO, "cannot be written: Input/output error"),
     ],
 )
-def test_the_system_s_complaints_become_one_line(tmp_path: Path, code: int, words: str) -> None:
-    with pytest.raises(WriteError, match=words), write_errors(tmp_path / "place"):
+def test_system_errors_become_one_line(tmp_path: Path, code: int, words: str) -> None:
+    with pytest.raises(WriteError, match=words), write_errors(tmp_path / "path"):
         raise OSError(code, os.strerror(code))
 
 
-def test_other_errors_pass(tmp_path: Path) -> None:
+def test_other_errors_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(KeyError), write_errors(tmp_path):
         raise KeyError("x")
 
@@ -217,7 +225,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_flushing_reaches_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_file_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = []
     monkeypatch.setattr("polyvoc.storage.files._flush", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
     write_folder(tmp_path / "folder", ARRAYS, {})

@@ -1,4 +1,4 @@
-"""Every photograph below the folders is found once, and every change against the catalogue is seen."""
+"""Every photograph below the folders is listed once, and every change since the last run is found."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from polyvoc.errors import OptionError
+from polyvoc.errors import ImageError, OptionError
 from polyvoc.index.catalogue import ImageRow
 from polyvoc.index.writer import compare_folders
-from polyvoc.storage.folders import FileState, check_folders, file_state, is_below, list_photographs
+from polyvoc.storage.folders import (
+    FileState,
+    check_folders,
+    file_digest,
+    file_state,
+    is_below,
+    list_photographs,
+    read_with_digest,
+)
 from polyvoc.types import Problem
 
 
@@ -26,12 +34,12 @@ def names(folders: list[Path], root: Path) -> list[str]:
 
 
 def rows(root: Path) -> list[ImageRow]:
-    """Give a catalogue that knows everything below a folder."""
+    """Return the catalogue rows of everything below a folder."""
     found = enumerate(list_photographs([root]))
     return [ImageRow(number, path, state, "", 1, 1, 1, 1, number) for number, (path, state) in found]
 
 
-# --- photographs ------------------------------------------------------------------------------------------------
+# --- photographs
 
 
 def test_photographs_are_found_in_order(tmp_path: Path) -> None:
@@ -60,7 +68,7 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [path for path, _ in list_photographs([Path("."), Path("../a")])] == [str(tmp_path / "a/b.jpg")] * 2
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text(tmp_path: Path) -> None:
     touch(tmp_path / os.fsdecode(b"caf\xe9.jpg"))
     assert [os.fsencode(path) for path, _ in list_photographs([tmp_path])] == [os.fsencode(tmp_path) + b"/caf\xe9.jpg"]
 
@@ -82,22 +90,22 @@ def test_deep_folders(tmp_path: Path) -> None:
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="does not exist; give a folder"):
         list(list_photographs([tmp_path / "nowhere"]))
-    for refuse in (check_folders, lambda folders: list(list_photographs(folders))):
+    for use in (check_folders, lambda folders: list(list_photographs(folders))):
         with pytest.raises(OptionError, match=r"^no/where does not exist"):  # as it was typed
-            refuse(["no/where"])
+            use(["no/where"])
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path / "a.jpg", tmp_path / "secret/b.jpg", tmp_path / "z/c.jpg")
     known = rows(tmp_path)
     scandir = os.scandir
 
-    def refuse(path: str) -> object:
+    def fail(path: str) -> object:
         if str(path).endswith("secret"):
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(OptionError, match="secret: cannot be read"):
         list(list_photographs([tmp_path]))
     broken = str(tmp_path / "secret/broken.jpg")
@@ -107,7 +115,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
     assert compare_folders([tmp_path / "secret"], known, {}).emptied == []
 
 
-# --- changes ----------------------------------------------------------------------------------------------------
+# --- changes
 
 
 def test_nothing_changed(tmp_path: Path) -> None:
@@ -117,7 +125,7 @@ def test_nothing_changed(tmp_path: Path) -> None:
     assert not (changes.new or changes.changed or changes.missing or changes.mended or changes.emptied)
 
 
-def test_every_change_is_seen(tmp_path: Path) -> None:
+def test_every_change_is_found(tmp_path: Path) -> None:
     touch(*(tmp_path / f"{name}.jpg" for name in ("same", "touched", "longer", "gone", "broken", "mended", "lost")))
     known = [row for row in rows(tmp_path) if Path(row.path).stem in ("same", "touched", "longer", "gone")]
     problems = {}
@@ -140,7 +148,7 @@ def test_every_change_is_seen(tmp_path: Path) -> None:
     assert changes.emptied == []
 
 
-def test_what_lies_elsewhere_does_not_matter(tmp_path: Path) -> None:
+def test_other_folders_do_not_matter(tmp_path: Path) -> None:
     touch(tmp_path / "a/1.jpg", tmp_path / "ab/2.jpg")
     known = rows(tmp_path)
     (tmp_path / "ab/2.jpg").unlink()
@@ -148,7 +156,7 @@ def test_what_lies_elsewhere_does_not_matter(tmp_path: Path) -> None:
     assert (changes.unchanged, changes.missing, changes.mended) == (1, [], [])
 
 
-def test_an_emptied_folder_is_noticed_beside_others(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     touch(tmp_path / "a/1.jpg", tmp_path / "b/2.jpg", tmp_path / "b/3.jpg")
     known = rows(tmp_path)
     for path in (tmp_path / "b").iterdir():
@@ -156,6 +164,17 @@ def test_an_emptied_folder_is_noticed_beside_others(tmp_path: Path) -> None:
     assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).emptied == [str(tmp_path / "b")]
     assert compare_folders([tmp_path], known, {}).emptied == []
     assert compare_folders([tmp_path / "b"], [], {}).emptied == []
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jpg"
+    path.write_bytes(bytes(100))
+    content, digest = read_with_digest(path)
+    assert content == bytes(100) and digest == file_digest(str(path), file_state(str(path)))
+    monkeypatch.setattr("polyvoc.storage.folders.STREAM_BYTES", 99)
+    assert read_with_digest(path) == (path, digest)
+    with pytest.raises(ImageError, match=r"missing\.jpg: no such file"):
+        read_with_digest(tmp_path / "missing.jpg")
 
 
 def test_is_below() -> None:

@@ -1,4 +1,4 @@
-"""Photographs in stores are indexed, searched, brought up to date and shown as those in folders are."""
+"""Photographs in stores are indexed, searched, updated and shown like those in folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -33,7 +34,13 @@ from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info
 from polyvoc.storage.folders import (
-    absolute_path, check_folders, file_digest, file_state, is_below, list_photographs, read_with_digest,
+    absolute_path,
+    check_folders,
+    file_digest,
+    file_state,
+    is_below,
+    list_photographs,
+    read_with_digest,
 )  # fmt: skip
 from polyvoc.storage.stores import (
     _modified,
@@ -53,8 +60,7 @@ from polyvoc.storage.stores import (
 from polyvoc.threads import ordered_map
 from polyvoc.types import Features, Problem
 from polyvoc.vocabulary.vocabulary import Vocabulary
-from polyvoc.web.html import picture as answers_picture
-from polyvoc.web.html import search_page
+from polyvoc.web.html import picture, search_page
 from samples import unflushed  # noqa: F401
 from servers import refused, serving
 
@@ -62,15 +68,15 @@ PHOTOGRAPHS = ("bridge-a.jpg", "bridge-b.jpg", "deep/market-a.jpg", "deep/er/tow
 OTHERS = ("notes.txt", "jpg", ".hidden/a.jpg", "deep/x.polyvoc/b.jpg")
 EVERY = ["file", "zip", "tar", "memory", "s3"]
 ON_DISK = "s3://bucket/x: only photographs may be in a store; give a path on a disk, or mount the store"
-ORDER = ["bridge-a.jpg", "bridge-b.jpg", "wall a.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg"]  # as folders are walked
+ORDER = ["bridge-a.jpg", "bridge-b.jpg", "wall a.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg"]  # of a listing
 
 
 @dataclass
 class Store:
-    """A store of one kind, and how to change it."""
+    """A store of one kind that can be changed."""
 
     kind: str
-    folder: Path  # for what lies on the disk
+    folder: Path  # for stores on the disk
     held: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -128,7 +134,7 @@ def wiped(kind: str) -> None:
 
 @pytest.fixture(params=["file", "zip", "tar", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, photographs: Path) -> Iterator[Store]:
-    """A store of five photographs, and of what should be passed over."""
+    """A store of five photographs, and of files that should be skipped."""
     if request.param == "s3":
         request.getfixturevalue("s3")
     if request.param in ("s3", "memory"):
@@ -161,33 +167,15 @@ def names(store: Store, urls: list[str]) -> list[str]:
     return [by_url[url] for url in urls]
 
 
-# --- addresses ----------------------------------------------------------------------------------------------------------------
+# --- addresses
 
 
 def test_what_an_address_is() -> None:
-    for url in (
-        "s3://bucket/a.jpg",
-        "zip://::/a.zip",
-        "zip://a.jpg::s3://bucket/a.zip",
-        "file:///a",
-        "git+ssh://a",
-        "HTTPS://a",
-    ):
-        assert is_url(url)
-    for path in (
-        "/a.jpg",
-        "a.jpg",
-        "./s3://bucket",
-        "s3:/bucket",
-        "",
-        "://",
-        "1://",
-        Path("s3://bucket"),
-        b"s3://bucket",
-        3,
-        None,
-    ):
-        assert not is_url(path)
+    urls = ("s3://bucket/a.jpg", "zip://::/a.zip", "zip://a.jpg::s3://bucket/a.zip", "file:///a", "git+ssh://a", "HTTPS://a")
+    assert all(map(is_url, urls))
+    assert not any(
+        map(is_url, ("/a.jpg", "a.jpg", "./s3://bucket", "s3:/bucket", "", "://", "1://", Path("s3://bucket"), b"s3://b", 3))
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,8 +191,9 @@ def test_what_an_address_is() -> None:
         ("file://a", "file://{here}/a"),
     ],
 )
-def test_an_address_is_kept(url: str, kept: str) -> None:
+def test_an_address_becomes_absolute(url: str, kept: str) -> None:
     assert absolute_path(url) == kept.format(here=os.getcwd(), home=os.path.expanduser("~"))
+    assert absolute_path("a/../b") == absolute_path(Path("b")) == os.path.abspath("b")
 
 
 SIGNED = "https://host.example/p/a.jpg?X-Signature=hunter2"
@@ -222,31 +211,20 @@ SIGNED = "https://host.example/p/a.jpg?X-Signature=hunter2"
         ("zip://a.jpg::sftp://me:hunter2@host/a.zip", "zip://a.jpg::sftp://...@host/a.zip"),
     ],
 )
-def test_an_address_with_a_password_is_refused(url: str, shown: str, tmp_path: Path) -> None:
-    line = f"{shown}: holds a password; pass it in the environment instead (docs/stores.md)"
-    for use in (absolute_path, read_url, url_exists, display_name):
-        if use is display_name:
-            assert display_name(url) == shown
-            continue
-        with pytest.raises(OptionError) as caught:
+def test_an_address_with_a_password_raises(url: str, shown: str, tmp_path: Path) -> None:
+    assert display_name(url) == shown
+    for use in (absolute_path, read_url, url_exists):
+        with pytest.raises(OptionError, match=f"^{re.escape(shown)}: holds a password; pass it in the environment"):
             use(url)
-        assert str(caught.value) == line
-    assert refuse("index", url, "--index", tmp_path / "index") == f"polyvoc: {line}"
+    assert refuse("index", url, "--index", tmp_path / "index").startswith(f"polyvoc: {shown}: ")
     assert not (tmp_path / "index").exists()
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://host:8080/a@b.jpg",
-        "sftp://me@host/a.jpg",
-        "abfs://container@account.example/a.jpg",
-        "github://owner:repository@main/a.jpg",
-        "s3://bucket/a:b@c?d.jpg",
-        "zip://a:b@c?d.jpg::/z.zip",
-    ],
-)
-def test_an_address_without_a_secret_is_shown_as_it_is(url: str) -> None:
+@pytest.mark.parametrize("url", [
+    "http://host:8080/a@b.jpg", "sftp://me@host/a.jpg", "abfs://container@account.example/a.jpg",
+    "github://owner:repository@main/a.jpg", "s3://bucket/a:b@c?d.jpg", "zip://a:b@c?d.jpg::/z.zip",
+])  # fmt: skip
+def test_an_address_without_a_secret_is_shown_unchanged(url: str) -> None:
     assert absolute_path(url) == display_name(url) == url
 
 
@@ -258,37 +236,33 @@ def test_an_address_that_expires_is_not_indexed(tmp_path: Path) -> None:
 
 
 def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, photographs: Path) -> None:
-    """A search may ask with it."""
-    failed = SearchFailure(SIGNED, "no answer").as_dict()
-    assert failed == {"query": "https://host.example/p/a.jpg?...", "error": "no answer"}
+    """It may be a query."""
+    failed = SearchFailure(SIGNED, "timeout").as_dict()
+    assert failed == {"query": "https://host.example/p/a.jpg?...", "error": "timeout"}
     assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
     jpeg = (photographs / "wall-a.jpg").read_bytes()
-    asked: list[str] = []
-    monkeypatch.setattr("polyvoc.features.decode.read_url", lambda url: (asked.append(url), jpeg)[1])
+    read: list[str] = []
+    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (read.append(url), jpeg)[1])
     page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})])
-    assert asked == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
+    assert read == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
     assert "hunter2" not in page and "href=" not in page
 
 
-def test_links_that_expire_are_passed_over(tmp_path: Path) -> None:
-    """On a page of a web server; elsewhere such names are as good as others."""
+def test_links_that_expire_are_skipped() -> None:
+    """On a page of a web server; in other stores such names are normal."""
     for root, expected in (("https://host/p", ["b.jpg"]), ("s3://host/p", ["?order=a.jpg", "b.jpg", "c?key=1.jpg"])):
         entries = [{"name": f"{root}/{name}", "type": "file"} for name in ("c?key=1.jpg", "b.jpg", "?order=a.jpg")]
-        found = _with_addresses(root, root, entries, _raise_unreachable)
-        assert [url for url, _ in found] == [f"{root}/{name}" for name in expected]
+        files = _with_addresses(root, root, entries, _raise_unreachable)
+        assert [url for url, _ in files] == [f"{root}/{name}" for name in expected]
 
 
-def test_what_stores_say_of_an_address_is_shown_without_its_secrets() -> None:
+def test_errors_of_stores_are_redacted() -> None:
     with pytest.raises(UnreachableError) as caught, _store_errors(SIGNED):
         raise OSError(f"403, message='Forbidden', url='{SIGNED}&more=hunter2' or \"http://me:hunter2@host/b?c\"")
     assert str(caught.value) == (
         "https://host.example/p/a.jpg?...: cannot be reached (403, message='Forbidden', url='https://host.example/p/a.jpg?...'"
         ' or "http://host/b?..."); check address and credentials'
     )
-
-
-def test_a_path_becomes_absolute() -> None:
-    assert absolute_path("a/../b") == absolute_path(Path("b")) == os.path.abspath("b")
 
 
 @pytest.mark.parametrize(
@@ -310,28 +284,23 @@ def test_a_path_becomes_absolute() -> None:
         ("zip://p/a.jpg::/z.zip", "/z.zip", False),
     ],
 )
-def test_what_lies_below(path: str, root: str, below: bool) -> None:
-    assert is_below(path, [root]) is below
-    assert is_below(path, ["/nowhere", root]) is below
+def test_is_below(path: str, root: str, below: bool) -> None:
+    assert is_below(path, [root]) is is_below(path, ["/nowhere", root]) is below
 
 
 def test_names() -> None:
-    assert (
-        base_name("zip://p/a b.jpg::s3://bucket/z.zip")
-        == base_name("s3://bucket/a b.jpg")
-        == base_name("/p/a b.jpg")
-        == "a b.jpg"
-    )
+    for path in ("zip://p/a b.jpg::s3://bucket/z.zip", "s3://bucket/a b.jpg", "/p/a b.jpg"):
+        assert base_name(path) == "a b.jpg"
     assert url_parts("zip://p/a.jpg::/q/z.zip") == ("p", "a.jpg")
     assert url_parts("s3://bucket/p//a.jpg") == ("bucket", "p", "a.jpg")
     assert base_name("") == ""
 
 
-# --- files --------------------------------------------------------------------------------------------------------------------
+# --- files
 
 
 @pytest.mark.parametrize("store", EVERY, indirect=True)
-def test_files_are_listed_as_folders_are_walked(store: Store, photographs: Path, tmp_path: Path) -> None:
+def test_files_are_listed_like_folders(store: Store, photographs: Path, tmp_path: Path) -> None:
     folder = folder_of(photographs, tmp_path)
     walked = [os.path.relpath(path, folder) for path, _ in list_photographs([folder])]
     found = list(list_photographs([store.root]))
@@ -343,7 +312,7 @@ def test_files_are_listed_as_folders_are_walked(store: Store, photographs: Path,
         assert state.changed is not None and 0 <= state.changed < 2**63
 
 
-def test_all_files_are_listed_if_all_are_wanted(store: Store) -> None:
+def test_all_files_are_listed_by_default(store: Store) -> None:
     listed = names(store, [url for url, _, _ in list_files(store.root)])
     assert sorted(listed) == sorted([*PHOTOGRAPHS, "notes.txt", "jpg"])
 
@@ -361,8 +330,8 @@ def test_files_are_read(store: Store, photographs: Path) -> None:
     assert read_url(url) == original.read_bytes()
     assert np.array_equal(read_grey(url, 300).pixels, read_grey(original, 300).pixels)
     assert np.array_equal(extract(url).descriptors, extract(original).descriptors)
-    ((told, found), (_, missing)) = extract_many([url, store.url("none.jpg")])
-    assert told == url and isinstance(found, Features)
+    ((path, features), (_, missing)) = extract_many([url, store.url("none.jpg")])
+    assert path == url and isinstance(features, Features)
     assert isinstance(missing, ImageError) and not isinstance(missing, UnreachableError)
     assert str(missing) == f"{store.url('none.jpg')}: no such file; check the address"
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean colour", 64)
@@ -370,7 +339,7 @@ def test_files_are_read(store: Store, photographs: Path) -> None:
     assert [path for path, _ in model.embed_many([url])] == [url]
 
 
-def test_what_cannot_be_read_is_one_line(store: Store) -> None:
+def test_a_file_that_cannot_be_read_is_one_line(store: Store) -> None:
     store.put({"empty.jpg": b""})
     for url, line in (
         (store.url("deep"), "a folder, not a photograph; name a file in it"),
@@ -404,8 +373,8 @@ def test_many_threads_read_one_store(store: Store) -> None:
 
 
 @pytest.mark.parametrize("store", EVERY, indirect=True)
-def test_an_absent_place(store: Store) -> None:
-    for root in (store.url("nowhere"), *({"s3": ["s3://nobody/photos"]}.get(store.kind, []))):
+def test_a_missing_folder(store: Store) -> None:
+    for root in (store.url("nowhere"), *({"s3": ["s3://none/photos"]}.get(store.kind, []))):
         with pytest.raises(OptionError) as caught:
             list(list_photographs([root]))
         assert str(caught.value) == f"{root} does not exist; give a folder of photographs"
@@ -414,7 +383,7 @@ def test_an_absent_place(store: Store) -> None:
     check_folders([store.root, store.folder])
 
 
-# --- the index ----------------------------------------------------------------------------------------------------------------
+# --- the index
 
 
 def indexed(path: Path, root: object, vocabularies: tuple[Vocabulary, ...] | None = None) -> Any:
@@ -423,7 +392,7 @@ def indexed(path: Path, root: object, vocabularies: tuple[Vocabulary, ...] | Non
 
 
 @pytest.mark.parametrize("store", ["zip", "memory"], indirect=True)
-def test_a_store_answers_as_a_folder_does(
+def test_a_store_gives_the_results_of_a_folder(
     store: Store, photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path
 ) -> None:
     folder = folder_of(photographs, tmp_path)
@@ -440,16 +409,16 @@ def test_a_store_answers_as_a_folder_does(
         assert image_info(row)["name"] == "bridge-a.jpg"
         options = stored.default_options
         again = stored.search(row.image, options=type(options)(**{**asdict(options), "assignments": 2}))
-        assert again[0].path == row.path  # whose file was read
+        assert again[0].path == row.path  # its file was read again
 
 
 @pytest.mark.parametrize("store", ["zip", "memory", "s3"], indirect=True)
-def test_changes_are_seen(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+def test_changes_are_found(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
     path = tmp_path / "index"
 
     def counts(**expected: int) -> None:
-        told = indexed(path, store.root, vocabularies)
-        assert {name: told[name] for name in ("added", "replaced", "removed", "unchanged")} == {
+        report = indexed(path, store.root, vocabularies)
+        assert {name: report[name] for name in ("added", "replaced", "removed", "unchanged")} == {
             **dict.fromkeys(("added", "replaced", "removed", "unchanged"), 0), **expected}  # fmt: skip
 
     counts(added=5)
@@ -472,17 +441,17 @@ def test_changes_are_seen(store: Store, vocabularies: tuple[Vocabulary, ...], tm
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
 def test_a_broken_file_is_a_problem(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
     store.put({"broken.jpg": store.held["bridge-a.jpg"][:900], "empty.jpg": b""})
-    told = indexed(tmp_path / "index", store.root, vocabularies)
-    assert told["added"] == 5
-    assert [problem["path"] for problem in told["problems"]] == [store.url("broken.jpg"), store.url("empty.jpg")]
-    assert all(problem["reason"].startswith(problem["path"] + ": ") for problem in told["problems"])
-    assert indexed(tmp_path / "index", store.root)["problems"] == told["problems"]
+    report = indexed(tmp_path / "index", store.root, vocabularies)
+    assert report["added"] == 5
+    assert [problem["path"] for problem in report["problems"]] == [store.url("broken.jpg"), store.url("empty.jpg")]
+    assert all(problem["reason"].startswith(problem["path"] + ": ") for problem in report["problems"])
+    assert indexed(tmp_path / "index", store.root)["problems"] == report["problems"]
     store.put({"broken.jpg": store.held["bridge-b.jpg"], "empty.jpg": None})
     assert indexed(tmp_path / "index", store.root)["problems"] == []
 
 
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
-def test_an_emptied_store_drops_nothing(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+def test_an_empty_store_removes_nothing(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
     indexed(tmp_path / "index", store.root, vocabularies)
     store.put(dict.fromkeys(PHOTOGRAPHS))
     with pytest.raises(OptionError, match="holds no photograph, but the index has some from there"):
@@ -490,7 +459,7 @@ def test_an_emptied_store_drops_nothing(store: Store, vocabularies: tuple[Vocabu
 
 
 @pytest.mark.parametrize("store", ["memory", "s3"], indirect=True)
-def test_a_store_that_does_not_answer_drops_nothing(
+def test_a_store_that_fails_removes_nothing(
     store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed(tmp_path / "index", store.root, vocabularies)
@@ -503,19 +472,19 @@ def test_a_store_that_does_not_answer_drops_nothing(
         return original(path, *arguments, **options)
 
     monkeypatch.setattr(system, "ls", refuse_deep)
-    told = indexed(tmp_path / "index", store.root)
-    assert (told["unchanged"], told["removed"]) == (5, 0)
+    report = indexed(tmp_path / "index", store.root)
+    assert (report["unchanged"], report["removed"]) == (5, 0)
     line = f"{store.url('deep')}: cannot be reached (Forbidden); check address and credentials"
-    assert told["problems"] == [{"path": store.url("deep"), "reason": line}]
+    assert report["problems"] == [{"path": store.url("deep"), "reason": line}]
     with pytest.raises(OptionError) as caught:
         list(list_photographs([store.root]))
     assert str(caught.value) == line
 
 
-# --- archives, links, web servers ---------------------------------------------------------------------------------------------
+# --- archives, links, web servers
 
 
-def test_an_archive_that_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(b"no archive")
     line = f"{path}: incomplete archive (File is not a zip file); replace or omit it"
@@ -532,7 +501,7 @@ def test_an_archive_that_is_none(tmp_path: Path) -> None:
 def test_a_tar_archive_that_is_cut_off(
     kind: str, tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]
 ) -> None:
-    """Wherever it is cut, or damaged between files: nothing that lay behind is dropped from the index."""
+    """Wherever it is cut, or damaged between files: nothing after that is removed from the index."""
     path = tmp_path / (f"a.tar.{kind}" if kind else "a.tar")
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as tar:
@@ -550,9 +519,9 @@ def test_a_tar_archive_that_is_cut_off(
     damaged = content[:third] + b"X" + content[third + 1 :]  # its checksum is wrong
     for cut in (damaged, content[: third + 700], content[: third + 100], content[:third]):
         write(cut)
-        told = indexed(tmp_path / "index", f"tar://::{path}")
-        assert (told["unchanged"], told["removed"]) == (4, 0)
-        (problem,) = told["problems"]
+        report = indexed(tmp_path / "index", f"tar://::{path}")
+        assert (report["unchanged"], report["removed"]) == (4, 0)
+        (problem,) = report["problems"]
         assert problem["reason"].startswith(f"{path}: incomplete archive (")
     with pytest.raises(OptionError, match=r"incomplete archive \(its end is missing\); replace or omit it"):
         list(list_photographs([f"tar://::{path}"]))
@@ -581,7 +550,7 @@ def test_an_archive_within_an_archive(tmp_path: Path, photographs: Path) -> None
 
 
 def test_an_archive_of_the_current_folder(tmp_path: Path, photographs: Path) -> None:
-    """What `tar -C folder -cf a.tar .` makes: every name begins with a dot."""
+    """As `tar -C folder -cf a.tar .` makes it: every name begins with a dot."""
     folder = folder_of(photographs, tmp_path)
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         tar.add(folder, ".")
@@ -608,7 +577,7 @@ def test_links_and_pipes(tmp_path: Path) -> None:
         read_url(f"file://{tmp_path}/real/pipe.jpg")
 
 
-def test_a_name_that_no_address_can_hold(tmp_path: Path) -> None:
+def test_a_name_with_colons_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a::b.jpg").write_bytes(b"x")
     (tmp_path / "c.jpg").write_bytes(b"x")
     root = f"file://{tmp_path}"
@@ -631,14 +600,14 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
         with pytest.raises(ImageError, match=r"none.jpg: no such file") as gone:
             read_url(f"{root}/none.jpg")
         assert not isinstance(gone.value, UnreachableError)
-    with pytest.raises(UnreachableError, match="cannot be reached"):  # not gone: nothing may be dropped
+    with pytest.raises(UnreachableError, match="cannot be reached"):  # not missing: nothing may be removed
         read_url(found[0][0])
     with pytest.raises(UnreachableError):
         check_folders([root])
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("entry", "expected"),
     [
         ({"mtime": 1.5, "created": 3}, 1_500_000_000),
         ({"mtime": None, "created": 3}, 3_000_000_000),
@@ -655,19 +624,19 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_times_of_all_kinds(told: dict[str, Any], expected: int | None) -> None:
-    assert _modified(told) == expected
+def test_times_of_all_formats(entry: dict[str, Any], expected: int | None) -> None:
+    assert _modified(entry) == expected
 
 
 def test_checksums_where_there_is_no_time() -> None:
-    told: list[dict[str, Any]] = [{"ETag": "a"}, {"ETag": "b"}, {"CRC": 17}, {"CRC": 18}]
-    told += [{"modify": "Jan 01 12:00"}, {"modify": "Jan 01 12:01"}]  # of an FTP server that lists for people to read
-    values = list(map(_modified, told))
+    entries: list[dict[str, Any]] = [{"ETag": "a"}, {"ETag": "b"}, {"CRC": 17}, {"CRC": 18}]
+    entries += [{"modify": "Jan 01 12:00"}, {"modify": "Jan 01 12:01"}]  # of an FTP server without machine-readable listings
+    values = list(map(_modified, entries))
     assert len(set(values)) == 6 and all(value is not None and 0 <= value < 2**63 for value in values)
     assert values[0] == _modified({"ETag": "a"})
 
 
-# --- packages that are missing ------------------------------------------------------------------------------------------------
+# --- packages that are missing
 
 
 def test_without_fsspec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -689,47 +658,37 @@ def test_an_unknown_store(tmp_path: Path) -> None:
     assert "nonsense://a: unknown kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["index", "{photographs}", "--index"],
-        ["info", "--index"],
-        ["search", "{photographs}/wall-a.jpg", "--html"],
-        ["train", "{photographs}", "--out"],
-        ["serve"],
-        ["serve", "--photos"],
-        ["demo", "--out"],
-        ["calibrate", "--plot"],
-    ],
-)
-def test_what_is_made_lies_on_a_disk(
-    command: list[str], photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", [
+    "index {photographs} --index", "info --index", "search {photographs}/wall-a.jpg --html", "train {photographs} --out",
+    "serve", "serve --photos", "demo --out", "calibrate --plot",
+])  # fmt: skip
+def test_output_of_commands_is_on_a_disk(
+    command: str, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = refuse(*(word.format(photographs=photographs) for word in command), "s3://bucket/x")
+    line = refuse(*(word.format(photographs=photographs) for word in command.split()), "s3://bucket/x")
     assert line == f"polyvoc: {ON_DISK}"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_library_refuses_an_address_for_what_it_makes(
+def test_the_library_writes_to_a_disk(
     vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for use in (Index.open, IndexWriter.open, check_index, vocabularies[0].save):
-        with pytest.raises(OptionError) as caught:
+        with pytest.raises(OptionError, match=f"^{re.escape(ON_DISK)}$"):
             use("s3://bucket/x")
-        assert str(caught.value) == ON_DISK
     assert list(tmp_path.iterdir()) == []
 
 
-# --- the command line, pages, the web -----------------------------------------------------------------------------------------
+# --- the command line, pages, the web
 
 
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
 def test_commands(store: Store, photographs: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
-    told = answer("index", store.root, "--index", index, "--vocabularies", 1)
-    assert (told["added"], told["problems"]) == (5, [])
+    report = answer("index", store.root, "--index", index, "--vocabularies", 1)
+    assert (report["added"], report["problems"]) == (5, [])
     query = store.url("bridge-a.jpg")
     found = answer("search", query, "--index", index)
     assert found["query"] == query
@@ -752,11 +711,11 @@ def test_a_page_with_pictures(store: Store, vocabularies: tuple[Vocabulary, ...]
     run("search", store.url("bridge-a.jpg"), "--index", tmp_path / "index", "--html", page)
     text = page.read_text()
     assert text.count("data:image/jpeg;base64,") == 1 + 5
-    assert ("href=" in text) == (store.kind == "file")  # where a browser can go
-    picture = answers_picture(store.url("deep/market-a.jpg"))
-    assert picture.title == "deep/market-a.jpg" and picture.jpeg is not None
-    assert answers_picture(store.url("deep/none.jpg")).jpeg is None
-    assert answers_picture("gs://bucket/a.jpg").jpeg is None
+    assert ("href=" in text) == (store.kind == "file")  # links work in a browser
+    shown = picture(store.url("deep/market-a.jpg"))
+    assert shown.title == "deep/market-a.jpg" and shown.jpeg is not None
+    assert picture(store.url("deep/none.jpg")).jpeg is None
+    assert picture("gs://bucket/a.jpg").jpeg is None
 
 
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
@@ -787,7 +746,7 @@ def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path
     from polyvoc.web.decoder import Decoders
 
     (tmp_path / "broken.jpg").write_bytes((photographs / "wall-a.jpg").read_bytes()[:900])
-    decoders = Decoders(1, 20, 100)  # pixels: a limit for strangers, not for files of the collection
+    decoders = Decoders(1, 20, 100)  # limit of pixels for uploads, not for files of the collection
     try:
         url = f"file://{photographs}/wall-a.jpg"
         assert decoders.thumbnail(url, 160) == read_thumbnail(url, 160)
@@ -799,12 +758,12 @@ def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path
         decoders.close()
 
 
-def test_the_json_of_an_answer_is_text(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
-    """An address with characters of all kinds comes back as it is."""
+def test_an_address_of_any_characters(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+    """It is returned unchanged in JSON."""
     name = "été 100% #1?x=2&y;[z]*.jpg"
     (tmp_path / "p").mkdir()
     shutil.copy(photographs / "wall-a.jpg", tmp_path / "p" / name)
     shutil.copy(photographs / "bridge-a.jpg", tmp_path / "p")
     indexed(tmp_path / "index", f"file://{tmp_path}/p", vocabularies)
-    told = run("search", f"file://{tmp_path}/p/{name}", "--index", tmp_path / "index", "--json")
-    assert json.loads(told.stdout)["hits"][0]["path"] == f"file://{tmp_path}/p/{name}"
+    result = run("search", f"file://{tmp_path}/p/{name}", "--index", tmp_path / "index", "--json")
+    assert json.loads(result.stdout)["hits"][0]["path"] == f"file://{tmp_path}/p/{name}"

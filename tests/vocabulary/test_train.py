@@ -11,9 +11,17 @@ from PIL import Image
 
 from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.options import FeatureOptions, TrainOptions
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes
-from polyvoc.vocabulary.train import Batches, KeyedSample, Sample, draw_descriptors, learn_thresholds, sample_descriptors, train
-from polyvoc.vocabulary.vocabulary import project
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project
+from polyvoc.vocabulary.train import (
+    KeyedSample,
+    LocalPointSet,
+    Sample,
+    draw_descriptors,
+    learn_thresholds,
+    sample_descriptors,
+    train,
+)
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def blobs(count: int = 3000, dimension: int = 16, seed: int = 0) -> np.ndarray:
@@ -29,18 +37,18 @@ def test_two_words_by_hand() -> None:
     assert vocabulary.provenance["descriptors"] == 4
 
 
-def test_distortion_falls_and_is_true() -> None:
+def test_distortion_falls_and_is_the_mean_squared_distance() -> None:
     descriptors = blobs()
-    seen: list[tuple[int, int, float, float]] = []
-    vocabulary = train(descriptors, TrainOptions(size=60, bits=0, rounds=12), lambda *row: seen.append(row))
-    assert [row[0] for row in seen] == list(range(1, len(seen) + 1))
-    assert all(row[1] == 12 and 0 <= row[3] <= 1 for row in seen)
-    assert all(after[2] <= before[2] * 1.02 for before, after in pairwise(seen))  # a re-seeded word may cost a little
-    assert seen[-1][2] < seen[0][2] / 2
+    rounds: list[tuple[int, int, float, float]] = []
+    vocabulary = train(descriptors, TrainOptions(size=60, bits=0, rounds=12), lambda *row: rounds.append(row))
+    assert [row[0] for row in rounds] == list(range(1, len(rounds) + 1))
+    assert all(row[1] == 12 and 0 <= row[3] <= 1 for row in rounds)
+    assert all(after[2] <= before[2] * 1.02 for before, after in pairwise(rounds))  # a re-seeded word may cost a little
+    assert rounds[-1][2] < rounds[0][2] / 2
     words = Assigner([vocabulary]).assign(descriptors)[:, 0]
     truth = np.mean(np.sum((descriptors - vocabulary.centroids[words]) ** 2, axis=1))
     assert vocabulary.provenance["distortion"] == pytest.approx(truth, rel=1e-3)
-    assert vocabulary.provenance["rounds"] == len(seen)
+    assert vocabulary.provenance["rounds"] == len(rounds)
 
 
 def test_words_lie_at_the_means_of_their_descriptors() -> None:
@@ -67,19 +75,19 @@ def test_same_seed_same_words(size: int) -> None:
 
 @pytest.mark.parametrize("size", [50, 2500])  # without and with cells
 @pytest.mark.parametrize("count", [2, 7, 900])
-def test_a_crowd_in_parts_finds_the_same_words(size: int, count: int) -> None:
+def test_points_in_parts_get_the_same_words(size: int, count: int) -> None:
     descriptors = blobs(20_000)
-    basis = PrincipalAxes.of(descriptors[:size])
-    points = basis.turn(descriptors).rows
+    axes = PrincipalAxes.of(descriptors[:size])
+    points = axes.rotate(descriptors).rows
     centroids = points[:size]
-    cells = Cells.among(centroids, basis)
-    table = cells.arrange([centroids])
+    cells = Cells.among(centroids, axes)
+    table = cells.word_table([centroids])
     before = np.random.default_rng(0).integers(0, size, len(points), dtype=np.int32)
-    scores, words = Batches(points, cells).assign(table, centroids, before)
+    scores, words = LocalPointSet(points, cells).assign(table, centroids, before)
     parts = zip(np.array_split(points, count), np.array_split(before, count), strict=True)
-    found = [Batches(rows, cells, threads=1).assign(table, centroids, old) for rows, old in parts]
-    assert np.array_equal(scores, np.concatenate([part for part, _ in found]))  # to the last bit
-    assert np.array_equal(words, np.concatenate([part for _, part in found]))
+    results = [LocalPointSet(rows, cells, threads=1).assign(table, centroids, old) for rows, old in parts]
+    assert np.array_equal(scores, np.concatenate([part for part, _ in results]))  # to the last bit
+    assert np.array_equal(words, np.concatenate([part for _, part in results]))
 
 
 def test_medians_halve_the_descriptors_of_a_word() -> None:
@@ -100,9 +108,7 @@ def test_thresholds_by_hand() -> None:
     assert thresholds.tolist() == [[2, 5], [8, 8], [5, 2]]
 
 
-def test_what_is_stored_is_what_was_trained(tmp_path: Path) -> None:
-    from polyvoc.vocabulary.vocabulary import Vocabulary
-
+def test_a_trained_vocabulary_is_stored(tmp_path: Path) -> None:
     vocabulary = train(Sample(blobs(), {"photographs": 7}), TrainOptions(size=20, bits=4), source="blobs")
     vocabulary.save(tmp_path / "v")
     loaded = Vocabulary.load(tmp_path / "v")
@@ -111,7 +117,7 @@ def test_what_is_stored_is_what_was_trained(tmp_path: Path) -> None:
     assert loaded.provenance["seed"] == 0 and loaded.provenance["descriptors"] == 3000
 
 
-def test_inputs_stay_as_they_are() -> None:
+def test_inputs_are_not_modified() -> None:
     descriptors = blobs(500)
     before = descriptors.copy()
     train(descriptors, TrainOptions(size=10, bits=2))
@@ -128,8 +134,8 @@ def test_signatures_are_no_longer_than_descriptors(dimension: int, bits: int) ->
     assert train(descriptors, TrainOptions(size=5, bits=2)).bits == 2
 
 
-def test_too_few_descriptors() -> None:
-    with pytest.raises(VocabularyError, match=r"^9 descriptors, 10 words: give more photographs or a smaller size$"):
+def test_unusable_descriptors() -> None:
+    with pytest.raises(VocabularyError, match=r"^9 descriptors, 10 words: give more photographs"):
         train(blobs(9), TrainOptions(size=10, bits=2))
     with pytest.raises(VocabularyError, match=r"^1 distinct descriptors, 3 words"):
         train(np.ones((9, 4)), TrainOptions(size=3, bits=2))
@@ -142,7 +148,7 @@ def test_too_few_descriptors() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"size": 0}, {"seed": -1}, {"rounds": 0}, {"bits": -1}, {"bits": 129}, {"max_descriptors": 0}]
 )
-def test_options_refused(wrong: dict[str, int]) -> None:
+def test_invalid_options(wrong: dict[str, int]) -> None:
     with pytest.raises(OptionError, match=next(iter(wrong))):
         TrainOptions(**wrong)
 
@@ -175,12 +181,12 @@ def test_sampling_photographs(photographs: list[Path]) -> None:
     assert not np.array_equal(few.descriptors, sample_descriptors(photographs, options, limit=50, seed=1).descriptors)
 
 
-def test_photographs_may_be_drawn_from_in_parts(photographs: list[Path]) -> None:
+def test_photographs_may_be_sampled_in_parts(photographs: list[Path]) -> None:
     options = FeatureOptions(max_features=100)
-    whole = list(draw_descriptors(photographs, options, seed=5))
+    together = list(draw_descriptors(photographs, options, seed=5))
     parts = [*draw_descriptors(photographs[:3], options, 5), *draw_descriptors(photographs[3:], options, 5, first=3, threads=1)]
-    assert len(whole) == 4 and whole[1] == parts[1]  # the broken one
-    for one, other in zip(whole, parts, strict=True):
+    assert len(together) == 4 and together[1] == parts[1]  # the broken one
+    for one, other in zip(together, parts, strict=True):
         if isinstance(one, KeyedSample) and isinstance(other, KeyedSample):
             assert np.array_equal(one.descriptors, other.descriptors) and np.array_equal(one.keys, other.keys)
             low = one.below(0.25)

@@ -1,4 +1,4 @@
-"""A vocabulary is what is stored: what goes in, what comes back, and what happens to a damaged folder."""
+"""A vocabulary: what is stored and loaded again, damaged folders, and Hamming signatures by hand."""
 
 from __future__ import annotations
 
@@ -11,9 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.errors import OptionError, VocabularyError, WriteError
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT, ByteTable, Vocabulary, default_vocabularies, load_vocabularies
+from polyvoc.vocabulary.vocabulary import (
+    DEFAULT_COUNT,
+    ByteTable,
+    Vocabulary,
+    check_vocabularies,
+    default_vocabularies,
+    load_vocabularies,
+    project,
+    random_rotation,
+    sign,
+    signature_bits,
+)
+
+# Thresholds 0 and 255 in both columns: stored without rounding.
+BY_HAND = Vocabulary.create(np.eye(2), [[0, 255], [255, 0]], np.eye(2))
 
 
 def make(size: int = 5, dimension: int = 6, bits: int = 3, seed: int = 0) -> Vocabulary:
@@ -30,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_bytes_by_hand() -> None:
+def test_byte_table_by_hand() -> None:
     # Column 0 runs from 0 to 255 in steps of 1; column 1 is constant.
     table = ByteTable.of([[0.0, 7.0], [100.4, 7.0], [255.0, 7.0]])
     assert table.codes[:, 0].tolist() == [0, 100, 255]
@@ -38,7 +52,7 @@ def test_bytes_by_hand() -> None:
 
 
 @given(arrays.arrays(np.float32, (7, 3), elements=st.floats(-1e6, 1e6, width=32)))
-def test_bytes_err_by_at_most_half_a_step(values: np.ndarray) -> None:
+def test_byte_table_errs_by_at_most_half_a_step(values: np.ndarray) -> None:
     table = ByteTable.of(values)
     rounding = np.spacing(np.abs(values).max() + 1) * 4  # of float32 itself
     assert (np.abs(table.values() - values) <= table.step / 2 * (1 + 1e-3) + rounding).all()
@@ -46,7 +60,7 @@ def test_bytes_err_by_at_most_half_a_step(values: np.ndarray) -> None:
 
 @settings(max_examples=20)
 @given(st.integers(1, 20), st.integers(1, 9), st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
-def test_saved_is_loaded(
+def test_a_loaded_vocabulary_is_the_saved_one(
     tmp_path_factory: pytest.TempPathFactory, size: int, dimension: int, scale: float, shift: float
 ) -> None:
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -60,11 +74,12 @@ def test_saved_is_loaded(
     assert contents(folder / "a") == contents(folder / "b")
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_signatures_and_provenance_are_loaded(tmp_path: Path) -> None:
     vocabulary = make()
     vocabulary.save(tmp_path / "v")
     loaded = Vocabulary.load(tmp_path / "v")
-    assert (loaded.size, loaded.dimension, loaded.bits) == (5, 6, 3)
+    assert (loaded.size, loaded.kind, loaded.bits) == (5, vocabulary.kind, 3)
+    assert signature_bits(tmp_path / "v") == 3
     assert loaded.thresholds is not None and vocabulary.thresholds is not None
     assert np.array_equal(loaded.thresholds, vocabulary.thresholds)
     assert loaded.rotation is not None and loaded.rotation.dtype == np.float32
@@ -72,7 +87,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert loaded.fingerprint == vocabulary.fingerprint
 
 
-def test_fingerprint_follows_the_numbers_alone() -> None:
+def test_fingerprint_depends_on_the_numbers_alone() -> None:
     vocabulary = make()
     assert vocabulary.fingerprint == make().fingerprint != make(seed=1).fingerprint
     assert len(vocabulary.fingerprint) == 16
@@ -81,7 +96,7 @@ def test_fingerprint_follows_the_numbers_alone() -> None:
     assert same.fingerprint == vocabulary.fingerprint != without.fingerprint
 
 
-def test_inputs_stay_as_they_are() -> None:
+def test_inputs_are_copied() -> None:
     centroids = np.random.default_rng(0).random((4, 3), dtype=np.float32)
     before = centroids.copy()
     vocabulary = Vocabulary.create(centroids, np.zeros((4, 2)), np.eye(2, 3))
@@ -89,61 +104,66 @@ def test_inputs_stay_as_they_are() -> None:
     assert np.allclose(vocabulary.centroids, before, atol=1 / 255)
 
 
-def test_save_replaces_a_vocabulary_but_nothing_else(tmp_path: Path) -> None:
+def test_save_replaces_a_vocabulary_and_nothing_else(tmp_path: Path) -> None:
     make(seed=0).save(tmp_path / "v")
     make(seed=1).save(tmp_path / "v")
     assert Vocabulary.load(tmp_path / "v").fingerprint == make(seed=1).fingerprint
     assert [path.name for path in tmp_path.iterdir()] == ["v"]  # nothing temporary is left
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
-    with pytest.raises(VocabularyError, match="something else"):
-        make().save(tmp_path / "letters")
+    for target in (tmp_path / "letters", tmp_path / "letters" / "a.txt"):
+        with pytest.raises(VocabularyError, match="choose another name"):
+            make().save(target)
     assert (tmp_path / "letters" / "a.txt").read_text() == "dear"
+    with pytest.raises(WriteError, match="cannot be written"):
+        make().save(tmp_path / "letters" / "a.txt" / "v")
 
 
-def test_saving_under_a_file_fails_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(VocabularyError, match="cannot be written"):
-        make().save(tmp_path / "file" / "v")
-
-
-def test_missing_and_foreign(tmp_path: Path) -> None:
-    with pytest.raises(VocabularyError, match="no vocabulary here"):
-        Vocabulary.load(tmp_path / "nowhere")
-    (tmp_path / "meta.json").write_text('{"format": "something"}')
-    with pytest.raises(VocabularyError, match="not a vocabulary of polyvoc"):
-        Vocabulary.load(tmp_path)
-    (tmp_path / "meta.json").write_text("{")
-    with pytest.raises(VocabularyError, match="not JSON"):
-        Vocabulary.load(tmp_path)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no vocabulary here"),
+        ('{"format": "something"}', "not a vocabulary of polyvoc"),
+        ("{", "damaged"),
+        ("[]", "damaged"),
+    ],
+)
+def test_folders_without_a_vocabulary(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "meta.json").write_text(text)
+    for load in (Vocabulary.load, signature_bits):
+        with pytest.raises(VocabularyError, match=message):
+            load(tmp_path)
 
 
 @pytest.mark.parametrize("change", ["cut", "flip", "drop", "empty"])
 @pytest.mark.parametrize("name", ["words", "words_step", "medians", "rotation"])
-def test_damage_is_seen(tmp_path: Path, name: str, change: str) -> None:
+def test_damaged_arrays_are_found(tmp_path: Path, name: str, change: str) -> None:
     make().save(tmp_path / "v")
     path = tmp_path / "v" / f"{name}.npy"
     raw = path.read_bytes()
-    path.write_bytes({"cut": raw[:-1], "flip": raw[:-1] + bytes([raw[-1] ^ 1]), "drop": b"", "empty": b""}[change])
+    path.write_bytes({"cut": raw[:-1], "flip": raw[:-1] + bytes([raw[-1] ^ 1])}.get(change, b""))
     if change == "drop":
         path.unlink()
-    with pytest.raises(VocabularyError, match="damaged") as caught:
+    with pytest.raises(VocabularyError, match=rf"damaged .*{name}\.npy.* again$"):
         Vocabulary.load(tmp_path / "v")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("version", 2, "format 2, this polyvoc knows 1"),
-        ("files", None, "damaged"),
-        ("files", {}, "damaged"),
-        ("files", {"../words": "0"}, "leaves the folder"),
+        ("version", 1, "format 1, expected 2"),
+        ("checksums", None, "damaged"),
+        ("kind", None, "damaged"),
+        ("kind", {"name": "", "dimension": 6}, "damaged"),
+        ("kind", {"colour": 1}, "damaged"),
+        ("size", 6, "damaged"),
+        ("bits", 2, "damaged"),
         ("fingerprint", "0" * 16, "do not belong together"),
         ("provenance", "me", "damaged"),
     ],
 )
-def test_changed_meta_is_seen(tmp_path: Path, key: str, value: object, message: str) -> None:
+def test_changed_meta_is_found(tmp_path: Path, key: str, value: object, message: str) -> None:
     make().save(tmp_path / "v")
     path = tmp_path / "v" / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
@@ -164,7 +184,7 @@ def test_changed_meta_is_seen(tmp_path: Path, key: str, value: object, message: 
         (np.zeros((2, 129)), np.zeros((2, 129)), np.zeros((129, 129))),
     ],
 )
-def test_nonsense_is_refused(centroids: object, thresholds: object, rotation: object) -> None:
+def test_invalid_tables(centroids: object, thresholds: object, rotation: object) -> None:
     with pytest.raises(OptionError):
         Vocabulary.create(centroids, thresholds, rotation)  # type: ignore[arg-type]
 
@@ -172,24 +192,20 @@ def test_nonsense_is_refused(centroids: object, thresholds: object, rotation: ob
 def test_default_vocabularies() -> None:
     vocabularies = default_vocabularies()
     assert [v.size for v in vocabularies] == [20_000] * DEFAULT_COUNT
-    assert {(v.dimension, v.bits) for v in vocabularies} == {(128, 128)}
-    assert len({v.fingerprint for v in vocabularies}) == DEFAULT_COUNT
-    assert default_vocabularies(1)[0].fingerprint == vocabularies[0].fingerprint
+    assert {(str(v.kind), v.bits) for v in vocabularies} == {("sift (128 numbers)", 128)}
+    assert [v.fingerprint for v in vocabularies] == ["ed1e7313d556add6", "a5c2578ee13ac121", "331ee732b8e59ae3"]
     for v in vocabularies:  # centroids of vectors of length 1
         norms = np.linalg.norm(v.centroids, axis=1)
         assert norms.min() > 0.5 and norms.max() < 1.01
-
-
-@pytest.mark.parametrize("count", [0, DEFAULT_COUNT + 1])
-def test_no_other_default_vocabularies(count: int) -> None:
-    with pytest.raises(OptionError, match="count="):
-        default_vocabularies(count)
+    for count in (0, DEFAULT_COUNT + 1):
+        with pytest.raises(OptionError, match=f"count={count}"):
+            default_vocabularies(count)
 
 
 def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:
     make().save(tmp_path / "a")
     make(seed=1).save(tmp_path / "b")
-    assert load_vocabularies(None, []) is None  # nobody said which
+    assert load_vocabularies(None, []) is None
     loaded = load_vocabularies(None, [tmp_path / "b", tmp_path / "a"])
     assert loaded is not None and [v.fingerprint for v in loaded] == [make(seed=1).fingerprint, make().fingerprint]
     short = load_vocabularies(None, [], bits=64)
@@ -202,17 +218,96 @@ def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:
 
 
 def test_shortened_signatures_are_the_first_bits() -> None:
-    whole = default_vocabularies(1)[0]
-    descriptors = np.random.default_rng(0).random((50, whole.dimension)).astype(np.float32)
+    vocabulary = default_vocabularies(1)[0]
+    descriptors = np.random.default_rng(0).random((50, vocabulary.dimension)).astype(np.float32)
     descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
-    words, long = Quantiser([whole]).quantise(descriptors)
-    again, short = Quantiser([whole.shortened(64)]).quantise(descriptors)
-    assert long is not None
-    assert short is not None
-    assert np.array_equal(words, again)
+    words, long = Quantiser([vocabulary]).quantise(descriptors)
+    same_words, short = Quantiser([vocabulary.shortened(64)]).quantise(descriptors)
+    assert long is not None and short is not None
+    assert np.array_equal(words, same_words)
     assert long.shape == (50, 1, 2)
     assert np.array_equal(long[:, :, 0], short)
-    assert whole.shortened(128) is whole
-    assert whole.shortened(0).bits == 0
+    assert vocabulary.shortened(128) is vocabulary
+    assert vocabulary.shortened(0).bits == 0
     with pytest.raises(OptionError, match="bits=129 should be 0 to 128"):
-        whole.shortened(129)
+        vocabulary.shortened(129)
+
+
+def test_vocabularies_of_one_index_share_kind_and_rotation() -> None:
+    plain = Vocabulary.create(np.eye(2))
+    rotated = Vocabulary.create(np.eye(2), np.zeros((2, 2)), [[0, 1], [1, 0]])
+    check_vocabularies([BY_HAND, BY_HAND])
+    check_vocabularies([BY_HAND, rotated, plain])  # without signatures in one, none are made
+    with pytest.raises(OptionError, match="at least one"):
+        check_vocabularies([])
+    with pytest.raises(VocabularyError, match=r"vocabulary 1 has another rotation.* same bits"):
+        check_vocabularies([BY_HAND, rotated])
+    with pytest.raises(VocabularyError, match=r"sift \(2 numbers\) and sift \(3 numbers\) do not go together"):
+        check_vocabularies([plain, Vocabulary.create(np.eye(3))])
+
+
+def test_bits_by_hand() -> None:
+    z = np.array([[1, 1], [1, 256], [0, 255], [300, 300]], dtype=np.float32)
+    words = np.array([[0], [0], [0], [1]])
+    # word 0 has the thresholds (0, 255): 1 > 0 sets bit 0, 256 > 255 sets bit 1, equality sets nothing
+    assert sign(z, words, [BY_HAND]).tolist() == [[0b01], [0b11], [0b00], [0b11]]
+
+
+def test_thresholds_are_those_of_the_word_and_no_word_has_signature_0() -> None:
+    z = np.array([[100, 100]], dtype=np.float32)
+    words = np.array([[[0, 1, -1], [1, 1, 0]]])  # [1, K=2, assignments=3]
+    signatures = sign(z, words, [BY_HAND, BY_HAND])
+    assert signatures.dtype == np.uint64
+    assert signatures.tolist() == [[[0b01, 0b10, 0], [0b10, 0b10, 0b01]]]
+
+
+def test_signatures_as_written_in_numpy() -> None:
+    random = np.random.default_rng(0)
+    rotation = random_rotation(70, 64)
+    vocabularies = [Vocabulary.create(random.random((9, 70)), random.normal(size=(9, 64)), rotation) for _ in range(3)]
+    z = project(random.normal(size=(50, 70)).astype(np.float32), rotation)
+    words = random.integers(0, 9, (50, 3)).astype(np.int32)
+    expected = np.zeros((50, 3), dtype=np.uint64)
+    for k, vocabulary in enumerate(vocabularies):
+        assert vocabulary.thresholds is not None
+        bits = z > vocabulary.thresholds[words[:, k]]
+        expected[:, k] = (bits.astype(np.uint64) << np.arange(64, dtype=np.uint64)).sum(axis=1)
+    assert np.array_equal(sign(z, words, vocabularies), expected)
+    assert (expected >> np.uint64(63)).any()  # the last bit is used
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (0, 1, 4)])
+def test_no_descriptors_have_no_signatures(shape: tuple[int, ...]) -> None:
+    assert sign(np.empty((0, 2), np.float32), np.empty(shape, np.int32), [BY_HAND]).shape == shape
+
+
+@pytest.mark.parametrize(("dimension", "bits", "skip"), [(128, 64, 0), (64, 64, 0), (8, 3, 0), (128, 64, 64)])
+def test_rotations_keep_lengths(dimension: int, bits: int, skip: int) -> None:
+    rotation = random_rotation(dimension, bits, skip)
+    assert rotation.shape == (bits, dimension) and rotation.dtype == np.float32
+    assert np.allclose(rotation @ rotation.T, np.eye(bits), atol=1e-6)
+    assert np.array_equal(rotation, random_rotation(dimension, bits, skip))
+
+
+def test_axes_are_those_of_one_rotation() -> None:
+    first, others = random_rotation(128, 64), random_rotation(128, 64, skip=64)
+    assert np.allclose(first @ others.T, 0, atol=1e-6)
+    assert np.array_equal(random_rotation(128, 10, skip=5), first[5:15])
+
+
+@pytest.mark.parametrize(("bits", "skip"), [(0, 0), (9, 0), (65, 0), (1, 8), (5, 4), (0, 2)])
+def test_impossible_bits(bits: int, skip: int) -> None:
+    with pytest.raises(OptionError, match=f"bits={bits} should be 1 to {8 - skip}"):
+        random_rotation(8, bits, skip)
+
+
+def test_arrays_that_do_not_fit() -> None:
+    z = np.zeros((1, 2), np.float32)
+    with pytest.raises(OptionError, match="do not fit a rotation"):
+        project(np.zeros((1, 3), np.float32), np.eye(2, dtype=np.float32))
+    with pytest.raises(OptionError, match="do not fit 1 descriptors and 1 vocabularies"):
+        sign(z, np.zeros((1, 2), np.int32), [BY_HAND])
+    with pytest.raises(OptionError, match="should be -1 to 1"):
+        sign(z, np.array([[2]]), [BY_HAND])
+    with pytest.raises(VocabularyError, match="0 bits, not 2"):
+        sign(z, np.array([[0]]), [Vocabulary.create(np.eye(2))])

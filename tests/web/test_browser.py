@@ -1,4 +1,4 @@
-"""The page in a real browser: everything that it offers is done once, as people do it with mouse, finger and keyboard."""
+"""The page in Chromium: every function used once with mouse, touch and keyboard, on screens, phones and private servers."""
 
 from __future__ import annotations
 
@@ -13,46 +13,40 @@ from urllib.parse import parse_qs, urlencode
 import httpx
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 import browsers
 import servers
-from browsers import PHONE, Drag, Watch, asks, seen, tab_to
+from browsers import PHONE, Drag, Watch, accessible_text, is_search, tab_to
 from conftest import draw_scene
+from page_objects import Ui, position, style, visits
 from polyvoc.cli.demo_photos import find_photographs, make_collection
 from polyvoc.index.writer import IndexWriter
 
 NAMES = ("astronaut", "camera", "cat", "coffee", "coins", "motorcycle", "page", "retina", "rocket")
-TRAP = "<img src=x onerror=document.body.remove()>"
+MARKUP = "<img src=x onerror=document.body.remove()>"
 TOKEN = "a-token-of-the-browser-tests"
-
-
-def quiet(stage: str, done: int, total: int) -> None:
-    pass
+ImageId = Callable[[str], int]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demonstration's photographs (two pages of them), questions, and an index."""
+    """A folder with the photographs of the demo (two pages of them), queries, and an index."""
     folder = tmp_path_factory.mktemp("world")
-    found = find_photographs()
-    make_collection({name: found[name] for name in NAMES}, folder, quiet, long_side=400)  # quick
-    draw_scene(7).save(folder / "photos" / f"{TRAP}.jpg")
+    sources = find_photographs()
+    chosen = {name: sources[name] for name in NAMES}
+    make_collection(chosen, folder, lambda stage, done, total: None, long_side=400)  # quick
+    draw_scene(7).save(folder / "photos" / f"{MARKUP}.jpg")
     draw_scene(8).save(folder / "new.jpg")
     (folder / "broken.jpg").write_bytes((folder / "queries" / "cat.jpg").read_bytes()[:600])
-    collage(folder, "cat", "coffee").save(folder / "collage.jpg", quality=92)
+    collage = Image.new("RGB", (600, 300))
+    for x, name in ((0, "cat"), (300, "coffee")):
+        with Image.open(folder / "photos" / f"{name}-original.jpg") as photograph:
+            collage.paste(photograph.resize((300, 300)), (x, 0))
+    collage.save(folder / "collage.jpg", quality=92)
     with IndexWriter.open(folder / "photos.polyvoc") as writer:
         writer.update([folder / "photos"])
     return folder
-
-
-def collage(folder: Path, left: str, right: str) -> Image.Image:
-    """Give two photographs of the collection side by side, each 300 wide and high."""
-    both = Image.new("RGB", (600, 300))
-    for x, name in ((0, left), (300, right)):
-        with Image.open(folder / "photos" / f"{name}-original.jpg") as photograph:
-            both.paste(photograph.resize((300, 300)), (x, 0))
-    return both
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +68,17 @@ def api(server: str) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def image(api: httpx.Client) -> Callable[[str], int]:
-    """Give the number of an image by its name."""
-    known = {
-        found["name"]: found["image"] for page in (0, 1) for found in api.get("/images", params={"page": page}).json()["images"]
-    }
-    return lambda name: known[f"{name}.jpg"]
+def image(api: httpx.Client) -> ImageId:
+    """The id of an image by its name."""
+    rows = [row for page in (0, 1) for row in api.get("/images", params={"page": page}).json()["images"]]
+    ids = {row["name"]: row["image"] for row in rows}
+    return lambda name: ids[f"{name}.jpg"]
 
 
 @pytest.fixture(scope="module")
 def usual(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(**browsers.USUAL)
-    context.set_default_timeout(browsers.PATIENCE)
+    context.set_default_timeout(browsers.TIMEOUT)
     yield context
     context.close()
 
@@ -96,46 +89,15 @@ def watch(usual: BrowserContext, server: str) -> Iterator[Watch]:
         yield watch
 
 
-def hit(page: Page, rank: int, name: str = "") -> Locator:
-    """Give the link of a hit, of which the name may be wanted."""
-    return page.get_by_role("link", name=re.compile(rf"^{rank}\. {name}"))
+@pytest.fixture
+def ui(watch: Watch) -> Ui:
+    """The start view in a new tab."""
+    return Ui(watch.open())
 
 
-def said(page: Page, text: str) -> Locator:
-    """Give where the view says something, a pattern; not what is repeated for screen readers."""
-    return page.get_by_role("main").get_by_text(re.compile(text))
-
-
-def done(page: Page) -> None:
-    """Wait until a search has been answered completely."""
-    expect(said(page, r"^\d+ photographs? in ")).to_be_visible()
-
-
-def heading(page: Page, text: str) -> None:
-    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(text))
-
-
-def linked(page: Page) -> dict[str, str]:
-    """Give what the address of the view says."""
-    return {name: values[0] for name, values in parse_qs(page.url.partition("?")[2]).items()}
-
-
-def upload(page: Page, photo: Path) -> None:
-    """Choose a photograph, and see it searched with."""
-    page.get_by_label("Choose a photograph").set_input_files(photo)
-    heading(page, f"What shows the same as {re.escape(photo.name)}")
-    done(page)
-
-
-def test_the_watch_is_awake(usual: BrowserContext, server: str) -> None:
-    with pytest.raises(AssertionError, match="beware"), Watch(usual, server) as watch:
-        page = watch.open()
-        page.evaluate(MISBEHAVE)
-        assert page.evaluate(browsers.FAINT) == [["faint", 1.0]]
-        told = "\n".join(watch.problems)
-    assert all(
-        part in told for part in ("warning: beware", "uncaught: late", "http://elsewhere.test/", "Content Security Policy")
-    )
+@pytest.fixture
+def phone(watch: Watch) -> Ui:
+    return Ui(watch.open_anew(**PHONE))
 
 
 MISBEHAVE = """async () => {
@@ -149,429 +111,348 @@ MISBEHAVE = """async () => {
 }"""
 
 
-# -- a photograph comes in
+def test_watch_reports_errors_warnings_and_foreign_requests(usual: BrowserContext, server: str) -> None:
+    with pytest.raises(AssertionError, match="beware"), Watch(usual, server) as watch:
+        page = watch.open()
+        page.evaluate(MISBEHAVE)
+        assert page.evaluate(browsers.LOW_CONTRAST) == [["faint", 1.0]]
+        problems = "\n".join(watch.problems)
+    for part in ("warning: beware", "uncaught: late", "http://elsewhere.test/", "Content Security Policy"):
+        assert part in problems
 
 
-def test_dropped(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    expect(page).to_have_title("Search · polyvoc")
-    drag = Drag(page, world / "queries" / "cat.jpg")
-    expect(page.get_by_text("Drop it: ask with this photograph")).to_be_visible()
+# -- uploads
+
+
+def test_drop(ui: Ui, world: Path) -> None:
+    expect(ui.page).to_have_title("Search · polyvoc")
+    drag = Drag(ui.page, world / "queries" / "cat.jpg")
+    hint = ui.page.get_by_text("Drop to search with this photograph")
+    expect(hint).to_be_visible()
     drag.drop()
-    expect(page.get_by_text("Drop it: ask with this photograph")).to_be_hidden()
-    expect(hit(page, 1, "cat-")).to_be_visible()
-    done(page)
-    expect(hit(page, 1, "cat-.*: score .*, verified, .* matches agree")).to_be_visible()
-    expect(page.locator(".tile[data-rank='1'] svg.outline polygon")).not_to_have_count(0)
-    assert re.search(r"#/search\?query=[\w-]+$", page.url)
+    expect(hint).to_be_hidden()
+    ui.expect_hit(1, "cat-")
+    ui.expect_results()
+    ui.expect_hit(1, "cat-.*: score .*, verified, .* consistent matches")
+    expect(ui.page.locator(".tile[data-rank='1'] svg.outline polygon")).not_to_have_count(0)
+    assert re.search(r"#/search\?query=[\w-]+$", ui.page.url)
 
 
-def test_chosen(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    upload(page, world / "queries" / "motorcycle.jpg")
-    expect(hit(page, 1, "motorcycle-")).to_be_visible()
-    page.get_by_label("Another photograph").set_input_files(world / "queries" / "rocket.jpg")
-    expect(hit(page, 1, "rocket-")).to_be_visible()
+def test_choose(ui: Ui, world: Path) -> None:
+    ui.upload(world / "queries" / "motorcycle.jpg")
+    ui.expect_hit(1, "motorcycle-")
+    ui.page.get_by_label("Another photograph").set_input_files(world / "queries" / "rocket.jpg")
+    ui.expect_hit(1, "rocket-")
 
 
-def test_pasted(watch: Watch, world: Path) -> None:
-    page = watch.open()
+def test_paste(ui: Ui, world: Path) -> None:
     out = io.BytesIO()
     with Image.open(world / "queries" / "coffee.jpg") as photograph:
         photograph.save(out, "PNG")
-    browsers.put_in_clipboard(page, out.getvalue())
-    page.keyboard.press("Control+V")
-    heading(page, "What shows the same as image.png")
-    expect(hit(page, 1, "coffee-")).to_be_visible()
+    browsers.put_in_clipboard(ui.page, out.getvalue())
+    ui.press("Control+V")
+    ui.expect_heading("Photographs that match image.png")
+    ui.expect_hit(1, "coffee-")
 
 
-def test_clicked(watch: Watch) -> None:
-    page = watch.open()
-    samples = page.get_by_role("list", name="Photographs of the collection").get_by_role("link")
-    expect(samples).to_have_count(12)
-    label = samples.nth(3).get_attribute("aria-label") or ""
-    samples.nth(3).click()
-    heading(page, re.escape(label.removeprefix("Ask with ")))
-    done(page)
-    expect(page.locator(".tile[data-rank='1'] .badge")).to_have_text("itself")
+def test_click_on_a_sample(ui: Ui) -> None:
+    expect(ui.collection).to_have_count(12)
+    label = ui.collection.nth(3).get_attribute("aria-label") or ""
+    ui.collection.nth(3).click()
+    ui.expect_heading(re.escape(label.removeprefix("Search with ")))
+    ui.expect_results()
+    expect(ui.page.locator(".tile[data-rank='1'] .badge")).to_have_text("query")
 
 
-def test_nothing_is_found_where_nothing_is_sure(watch: Watch, tmp_path: Path) -> None:
-    draw_scene(977).save(tmp_path / "stranger.png")
-    page = watch.open()
-    upload(page, tmp_path / "stranger.png")
-    expect(page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
-    expect(page.locator(".badge.verified")).to_have_count(0)
-    said(page, "All rules").click()
-    with page.expect_request(asks("sure=0.95")):
-        page.get_by_role("spinbutton", name="sure").fill("0.95")
-        page.keyboard.press("Enter")
-    expect(said(page, "Nothing found that shows the same thing with a probability of 95 % or more")).to_be_visible()
-    expect(hit(page, 1)).to_have_count(0)
-    page.get_by_role("link", name="Show what is less sure").click()
-    expect(hit(page, 1)).to_be_visible()
+def test_minimum_probability_may_leave_no_hits(ui: Ui, tmp_path: Path) -> None:
+    draw_scene(977).save(tmp_path / "unknown.png")
+    ui.upload(tmp_path / "unknown.png")
+    expect(ui.page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
+    expect(ui.verified).to_have_count(0)
+    ui.text("All options").click()
+    ui.set_number("min_probability", "0.95")
+    ui.expect_text("No hits with a probability of at least 95 %")
+    expect(ui.hit(1)).to_have_count(0)
+    ui.link_named("Show less probable hits").click()
+    ui.expect_hit(1)
 
 
-def test_a_broken_file_is_refused_in_one_line(watch: Watch, world: Path) -> None:
-    page = watch.open()
+def test_broken_file_gives_one_line(watch: Watch, ui: Ui, world: Path) -> None:
     watch.expect_status(422)
-    Drag(page, world / "broken.jpg").drop()
-    alert = page.get_by_role("alert")
+    Drag(ui.page, world / "broken.jpg").drop()
+    alert = ui.page.get_by_role("alert")
     expect(alert).to_contain_text("broken.jpg")
     assert "\n" not in alert.locator("p").inner_text()
-    heading(page, "Find the photographs")
-    upload(page, world / "queries" / "cat.jpg")
-    expect(page.get_by_role("alert")).to_have_count(0)
+    ui.expect_heading("Find the photographs")
+    ui.upload(world / "queries" / "cat.jpg")
+    expect(alert).to_have_count(0)
 
 
-def test_a_forgotten_upload(watch: Watch, world: Path) -> None:
+def test_expired_upload(watch: Watch, world: Path) -> None:
     watch.expect_status(404, 404, 404)
-    page = watch.open("#/search?query=uForgottenForgotten")
-    heading(page, "This photograph is forgotten")
-    expect(said(page, "Drop it again, or choose it again")).to_be_visible()
-    page.get_by_label("Choose it again").set_input_files(world / "queries" / "cat.jpg")
-    expect(hit(page, 1, "cat-")).to_be_visible()
+    ui = Ui(watch.open("#/search?query=uExpiredExpiredExp"))
+    ui.expect_heading("This upload has expired")
+    ui.expect_text("Drop it again, or choose it again")
+    ui.page.get_by_label("Choose it again").set_input_files(world / "queries" / "cat.jpg")
+    ui.expect_hit(1, "cat-")
     for view in ("matches?image=0&", "compare?"):
-        page.goto(f"{watch.address}#/{view}query=uForgottenForgotten")
-        expect(said(page, "The photograph that asked is forgotten")).to_be_visible()
+        ui.go(f"#/{view}query=uExpiredExpiredExp")
+        ui.expect_text("The uploaded query has expired")
 
 
-def test_a_busy_server_is_asked_again(watch: Watch, image: Callable[[str], int]) -> None:
-    page = watch.open()
-    asked = []
+def test_busy_server_is_retried(watch: Watch, ui: Ui, image: ImageId) -> None:
+    requests = []
 
     def busy_once(route: Route) -> None:
-        asked.append(route.request.url)
-        if len(asked) == 1:
+        requests.append(route.request.url)
+        if len(requests) == 1:
             route.fulfill(status=503, headers={"Retry-After": "1"}, json={"error": "busy"})
         else:
             route.continue_()
 
     watch.expect_status(503)
-    page.route("**/search?*", busy_once)
-    page.goto(f"{watch.address}#/search?query={image('cat-original')}")
-    expect(page.get_by_text("The server is busy; trying again in 1 s")).to_be_visible()
-    expect(hit(page, 1, "cat-")).to_be_visible()
-    expect(page.get_by_text("The server is busy")).to_be_hidden()
-    assert len(asked) == 2 and len(set(asked)) == 1
+    ui.page.route("**/search?*", busy_once)
+    ui.go(f"#/search?query={image('cat-original')}")
+    message = ui.page.get_by_text("The server is busy; retrying in 1 s")
+    expect(message).to_be_visible()
+    ui.expect_hit(1, "cat-")
+    expect(message).to_be_hidden()
+    assert len(requests) == 2 and len(set(requests)) == 1
 
 
-# -- a region asks
+# -- regions
 
 
-def editor(page: Page) -> Locator:
-    return page.get_by_role("group", name=re.compile("Enter marks a region"))
-
-
-def points(page: Page, *shares: tuple[float, float]) -> list[tuple[float, float]]:
-    """Give places on the photograph that asks, as shares of its width and height, in pixels of the screen."""
-    editor(page).scroll_into_view_if_needed()
-    box = editor(page).bounding_box()
-    assert box is not None
-    return [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in shares]
-
-
-def assert_region(page: Page, *expected: float) -> None:
-    """See the region in the link, within what a pixel of the screen is in the photograph."""
-    expect(page).to_have_url(re.compile("region="))
-    assert [float(value) for value in linked(page)["region"].split(",")] == pytest.approx(expected, abs=3)
-
-
-def test_a_region_by_mouse(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    upload(page, world / "collage.jpg")
+def test_region_by_mouse(ui: Ui, world: Path) -> None:
+    ui.upload(world / "collage.jpg")
     for left, right, name in ((0.02, 0.45, "cat-"), (0.55, 0.98, "coffee-")):
-        start, middle, end = points(page, (right, 0.05), (left + 0.2, 0.5), (left, 0.95))
-        with page.expect_request(asks("region=")) as asked:
-            page.mouse.move(*start)
-            page.mouse.down()
-            page.mouse.move(*middle)
-            page.mouse.move(*end)
-            page.mouse.up()
-        assert_region(page, 600 * left, 15, 600 * right, 285)
-        assert parse_qs(asked.value.url)["region"] == [linked(page)["region"]]
-        expect(hit(page, 1, name)).to_be_visible()
-        done(page)
-        ranking = page.get_by_role("list", name="Results").get_by_role("link", name=re.compile(r"verified, \d+ matches agree"))
-        assert all(name in (label.get_attribute("aria-label") or "") for label in ranking.all()[:3])
-    page.get_by_role("button", name="Whole photograph").click()
-    expect(page).not_to_have_url(re.compile("region="))
-    page.go_back()
-    assert_region(page, 330, 15, 588, 285)
+        with ui.page.expect_request(is_search("region=")) as request:
+            ui.drag((right, 0.05), (left + 0.2, 0.5), (left, 0.95))
+        ui.expect_region(600 * left, 15, 600 * right, 285)
+        assert parse_qs(request.value.url)["region"] == [ui.params["region"]]
+        ui.expect_hit(1, name)
+        ui.expect_results()
+        hits = ui.page.get_by_role("list", name="Results").get_by_role("link", name=re.compile(r"verified, \d+ consistent"))
+        assert all(name in (hit.get_attribute("aria-label") or "") for hit in hits.all()[:3])
+    ui.button("Whole photograph").click()
+    expect(ui.page).not_to_have_url(re.compile("region="))
+    ui.page.go_back()
+    ui.expect_region(330, 15, 588, 285)
 
 
-def test_a_region_is_moved_and_pulled(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    upload(page, world / "collage.jpg")
-    page.goto(f"{watch.address}#/search?query={linked(page)['query']}&region=30,30,270,270")
-    expect(editor(page)).to_have_attribute("data-region", "30,30,270,270")
-    for start, end, region in (
-        ((0.25, 0.5), (0.75, 0.5), (330, 30, 570, 270)),
-        ((0.95, 0.9), (0.99, 0.5), (330, 30, 594, 150)),
-    ):
-        here, there = points(page, start, end)
-        page.mouse.move(*here)
-        page.mouse.down()
-        page.mouse.move(*there)
-        page.mouse.up()
-        assert_region(page, *region)
+def test_region_is_moved_and_resized(ui: Ui, world: Path) -> None:
+    ui.upload(world / "collage.jpg")
+    ui.go(f"#/search?query={ui.params['query']}&region=30,30,270,270")
+    expect(ui.region_editor).to_have_attribute("data-region", "30,30,270,270")
+    ui.drag((0.25, 0.5), (0.75, 0.5))
+    ui.expect_region(330, 30, 570, 270)
+    ui.drag((0.95, 0.9), (0.99, 0.5))
+    ui.expect_region(330, 30, 594, 150)
 
 
-def test_a_region_by_finger(watch: Watch, world: Path) -> None:
-    page = watch.open_anew(**PHONE)
-    upload(page, world / "collage.jpg")
-    page.get_by_role("button", name="Mark a part").tap()
-    with page.expect_request(asks("region=")):
-        browsers.touch(page, points(page, (0.55, 0.1), (0.7, 0.4), (0.95, 0.9)))
-    assert_region(page, 330, 30, 570, 270)
-    expect(hit(page, 1, "coffee-")).to_be_visible()
+def test_region_by_touch(phone: Ui, world: Path) -> None:
+    phone.upload(world / "collage.jpg")
+    phone.button("Select a region").tap()
+    with phone.page.expect_request(is_search("region=")):
+        browsers.touch(phone.page, phone.query_points((0.55, 0.1), (0.7, 0.4), (0.95, 0.9)))
+    phone.expect_region(330, 30, 570, 270)
+    phone.expect_hit(1, "coffee-")
 
 
-def test_a_region_by_keyboard(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    upload(page, world / "collage.jpg")
-    editor(page).focus()
-    page.keyboard.press("Enter")
-    assert_region(page, 150, 75, 450, 225)
-    for _ in range(2):
-        page.keyboard.press("ArrowRight")
-    page.keyboard.press("Shift+ArrowUp")
-    expect(page).to_have_url(re.compile("region=174,75,474,213"))
-    page.keyboard.press("Escape")
-    expect(page).not_to_have_url(re.compile("region="))
+def test_region_by_keyboard(ui: Ui, world: Path) -> None:
+    ui.upload(world / "collage.jpg")
+    ui.region_editor.focus()
+    ui.press("Enter")
+    ui.expect_region(150, 75, 450, 225)
+    ui.press("ArrowRight", "ArrowRight", "Shift+ArrowUp")
+    ui.expect_url("region=174,75,474,213")
+    ui.press("Escape")
+    expect(ui.page).not_to_have_url(re.compile("region="))
 
 
-# -- why a hit answers
+# -- matches
 
 
 @pytest.fixture
-def explained(api: httpx.Client, image: Callable[[str], int]) -> tuple[str, dict[str, Any]]:
-    """Give the link to a matches view, and what the server says about it."""
-    asked = {"query": image("cat-crop"), "image": image("cat-viewpoint")}
-    return f"#/matches?{urlencode(asked)}", api.get("/explain", params={**asked, "limit": 1000}).json()
+def explained(api: httpx.Client, image: ImageId) -> tuple[str, dict[str, Any]]:
+    """The link to a matches view, and the explanation of the server."""
+    request = {"query": image("cat-crop"), "image": image("cat-viewpoint")}
+    return f"#/matches?{urlencode(request)}", api.get("/explain", params={**request, "limit": 1000}).json()
 
 
-def test_the_matches_view(watch: Watch, world: Path) -> None:
-    page = watch.open()
-    upload(page, world / "queries" / "cat.jpg")
-    hit(page, 1).click()
-    heading(page, r"Why cat-.*\.jpg answers cat\.jpg")
-    expect(said(page, r"^\d+ of \d+ matches agree on one arrangement; they carry \d+ % of the weight\.$")).to_be_visible()
-    drawing = page.get_by_role("group", name=re.compile("^Matches of cat.jpg and cat-"))
-    expect(drawing).to_be_visible()
-    lines = drawing.locator(".lines path.link")
-    assert lines.count() == int(drawing.get_attribute("data-shown") or 0) > 10
-    page.get_by_role("link", name="Next hit").click()
-    expect(said(page, "hit 2 of 24")).to_be_visible()
-    page.keyboard.press("p")
-    expect(said(page, "hit 1 of 24")).to_be_visible()
-    page.get_by_role("link", name="All results").click()
-    expect(hit(page, 1, "cat-")).to_be_visible()
+def test_matches_view(ui: Ui, world: Path) -> None:
+    ui.upload(world / "queries" / "cat.jpg")
+    ui.hit(1).click()
+    ui.expect_heading(r"Why cat-.*\.jpg matches cat\.jpg")
+    ui.expect_text(r"^\d+ of \d+ matches are consistent with one geometric transform, with \d+ % of the total weight\.$")
+    expect(ui.page.get_by_role("group", name=re.compile("^Matches of cat.jpg and cat-"))).to_be_visible()
+    assert ui.lines.count() == int(ui.drawing.get_attribute("data-shown") or 0) > 10
+    ui.link_named("next hit").click()
+    ui.expect_text("hit 2 of 24")
+    ui.press("p")
+    ui.expect_text("hit 1 of 24")
+    ui.link_named("All results").click()
+    ui.expect_hit(1, "cat-")
 
 
-def test_lines_tell_sets_weights_and_inliers(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
+def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
-    page = watch.open(f"{link}&which=all&most=1000")
-    drawing = page.get_by_role("group", name=re.compile("^Matches of"))
-    lines = drawing.locator(".lines path.link")
+    ui = Ui(watch.open(f"{link}&which=all&shown=1000"))
     matches = explanation["matches"]
-    agreeing = sum(match["inlier"] for match in matches)
-    expect(lines).to_have_count(len(matches))
-    assert drawing.locator(".lines path.link.agrees").count() == agreeing > 5
-    assert drawing.locator(".lines path.link.stray").count() == len(matches) - agreeing > 5
-    everywhere = 2 ** explanation["n_vocabularies"] - 1
-    whole = sum(match["mask"] == everywhere for match in matches)
-    assert drawing.locator(".lines path.link.all").count() == whole
-    colours = {kind: style(drawing.locator(f".lines path.link.agrees.{kind}").first, "stroke") for kind in ("all", "one")}
-    assert len(set(colours.values())) == 2
-    opacity = {kind: float(style(drawing.locator(f".lines path.link.{kind}").first, "opacity")) for kind in ("agrees", "stray")}
-    assert opacity["agrees"] > 2 * opacity["stray"]
-    widths = [float(line.get_attribute("stroke-width") or 0) for line in (lines.last, lines.first)]
-    assert widths[0] > widths[1]  # the heaviest lies on top
+    inliers = sum(match["inlier"] for match in matches)
+    in_all = sum(match["mask"] == 2 ** explanation["n_vocabularies"] - 1 for match in matches)
+    expect(ui.lines).to_have_count(len(matches))
+
+    def lines(kind: str) -> Any:
+        return ui.drawing.locator(f".lines path.link.{kind}")
+
+    assert lines("inlier").count() == inliers > 5
+    assert lines("outlier").count() == len(matches) - inliers > 5
+    assert lines("all").count() == in_all
+    assert style(lines("inlier.all").first, "stroke") != style(lines("inlier.one").first, "stroke")
+    assert float(style(lines("inlier").first, "opacity")) > 2 * float(style(lines("outlier").first, "opacity"))
+    widths = [float(line.get_attribute("stroke-width") or 0) for line in (ui.lines.last, ui.lines.first)]
+    assert widths[0] > widths[1]  # the highest weight is on top
 
 
-def place(dot: Locator) -> tuple[float, float]:
-    """Give where a match ends, in pixels of the screen."""
-    x, y = dot.evaluate(
-        """(dot) => {
-          dot.ownerSVGElement.scrollIntoView({ block: "center" });
-          const { x, y } = dot.getPointAtLength(0).matrixTransform(dot.getScreenCTM());
-          return [x, y];
-        }"""
-    )
-    return x, y
-
-
-def style(element: Locator, name: str) -> str:
-    return element.evaluate("(element, name) => getComputedStyle(element).getPropertyValue(name)", name)
-
-
-def test_pointing_at_a_match_tells_what_is_known(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
+def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
-    page = watch.open(link)
-    drawing = page.get_by_role("group", name=re.compile("^Matches of"))
-    card = page.get_by_role("complementary", name="Match")
-    expect(card).to_have_text("Point at a match, tap it, or go through them with the arrow keys.")
-    page.mouse.move(*place(drawing.locator(".dots path").last))
-    expect(card.get_by_role("heading")).to_have_text(re.compile(r"Match \d+ of \d+"))
-    match = explanation["matches"][int(card.locator("[data-match]").get_attribute("data-match") or -1)]
-    told = card.inner_text()
+    ui = Ui(watch.open(link))
+    expect(ui.card).to_have_text("Point at a match, tap it, or select one with the arrow keys.")
+    ui.page.mouse.move(*position(ui.drawing.locator(".dots path").last))
+    ui.expect_match(r"Match \d+ of \d+")
+    match = explanation["matches"][int(ui.card.locator("[data-match]").get_attribute("data-match") or -1)]
+    text = ui.card.inner_text()
     words = [word for word in match["words"] if word is not None]
-    assert words and all(f"word {word}" in told for word in words)
-    assert told.count("words differ") == match["words"].count(None)
-    assert (match["sets"] if match["sets"] != "intersection" else "intersection of all") in told
+    assert words and all(f"word {word}" in text for word in words)
+    assert text.count("different words") == match["words"].count(None)
+    assert (match["sets"] if match["sets"] != "intersection" else "intersection of all") in text
     for name in ("ratio", "weight"):
-        said = re.search(rf"{name}\s+([\d.,e+-]+)", told, re.IGNORECASE)
-        assert said and float(said[1].replace(",", "")) == pytest.approx(match[name], rel=0.01)
-    assert ("agrees" if match["inlier"] else "does not agree") in told
-    expect(card.get_by_role("img", name=re.compile("^Patch in"))).to_have_count(2)
-    drawing.focus()
-    page.keyboard.press("Escape")
-    page.keyboard.press("ArrowRight")
-    expect(card.get_by_role("heading")).to_have_text(re.compile("Match 1 of"))
+        value = re.search(rf"{name}\s+([\d.,e+-]+)", text, re.IGNORECASE)
+        assert value and float(value[1].replace(",", "")) == pytest.approx(match[name], rel=0.01)
+    assert ("not consistent" in text) is not match["inlier"] and "consistent" in text
+    expect(ui.card.get_by_role("img", name=re.compile("^Patch in"))).to_have_count(2)
+    ui.drawing.focus()
+    ui.press("Escape", "ArrowRight")
+    ui.expect_match("Match 1 of")
 
 
 def test_filters_and_slider(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
-    page = watch.open(link)
-    drawing = page.get_by_role("group", name=re.compile("^Matches of"))
-    agreeing = [match for match in explanation["matches"] if match["inlier"]]
-    expect(drawing).to_have_attribute("data-shown", str(min(120, len(agreeing))))
-    page.get_by_role("radio", name="all", exact=True).check(force=True)
-    expect(page).to_have_url(re.compile("which=all"))
-    slider = page.get_by_role("slider", name=re.compile("^Heaviest"))
+    matches = explanation["matches"]
+    ui = Ui(watch.open(link))
+
+    def expect_shown(number: int) -> None:
+        expect(ui.drawing).to_have_attribute("data-shown", str(number))
+
+    expect_shown(min(120, sum(match["inlier"] for match in matches)))
+    ui.check("all")
+    ui.expect_url("which=all")
+    slider = ui.page.get_by_role("slider", name=re.compile("^Highest weights"))
     slider.focus()
-    page.keyboard.press("End")
-    expect(drawing).to_have_attribute("data-shown", str(len(explanation["matches"])))
-    entry = page.get_by_role("button", name=re.compile("^one only"))
-    alone = sum(match["mask"].bit_count() == 1 for match in explanation["matches"])
-    expect(entry).to_have_text(re.compile(rf"\b{alone}$"))
+    ui.press("End")
+    expect_shown(len(matches))
+    entry = ui.button("^one only")
+    expect(entry).to_have_text(re.compile(rf"\b{sum(match['mask'].bit_count() == 1 for match in matches)}$"))
     entry.click()
     expect(entry).to_have_attribute("aria-pressed", "false")
-    expect(drawing.locator(".lines path.one")).to_have_count(0)
-    expect(page).to_have_url(re.compile("hide=one"))
+    expect(ui.drawing.locator(".lines path.one")).to_have_count(0)
+    ui.expect_url("hide=one")
     slider.focus()
-    page.keyboard.press("Home")
-    expect(drawing).to_have_attribute("data-shown", "1")
-    page.get_by_role("radio", name="dots").check(force=True)
-    expect(drawing.locator(".lines path")).to_have_count(0)
-    assert linked(page).items() >= {"which": "all", "hide": "one", "most": "1", "draw": "dots"}.items()
+    ui.press("Home")
+    expect_shown(1)
+    ui.check("dots")
+    expect(ui.drawing.locator(".lines path")).to_have_count(0)
+    assert ui.params.items() >= {"which": "all", "hide": "one", "shown": "1", "draw": "dots"}.items()
 
 
-# -- rules
+# -- options
 
 
-def test_two_rules_side_by_side(watch: Watch, api: httpx.Client, image: Callable[[str], int]) -> None:
+def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("coins-dark")
-    page = watch.open(f"#/search?query={query}")
-    done(page)
-    page.get_by_role("link", name="Compare two rules").click()
-    heading(page, "Two rules, one photograph")
-    rules = {"left": {"merge": "b1", "verify": 0}, "right": {}}
-    assert_ranked(page, api, query, rules)
-    page.get_by_role("region", name="Rules on the left").get_by_role("radio", name="fast").check(force=True)
-    expect(page).to_have_url(re.compile("left=preset%3Dfast"))
-    assert_ranked(page, api, query, {"left": {"preset": "fast"}, "right": {}})
-    page.get_by_role("button", name="Swap sides").click()
-    assert_ranked(page, api, query, {"left": {}, "right": {"preset": "fast"}})
-    page.get_by_role("list", name="Ranking on the left").get_by_role("link").first.click()
-    heading(page, "Why coins-dark.jpg answers coins-dark.jpg")
+    ui.search(query)
+    ui.link_named("Compare options").click()
+    ui.expect_heading("Compare search options")
+    ui.assert_rankings(api, query, {"left": {"merge": "b1", "verify": 0}, "right": {}})
+    ui.page.get_by_role("region", name="Search on the left").get_by_role("radio", name="fast").check(force=True)
+    ui.expect_url("left=preset%3Dfast")
+    ui.assert_rankings(api, query, {"left": {"preset": "fast"}, "right": {}})
+    ui.button("Swap sides").click()
+    ui.assert_rankings(api, query, {"left": {}, "right": {"preset": "fast"}})
+    ui.page.get_by_role("list", name="Ranking on the left").get_by_role("link").first.click()
+    ui.expect_heading("Why coins-dark.jpg matches coins-dark.jpg")
 
 
-def assert_ranked(page: Page, api: httpx.Client, query: int, rules: dict[str, dict[str, Any]]) -> None:
-    """See both rankings as the server gives them, how many are in both, and a line for each of these."""
-    found = {}
-    for side, options in rules.items():
-        answer = api.post("/search", params={"query": query, "top": 20, **options}).json()
-        found[side] = [hit["image"] for hit in answer["hits"]]
-        rows = page.get_by_role("list", name=f"Ranking on the {side}").get_by_role("listitem")
-        for rank in (0, len(found[side]) - 1):
-            expect(rows.nth(rank)).to_have_attribute("data-image", str(found[side][rank]))
-        assert [int(row.get_attribute("data-image") or -1) for row in rows.all()] == found[side]
-    shared = set(found["left"][:10]) & set(found["right"][:10])
-    expect(said(page, f"{len(shared)} of the top 10 are in both.")).to_be_visible()
-    expect(page.locator("svg.moves path")).to_have_count(len(set(found["left"]) & set(found["right"])))
-
-
-def test_rules_are_switched(watch: Watch, api: httpx.Client, image: Callable[[str], int]) -> None:
+def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("rocket-crop")
-    about = api.get("/about").json()
-    page = watch.open(f"#/search?query={query}")
-    done(page)
-    said(page, "All rules").click()
-    merge = page.get_by_role("combobox", name="merge")
-    assert {"b0", "b1", "b2", "bayes", "posterior"} <= set(about["choices"]["merge"])
-    for rule in about["choices"]["merge"]:
-        if rule == about["presets"]["default"]["merge"]:
-            continue
-        with page.expect_request(asks(f"merge={rule}")):
-            merge.select_option(rule)
-        expect(page).to_have_url(re.compile(f"merge={rule}"))
-        expect(said(page, f"^\\d+ photographs? in .* · default, merge {rule}$")).to_be_visible()
-        assert_hits(page, api, query, {"merge": rule})
+    ui.search(query)
+    rules = set(ui.choices("merge"))
+    assert rules >= {"b0", "b1", "b2", "bayes", "posterior"}
+    for rule in rules - {api.get("/about").json()["presets"]["default"]["merge"]}:
+        ui.set_choice("merge", rule)
+        ui.expect_url(f"merge={rule}")
+        ui.expect_text(f"^\\d+ photographs? in .* · default, merge {rule}$")
+        ui.assert_hits(api, query, {"merge": rule})
+    ui.button("Reset").click()
+    ui.set_number("hamming", "20")
+    with ui.page.expect_request(is_search("hamming=20", "burstiness=none")):
+        ui.set_choice("burstiness", "none")
+    ui.set_number("verify", "0")
+    ui.expect_text("by score only · default, .*hamming 20")
+    options = {"hamming": "20", "burstiness": "none", "verify": "0"}
+    assert ui.params.items() >= options.items()
+    expect(ui.verified).to_have_count(0)
+    ui.assert_hits(api, query, options)
+    ui.button("Reset").click()
+    ui.expect_url(rf"#/search\?query={query}$")
+    with ui.page.expect_request(is_search("preset=best")):
+        ui.check("best")
+    ui.expect_text("· best$")
 
 
-def test_other_options(watch: Watch, api: httpx.Client, image: Callable[[str], int]) -> None:
-    query = image("rocket-crop")
-    page = watch.open(f"#/search?query={query}")
-    done(page)
-    said(page, "All rules").click()
-    with page.expect_request(asks("hamming=20")):
-        page.get_by_role("spinbutton", name="hamming").fill("20")
-        page.keyboard.press("Enter")
-    with page.expect_request(asks("hamming=20", "burstiness=none")):
-        page.get_by_role("combobox", name="burstiness", exact=True).select_option("none")
-    with page.expect_request(asks("verify=0")):
-        page.get_by_role("spinbutton", name="verify").fill("0")
-        page.keyboard.press("Enter")
-    expect(said(page, "by scores alone · default, hamming 20")).to_be_visible()
-    assert linked(page).items() >= {"hamming": "20", "burstiness": "none", "verify": "0"}.items()
-    expect(page.locator(".badge.verified")).to_have_count(0)
-    assert_hits(page, api, query, {"hamming": 20, "burstiness": "none", "verify": 0})
-    page.get_by_role("button", name="Reset").click()
-    expect(page).to_have_url(re.compile(rf"#/search\?query={query}$"))
-    with page.expect_request(asks("preset=best")):
-        page.get_by_role("radio", name="best").check(force=True)
-    expect(said(page, "· best$")).to_be_visible()
-
-
-def assert_hits(page: Page, api: httpx.Client, query: int, options: dict[str, Any]) -> None:
-    """See the hits that the server gives, in their order."""
-    answer = api.post("/search", params={"query": query, "top": 24, **options}).json()
-    tiles = page.get_by_role("list", name="Results").locator("[data-image]")
-    expect(tiles).to_have_count(len(answer["hits"]))
-    assert [int(tile.get_attribute("data-image") or -1) for tile in tiles.all()] == [hit["image"] for hit in answer["hits"]]
+def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: httpx.Client, image: ImageId) -> None:
+    ui.search(image("rocket-crop"))
+    texts = api.get("/about").json()["texts"]
+    schemas = {one["name"]: one["schema"] for one in api.get("/openapi.json").json()["paths"]["/search"]["post"]["parameters"]}
+    shown = ui.page.locator("[data-option]").evaluate_all("(all) => all.map((one) => one.dataset.option)")
+    hidden = {"top", "require_all", "smooth", "fuse"}  # the last two: the index has no links and no embeddings
+    assert set(shown) == texts.keys() - hidden
+    for name in shown:
+        field, schema = ui.page.locator(f"[data-option='{name}']"), schemas[name]["anyOf"][0]
+        expect(field).to_have_accessible_description(texts[name])
+        assert "enum" not in schema or ui.choices(name) == schema["enum"]
+        for limit, attribute in (("minimum", "min"), ("maximum", "max")):
+            assert limit not in schema or float(field.get_attribute(attribute) or "nan") == schema[limit]
 
 
 # -- the collection and the index
 
 
-def test_browsing(watch: Watch) -> None:
-    page = watch.open()
-    page.get_by_role("link", name="Browse").click()
-    tiles = page.get_by_role("list", name="Photographs of the collection").get_by_role("link")
-    expect(said(page, "64 photographs, 1 to 60 shown")).to_be_visible()
-    expect(tiles).to_have_count(60)
-    page.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name="Next page").click()
-    expect(page).to_have_url(re.compile(r"#/browse\?page=2$"))
-    expect(tiles).to_have_count(4)
-    page.get_by_role("searchbox", name="Find by name").fill("coffee")
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(r"#/browse\?find=coffee$"))
-    expect(said(page, "7 photographs with “coffee” in their path")).to_be_visible()
-    expect(tiles).to_have_count(7)
-    tiles.first.click()
-    heading(page, "What shows the same as coffee-")
+def test_browse(ui: Ui) -> None:
+    ui.link_named("Browse").click()
+    ui.expect_text("64 photographs, 1 to 60 shown")
+    expect(ui.collection).to_have_count(60)
+    ui.page.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name="Next page").click()
+    ui.expect_url(r"#/browse\?page=2$")
+    expect(ui.collection).to_have_count(4)
+    ui.page.get_by_role("searchbox", name="Find by name").fill("coffee")
+    ui.press("Enter")
+    ui.expect_url(r"#/browse\?find=coffee$")
+    ui.expect_text("7 photographs with “coffee” in their path")
+    expect(ui.collection).to_have_count(7)
+    ui.collection.first.click()
+    ui.expect_heading("Photographs that match coffee-")
 
 
 def test_statistics(watch: Watch, api: httpx.Client) -> None:
-    facts = api.get("/statistics").json()
-    page = watch.open("#/statistics")
-    cards = page.get_by_role("list", name="Facts").get_by_role("listitem")
-    for number, value in enumerate((facts["images"], facts["features"], len(facts["vocabularies"]))):
+    info = api.get("/statistics").json()
+    ui = Ui(watch.open("#/statistics"))
+    cards = ui.page.get_by_role("list", name="Summary").get_by_role("listitem")
+    for number, value in enumerate((info["images"], info["features"], len(info["vocabularies"]))):
         expect(cards.nth(number).locator("b")).to_have_text(f"{value:,}")
-    for place, plots in (("#ratio-plots", facts["ratios"]), ("#length-plots", facts["list_lengths"])):
-        figures = page.locator(place).get_by_role("figure")
+    for name, plots in (("ratio", info["ratios"]), ("length", info["list_lengths"])):
+        figures = ui.page.locator(f"#{name}-plots").get_by_role("figure")
         expect(figures).to_have_count(len(plots))
         for figure, plot in zip(figures.all(), plots, strict=True):
             heights = figure.locator("rect.bar").evaluate_all("(bars) => bars.map((bar) => Number(bar.getAttribute('height')))")
@@ -579,228 +460,180 @@ def test_statistics(watch: Watch, api: httpx.Client) -> None:
             assert heights.index(max(heights)) == plot["counts"].index(max(plot["counts"]))
             table = figure.locator("td.number").all_text_contents()
             assert [int(text.replace(",", "")) for text in table] == plot["counts"]
-    expect(said(page, f"Seen on {facts['sampled_features']:,} features")).to_be_visible()
+    ui.expect_text(f"Measured on {info['sampled_features']:,} sampled features")
 
 
-def test_photographs_are_added_and_removed(watch: Watch, world: Path) -> None:
-    page = watch.open("#/browse")
-    page.get_by_label("Add photographs").locator("input").or_(page.locator("#add-input")).set_input_files(
-        [world / "new.jpg", world / "broken.jpg"]
-    )
-    expect(said(page, "1 photograph added.")).to_be_visible()
-    expect(page.get_by_role("listitem").filter(has_text=re.compile("^broken.jpg: "))).to_be_visible()
-    expect(said(page, "65 photographs")).to_be_visible()
-    page.goto(f"{watch.address}#/")
-    upload(page, world / "new.jpg")
-    expect(hit(page, 1, "new")).to_be_visible()
-    page.goto(f"{watch.address}#/browse?find=new")
-    page.get_by_role("button", name=re.compile("^Remove new.* from the collection$")).click()
-    question = page.get_by_role("group", name=re.compile(r"^Remove new.*\?$"))
-    expect(question.get_by_role("button", name="Keep")).to_be_focused()
-    question.get_by_role("button", name=re.compile("^Yes, remove new")).click()
-    expect(page.get_by_text(re.compile("new.* was removed from the collection"))).to_be_visible()
-    expect(said(page, "No photographs with “new” in their path.")).to_be_visible()
+def test_add_and_remove(watch: Watch, world: Path) -> None:
+    ui = Ui(watch.open("#/browse"))
+    ui.page.locator("#add-input").set_input_files([world / "new.jpg", world / "broken.jpg"])
+    ui.expect_text("1 photograph added.")
+    expect(ui.page.get_by_role("listitem").filter(has_text=re.compile("^broken.jpg: "))).to_be_visible()
+    ui.expect_text("65 photographs")
+    ui.go("#/")
+    ui.upload(world / "new.jpg")
+    ui.expect_hit(1, "new")
+    ui.go("#/browse?find=new")
+    ui.button("^Remove new.* from the collection$").click()
+    dialog = ui.page.get_by_role("group", name=re.compile(r"^Remove new.*\?$"))
+    expect(dialog.get_by_role("button", name="Keep")).to_be_focused()
+    dialog.get_by_role("button", name=re.compile("^Yes, remove new")).click()
+    expect(ui.page.get_by_text(re.compile("new.* was removed from the collection"))).to_be_visible()
+    ui.expect_text("No photographs with “new” in their path.")
     assert (world / "new.jpg").exists()
 
 
-def test_names_are_text(watch: Watch, image: Callable[[str], int]) -> None:
-    trap = image(TRAP)
-    page = watch.open("#/browse?find=onerror")
-    expect(page.get_by_role("link", name=f"Ask with {TRAP}.jpg")).to_be_visible()
-    page.get_by_text(f"{TRAP}.jpg", exact=True).click()
-    expect(said(page, f"photos/{re.escape(TRAP)}.jpg$")).to_be_visible()
-    for link in (
-        f"search?query={trap}",
-        f"matches?query={trap}&image={trap}",
-        f"compare?query={trap}",
-        f"browse?{urlencode({'find': TRAP})}",
-    ):
-        page.goto(f"{watch.address}#/{link}")
-        expect(said(page, re.escape(f"{TRAP}.jpg")).first).to_be_visible()
-    page.get_by_role("button", name=f"Remove {TRAP}.jpg from the collection").click()
-    page.get_by_role("button", name="Keep").click()
-    expect(page.locator("[onerror], img[src=x]")).to_have_count(0)
+def test_names_are_never_markup(watch: Watch, image: ImageId) -> None:
+    query = image(MARKUP)
+    ui = Ui(watch.open("#/browse?find=onerror"))
+    expect(ui.page.get_by_role("link", name=f"Search with {MARKUP}.jpg")).to_be_visible()
+    ui.page.get_by_text(f"{MARKUP}.jpg", exact=True).click()
+    ui.expect_text(f"photos/{re.escape(MARKUP)}.jpg$")
+    find = urlencode({"find": MARKUP})
+    for link in (f"search?query={query}", f"matches?query={query}&image={query}", f"compare?query={query}", f"browse?{find}"):
+        ui.go(f"#/{link}")
+        expect(ui.text(re.escape(f"{MARKUP}.jpg")).first).to_be_visible()
+    ui.page.get_by_role("button", name=f"Remove {MARKUP}.jpg from the collection").click()
+    ui.button("Keep").click()
+    expect(ui.page.locator("[onerror], img[src=x]")).to_have_count(0)
 
 
-# -- links, history
+# -- links and history
 
 
-def shared_links(image: Callable[[str], int]) -> dict[str, str]:
-    """Give a link to every view, with what can be set in it."""
-    query, other = image("cat-crop"), image("cat-viewpoint")
-    sides = urlencode({"left": "merge=b1&verify=0", "right": "preset=best"})
-    return {
-        "home": "#/",
-        "search": f"#/search?query={query}&region=10,10,150,140&merge=b1&top=6",
-        "matches": f"#/matches?query={query}&merge=posterior&image={other}&which=all&most=30&hide=one",
-        "compare": f"#/compare?query={query}&{sides}",
-        "browse": "#/browse?page=2",
-        "find": "#/browse?find=camera",
-        "statistics": "#/statistics",
-        "api": "#/api",
-    }
+def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
+    first, second = Ui(watch.open()), Ui(watch.open_anew())
+    for view in visits(first, image):
+        second.page.goto("about:blank")  # so that nothing of the previous view remains
+        second.go(first.link)
+        second.expect_text(view.text)
+        assert (second.page.url, second.page.title()) == (first.page.url, first.page.title())
+        if view.name != "start":  # its samples are random
+            assert accessible_text(second.page) == accessible_text(first.page)
 
 
-# What each view says once everything is there.
-SETTLED = {
-    "home": "Or start from one of these",
-    "search": r"^\d+ photographs? in",
-    "matches": r"hit \d+ of",
-    "compare": "are in both",
-    "browse": "61 to 64 shown",
-    "find": "^7 photographs with",
-    "statistics": "Where the bytes are",
-    "api": "All addresses",
-}
+def test_copy_link(watch: Watch) -> None:
+    ui = Ui(watch.open_anew("#/browse?page=2", permissions=["clipboard-read", "clipboard-write"]))
+    ui.expect_text("61 to 64 shown")
+    ui.button("Copy link").click()
+    expect(ui.page.get_by_role("status").filter(has_text="Link copied")).to_be_visible()
+    assert ui.page.evaluate("navigator.clipboard.readText()") == ui.page.url
 
 
-def visit(watch: Watch, page: Page, link: str, view: str) -> None:
-    """Go to a view, and wait until everything is there."""
-    page.goto(watch.address + link)
-    expect(said(page, SETTLED[view])).to_be_visible()
-
-
-def test_a_shared_link_shows_the_same(watch: Watch, image: Callable[[str], int]) -> None:
-    first, second = watch.open(), watch.open_anew()
-    for view, link in shared_links(image).items():
-        visit(watch, first, link, view)
-        second.goto("about:blank")  # so that nothing is left of the view before
-        visit(watch, second, first.url.removeprefix(watch.address), view)
-        assert (second.url, second.title()) == (first.url, first.title())
-        if view != "home":  # which begins with any photographs
-            assert seen(second) == seen(first)
-
-
-def test_the_link_is_copied(watch: Watch) -> None:
-    page = watch.open_anew("#/browse?page=2", permissions=["clipboard-read", "clipboard-write"])
-    expect(said(page, "61 to 64 shown")).to_be_visible()
-    page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_role("status").filter(has_text="in the clipboard")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == page.url
-
-
-def test_back_and_forward(watch: Watch, image: Callable[[str], int]) -> None:
-    page = watch.open()
-    page.get_by_role("searchbox").fill("motorcycle")
-    page.keyboard.press("Enter")
-    page.get_by_role("link", name="Ask with motorcycle-original.jpg").click()
-    done(page)
-    page.get_by_role("radio", name="fast").check(force=True)
-    expect(said(page, "by scores alone · fast$")).to_be_visible()
-    hit(page, 2, "motorcycle-").click()
-    heading(page, "Why motorcycle-")
-    page.go_back()
-    expect(said(page, "· fast$")).to_be_visible()
-    expect(page.get_by_role("radio", name="fast")).to_be_checked()
-    page.go_back()
-    expect(said(page, "· default$")).to_be_visible()
-    expect(page.get_by_role("radio", name="default")).to_be_checked()
-    page.go_back()
-    expect(said(page, "7 photographs with")).to_be_visible()
-    page.go_back()
-    heading(page, "Find the photographs")
+def test_back_and_forward(ui: Ui) -> None:
+    ui.page.get_by_role("searchbox").fill("motorcycle")
+    ui.press("Enter")
+    ui.link_named("Search with motorcycle-original.jpg").click()
+    ui.expect_results()
+    ui.check("fast")
+    ui.expect_text("by score only · fast$")
+    ui.hit(2, "motorcycle-").click()
+    ui.expect_heading("Why motorcycle-")
+    for preset in ("fast", "default"):
+        ui.page.go_back()
+        ui.expect_text(f"· {preset}$")
+        expect(ui.page.get_by_role("radio", name=preset)).to_be_checked()
+    ui.page.go_back()
+    ui.expect_text("7 photographs with")
+    ui.page.go_back()
+    ui.expect_heading("Find the photographs")
     for _ in range(4):
-        page.go_forward()
-    heading(page, "Why motorcycle-")
+        ui.page.go_forward()
+    ui.expect_heading("Why motorcycle-")
 
 
-# -- screens, keys, colours
+# -- screens, keyboard, colours
 
 
-def test_nothing_is_wider_than_a_phone(watch: Watch, image: Callable[[str], int]) -> None:
-    page = watch.open_anew(**PHONE)
-    for view, link in shared_links(image).items():
-        visit(watch, page, link, view)
-        width, room = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert width <= room == 360, view
+def test_no_view_is_wider_than_a_phone(phone: Ui, image: ImageId) -> None:
+    for view in visits(phone, image):
+        width, room = phone.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert width <= room == 360, view.name
 
 
-def test_a_search_on_a_phone(watch: Watch) -> None:
-    page = watch.open_anew(**PHONE)
-    expect(page.get_by_label("Take a photograph")).to_be_attached()
-    expect(said(page, "Take a photograph")).to_be_visible()
-    page.get_by_role("list", name="Photographs of the collection").get_by_role("link").nth(5).tap()
-    done(page)
-    hit(page, 2).tap()
-    drawing = page.get_by_role("group", name=re.compile("^Matches of"))
-    expect(drawing).to_be_visible()
-    box = drawing.bounding_box()
+def test_search_on_a_phone(phone: Ui) -> None:
+    expect(phone.page.get_by_label("Take a photograph")).to_be_attached()
+    phone.expect_text("Take a photograph")
+    phone.collection.nth(5).tap()
+    phone.expect_results()
+    phone.hit(2).tap()
+    expect(phone.drawing).to_be_visible()
+    box = phone.drawing.bounding_box()
     assert box is not None and box["width"] > 300
-    page.touchscreen.tap(*place(drawing.locator(".dots path").last))
-    expect(page.get_by_role("heading", name=re.compile(r"^Match \d+ of"))).to_be_visible()
-    page.get_by_role("link", name="All results").tap()
-    done(page)
+    phone.page.touchscreen.tap(*position(phone.drawing.locator(".dots path").last))
+    phone.expect_match(r"^Match \d+ of")
+    phone.link_named("All results").tap()
+    phone.expect_results()
 
 
-def test_keyboard_alone(watch: Watch) -> None:
-    page = watch.open()
-    expect(page.get_by_role("link", name=re.compile("^Ask with ")).first).to_be_visible()
-    tab_to(page, "^Ask with [a-z]")
-    page.keyboard.press("Enter")
-    done(page)
-    tab_to(page, r"^1\. ")
-    page.keyboard.press("ArrowRight")
-    expect(hit(page, 2)).to_be_focused()
-    page.keyboard.press("Enter")
-    heading(page, "^Why ")
-    expect(said(page, "hit 2 of 24")).to_be_visible()
-    tab_to(page, "^Matches of .* arrow keys go through them")
-    page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("heading", name=re.compile("^Match 1 of"))).to_be_visible()
-    page.keyboard.press("Alt+ArrowDown")  # belongs to the browser
-    expect(page.get_by_role("heading", name=re.compile("^Match 1 of"))).to_be_visible()
-    tab_to(page, "^All results$", "Shift+Tab")
-    page.keyboard.press("Enter")
-    expect(hit(page, 1)).to_be_visible()
-
-
-def test_every_control_shows_its_focus(watch: Watch, image: Callable[[str], int]) -> None:
-    page = watch.open()
-    for view, link in shared_links(image).items():
-        visit(watch, page, link, view)
-        page.locator("#skip").evaluate("(first) => { first.focus(); first.blur(); }")  # Tab goes on from here
-        page.get_by_role("main").evaluate(ADD_END)
-        tab_to(page, "^the end$")
+def test_keyboard_only(ui: Ui) -> None:
+    expect(ui.collection.first).to_be_visible()
+    tab_to(ui.page, "^Search with [a-z-]+.jpg")
+    ui.press("Enter")
+    ui.expect_results()
+    tab_to(ui.page, r"^1\. ")
+    ui.press("ArrowRight")
+    expect(ui.hit(2)).to_be_focused()
+    ui.press("Enter")
+    ui.expect_heading("^Why ")
+    ui.expect_text("hit 2 of 24")
+    tab_to(ui.page, "^Matches of .* use the arrow keys")
+    ui.press("ArrowDown")
+    ui.expect_match("^Match 1 of")
+    ui.press("Alt+ArrowDown")  # a shortcut of the browser
+    ui.expect_match("^Match 1 of")
+    tab_to(ui.page, "^All results$", "Shift+Tab")
+    ui.press("Enter")
+    ui.expect_hit(1)
 
 
 ADD_END = "(main) => main.append(Object.assign(document.createElement('button'), { textContent: 'the end' }))"
 
 
-def test_the_list_of_keys(watch: Watch) -> None:
-    page = watch.open("#/statistics")
-    expect(said(page, SETTLED["statistics"])).to_be_visible()
-    page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
-    page.keyboard.press("/")
-    expect(page.get_by_role("searchbox", name="Find by name")).to_be_focused()
+def test_every_focus_is_visible(ui: Ui, image: ImageId) -> None:
+    for _ in visits(ui, image):
+        ui.page.locator("#skip").evaluate("(first) => { first.focus(); first.blur(); }")  # where Tab continues
+        ui.main.evaluate(ADD_END)
+        tab_to(ui.page, "^the end$")
+
+
+def test_shortcuts(watch: Watch) -> None:
+    ui = Ui(watch.open("#/statistics"))
+    ui.expect_text("Disk space")
+    dialog = ui.page.get_by_role("dialog", name="Keyboard shortcuts")
+    ui.press("?")
+    expect(dialog).to_be_visible()
+    ui.press("Escape")
+    expect(dialog).to_be_hidden()
+    ui.press("/")
+    expect(ui.page.get_by_role("searchbox", name="Find by name")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_stand_out(watch: Watch, image: Callable[[str], int], scheme: str) -> None:
-    page = watch.open_anew(color_scheme=scheme)
-    grounds = set()
-    for view, link in shared_links(image).items():
-        visit(watch, page, link, view)
-        assert page.evaluate(browsers.FAINT) == [], view
-        grounds.add(style(page.locator("body"), "background-color"))
-    red, green, blue = map(int, re.findall(r"\d+", grounds.pop())[:3])
-    assert (red + green + blue > 600) is (scheme == "light")
-    assert not grounds
+def test_contrast(watch: Watch, image: ImageId, scheme: str) -> None:
+    ui = Ui(watch.open_anew(color_scheme=scheme))
+    backgrounds = set()
+    for view in visits(ui, image):
+        assert ui.page.evaluate(browsers.LOW_CONTRAST) == [], view.name
+        backgrounds.add(background(ui.page))
+    (colour,) = backgrounds
+    assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 600) is (scheme == "light")
 
 
-def test_colours_are_chosen_and_kept(watch: Watch) -> None:
+def background(page: Page) -> str:
+    return style(page.locator("body"), "background-color")
+
+
+def test_colours_are_stored(watch: Watch) -> None:
     page = watch.open_anew(color_scheme="light")
     colours = page.get_by_role("button", name="Colours")
     for name in ("automatic", "light", "dark"):
         expect(colours).to_have_accessible_name(f"Colours: {name}")
         if name != "dark":
             colours.click()
-    dark = style(page.locator("body"), "background-color")
+    dark = background(page)
     page.reload()
     expect(colours).to_have_accessible_name("Colours: dark")
-    assert style(page.locator("body"), "background-color") == dark
+    assert background(page) == dark
 
 
 COUNT_ANIMATIONS = """
@@ -808,20 +641,19 @@ window.animated = 0;
 const animate = Element.prototype.animate;
 Element.prototype.animate = function (...how) { window.animated += 1; return animate.apply(this, how); };
 """
+LASTING = "document.getAnimations().filter((one) => one.effect.getComputedTiming().activeDuration > 10).length"
 
 
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_motion_only_where_it_is_liked(watch: Watch, image: Callable[[str], int], motion: str) -> None:
-    page = watch.open_anew(f"#/search?query={image('rocket-crop')}&preset=fast", COUNT_ANIMATIONS, reduced_motion=motion)
-    done(page)
-    said(page, "All rules").click()
-    page.get_by_role("combobox", name="merge").select_option("b0")
-    expect(said(page, "· fast, merge b0$")).to_be_visible()
-    assert (page.evaluate("window.animated") == 0) is (motion == "reduce")
-    lasting = page.evaluate(
-        "document.getAnimations().filter((one) => one.effect.getComputedTiming().activeDuration > 10).length"
-    )
-    assert lasting == 0 or motion == "no-preference"
+def test_reduced_motion(watch: Watch, image: ImageId, motion: str) -> None:
+    link = f"#/search?query={image('rocket-crop')}&preset=fast"
+    ui = Ui(watch.open_anew(link, COUNT_ANIMATIONS, reduced_motion=motion))
+    ui.expect_results()
+    ui.text("All options").click()
+    ui.set_choice("merge", "b0")
+    ui.expect_text("· fast, merge b0$")
+    assert (ui.page.evaluate("window.animated") == 0) is (motion == "reduce")
+    assert ui.page.evaluate(LASTING) == 0 or motion == "no-preference"
 
 
 # -- a private server
@@ -833,34 +665,28 @@ def private(browser: Browser, world: Path) -> Iterator[str]:
         yield server.url
 
 
-def pictures_load(page: Page) -> None:
-    samples = page.get_by_role("list", name="Photographs of the collection").locator("img")
-    expect(samples).to_have_count(12)
-    expect(page.locator("#samples .thumbnail.loaded")).to_have_count(12)
-    assert samples.evaluate_all("(pictures) => pictures.every((picture) => picture.naturalWidth > 0)")
-
-
-def test_the_token_is_taken_from_the_link(usual: BrowserContext, private: str) -> None:
+def test_token_from_the_link(usual: BrowserContext, private: str) -> None:
     with Watch(usual, private) as watch:
-        page = watch.open_anew(f"#token={TOKEN}")
-        pictures_load(page)
-        assert page.url == f"{private}#/"
-        assert page.evaluate("history.length") <= 2
-        page.get_by_role("link", name=re.compile("^Ask with ")).first.click()
-        done(page)
-        page.reload()
-        done(page)
-        assert TOKEN not in json.dumps(page.context.cookies())
+        ui = Ui(watch.open_anew(f"#token={TOKEN}"))
+        ui.expect_loaded_samples()
+        assert ui.page.url == f"{private}#/"
+        assert ui.page.evaluate("history.length") <= 2
+        ui.collection.first.click()
+        ui.expect_results()
+        ui.page.reload()
+        ui.expect_results()
+        assert TOKEN not in json.dumps(ui.page.context.cookies())
 
 
-def test_a_wrong_token_is_asked_again(usual: BrowserContext, private: str) -> None:
+def test_wrong_token(usual: BrowserContext, private: str) -> None:
     with Watch(usual, private) as watch:
         watch.expect_status(401, 401)
-        page = watch.open_anew()
-        page.get_by_role("textbox", name=re.compile("^Token")).fill("wrong")
-        page.get_by_role("button", name="Go on").click()
-        expect(page.get_by_role("alert")).to_have_text("The server does not take this token.")
-        page.get_by_role("textbox", name=re.compile("^Token")).fill(TOKEN)
-        page.keyboard.press("Enter")
-        pictures_load(page)
-        expect(page.get_by_role("button", name="Go on")).to_have_count(0)
+        ui = Ui(watch.open_anew())
+        field = ui.page.get_by_role("textbox", name=re.compile("^Token"))
+        field.fill("wrong")
+        ui.button("Continue").click()
+        expect(ui.page.get_by_role("alert")).to_have_text("The server rejected this token.")
+        field.fill(TOKEN)
+        ui.press("Enter")
+        ui.expect_loaded_samples()
+        expect(ui.button("Continue")).to_have_count(0)

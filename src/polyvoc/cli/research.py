@@ -1,4 +1,4 @@
-"""Evaluate, calibrate, reproduce."""
+"""Commands for research: evaluate, calibrate, reproduce."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from polyvoc import __version__
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag_name, from_record, on_disk, parse_value
 from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
-from polyvoc.options import SEARCH_TEXTS, FeatureOptions, SearchOptions, TrainOptions
-from polyvoc.scoring.rules import save_table, table_as_dict
+from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.storage.files import write_errors
 from polyvoc.types import LikelihoodTable, Progress
 
 if TYPE_CHECKING:
     from polyvoc.experiments.datasets.readers import Dataset
-    from polyvoc.experiments.evaluate import Outcome, Row
+    from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
     from polyvoc.experiments.fit.line import Fit
     from polyvoc.experiments.fit.reliability import Reliability
@@ -32,12 +31,18 @@ app = typer.Typer()
 NAMES = ("holidays", "ukbench", "oxford", "paris", "roxford", "rparis", "groups", "synthetic")
 Cache = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Where features and results are kept. Default: POLYVOC_CACHE, or ~/.cache/polyvoc."),
+    typer.Option(metavar="FOLDER", help="Cache of features and results. Default: POLYVOC_CACHE, or ~/.cache/polyvoc."),
 ]
 Name = Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which dataset.", autocompletion=lambda: list(NAMES))]
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it lies.")]
-VARIED = ("merge", "hamming", "burstiness")  # all their usual values are tried unless told
-FOREIGN = ("top", "smooth", "fuse", "sure", "whole")  # of an index, or of its answers: a dataset wants all scores
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")]
+VARIED = ("merge", "hamming", "burstiness")  # all their usual values, unless given
+FOREIGN = (
+    "top",
+    "smooth",
+    "fuse",
+    "min_probability",
+    "require_all",
+)  # of an index or its hits; datasets are measured by all scores
 
 
 @app.command(
@@ -45,7 +50,7 @@ FOREIGN = ("top", "smooth", "fuse", "sure", "whole")  # of an index, or of its a
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
-@from_record(SearchOptions, SEARCH_TEXTS, defaults=False, without=(*VARIED, *FOREIGN))
+@from_record(SearchOptions, defaults=False, without=(*VARIED, *FOREIGN))
 def evaluate_command(  # noqa: PLR0913, PLR0917
     dataset: Name,
     folder: Folder,
@@ -66,17 +71,19 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     ] = None,
     size: Annotated[int, typer.Option(metavar="NUMBER", help="Words of each vocabulary that is trained.")] = TrainOptions.size,
     distractors: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Photographs to hide the right answers among.")
+        Path | None, typer.Option(metavar="FOLDER", help="Further photographs that no question should find.")
     ] = None,
     fit: Annotated[
         tuple[str, Path] | None,
-        typer.Option(metavar="DATASET FOLDER", help="Fit term 2 and the table of evidence on this other dataset first."),
+        typer.Option(metavar="DATASET FOLDER", help="Fit term 2 and the likelihood table to this other dataset first."),
     ] = None,
-    questions: Annotated[int | None, typer.Option(metavar="NUMBER", help="Ask only so many questions, evenly spread.")] = None,
+    questions: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="Use only this many questions, evenly spread.")
+    ] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Rank a dataset by every rule, with and without Hamming Embedding and burstiness, and say how good the rankings are."""
+    """Measure the rankings of every rule on a dataset, with and without Hamming Embedding and burstiness."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.datasets.readers import first_questions, with_distractors
     from polyvoc.experiments.evaluate import evaluate, evaluation_rules, recommended, results_table
@@ -84,40 +91,40 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     from polyvoc.experiments.workbench import Workbench
 
     varied = _varied({"merge": merge, "hamming": hamming, "burstiness": burstiness})
-    evaluation_rules(**varied, **chosen)  # values that make no sense are refused before the work begins
+    evaluation_rules(**varied, **chosen)  # errors in the options, before the work begins
     if fit is not None and "line" in chosen:
         raise OptionError("--fit and --line exclude each other; give one of them")
     if fit is not None and fit[1].resolve() == folder.resolve():
-        raise OptionError(f"--fit {fit[1]}: fit the line on other photographs than those that are judged")
+        raise OptionError(f"--fit {fit[1]}: give another dataset than the one that is evaluated")
     with progress_bar() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
-        asked = read_dataset(dataset, folder)
+        data = read_dataset(dataset, folder)
         if distractors is not None:
-            asked = with_distractors(asked, distractors)
+            data = with_distractors(data, distractors)
         if questions is not None:
-            asked = first_questions(asked, questions)
-        words = _words(workbench, dataset, asked, train, (vocabularies, vocabulary or [], size))
-        bench = workbench.bench(asked, words)
+            data = first_questions(data, questions)
+        words = _vocabularies(workbench, dataset, data, train, (vocabularies, vocabulary or [], size))
+        bench = workbench.bench(data, words)
         if fit is not None:
             other = workbench.bench(read_dataset(*fit), words)
             chosen["line"] = _fitted(other)
-            chosen["evidence"] = None if other.signatures is None else fit_table(tally(other, (), progress))
+            chosen["likelihood_table"] = None if other.signatures is None else fit_table(tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
         named = evaluation_rules(**varied, bits=bench.bits or 64, **chosen)
         if not varied:
-            named |= recommended(chosen.get("evidence"), bench.vocabularies[0].bits)
+            named |= recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits)
         outcomes = evaluate(workbench, bench, named)
-    rows = results_table(asked, outcomes)
+    rows = results_table(data, outcomes)
     if json:
-        write_json({**_facts(bench), "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
+        write_json({**_facts(bench), "rules": [_rule_as_dict(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
         print_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
 
 
 def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
-    """Give the values that were typed for what is varied, as `evaluation.rules` wants them."""
+    """Return the values given for the varied options, as arguments of `evaluation_rules`."""
     values = {name: [parse_value(SearchOptions, name, one) for one in typed] for name, typed in given.items() if typed}
     return {"merges" if name == "merge" else name: typed for name, typed in values.items()}
 
@@ -134,8 +141,8 @@ def read_dataset(name: str, folder: Path) -> Dataset:
     return READERS[name](folder)
 
 
-def _words(
-    workbench: Workbench, name: str, asked: Dataset, train: Path | None, given: tuple[int | None, list[Path], int]
+def _vocabularies(
+    workbench: Workbench, name: str, data: Dataset, train: Path | None, given: tuple[int | None, list[Path], int]
 ) -> tuple[Vocabulary, ...]:
     """Load or train the vocabularies of an evaluation."""
     from polyvoc.experiments.datasets.readers import list_images
@@ -146,9 +153,9 @@ def _words(
     if train is not None and own:
         raise OptionError("--train and --vocabulary exclude each other; give one of them")
     if train is not None:
-        store, source = workbench.store(list_images(train, asked.kind), asked.kind), train.name
-    elif name == "synthetic" and not own:  # its descriptors are not those of photographs: the shipped words do not fit
-        store, source = workbench.store(training_images(asked.folder), asked.kind), name
+        store, source = workbench.store(list_images(train, data.kind), data.kind), train.name
+    elif name == "synthetic" and not own:  # its descriptors are not those of photographs
+        store, source = workbench.store(training_images(data.folder), data.kind), name
         size = min(size, 500)
     else:
         return load_vocabularies(count, own) or default_vocabularies()
@@ -157,7 +164,7 @@ def _words(
 
 
 def _fitted(bench: QuantisedDataset) -> tuple[float, float]:
-    """Give the line of term 2 that a dataset shows, with the first two vocabularies."""
+    """Return the line of term 2 fitted to a dataset, with the first two vocabularies."""
     from polyvoc.experiments.fit.line import fit_line
     from polyvoc.experiments.fit.true_matches import observe
 
@@ -165,7 +172,7 @@ def _fitted(bench: QuantisedDataset) -> tuple[float, float]:
 
 
 def _facts(bench: QuantisedDataset) -> dict[str, Any]:
-    """Give what was asked, and of what, for JSON."""
+    """Return the facts about a dataset for JSON."""
     dataset = bench.dataset
     return {
         "dataset": dataset.name,
@@ -180,9 +187,9 @@ def _facts(bench: QuantisedDataset) -> dict[str, Any]:
     }
 
 
-def _told(row: Row, outcome: Outcome) -> dict[str, Any]:
-    """Give one rule for JSON: its mean, and every question's value by every measure."""
-    from polyvoc.experiments.report.figures import finite  # the interval of a single group has no bounds, and JSON no infinity
+def _rule_as_dict(row: RuleResult, outcome: Outcome) -> dict[str, Any]:
+    """Return one rule for JSON: its mean, and every question's value by every measure."""
+    from polyvoc.experiments.report.figures import finite  # the interval of a single group is infinite
 
     gain = None if row.gain is None else {name: finite(value) for name, value in asdict(row.gain).items()}
     return {
@@ -201,13 +208,13 @@ def _told(row: Row, outcome: Outcome) -> dict[str, Any]:
 @app.command(
     "calibrate",
     epilog="Example: polyvoc calibrate --index photos.polyvoc --save\n\n"
-    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table evidence.json --plot calibration.svg",
+    "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table table.json --plot calibration.svg",
 )
 def calibrate_command(  # noqa: PLR0913, PLR0917
     dataset: Annotated[
-        str | None, typer.Argument(metavar="|".join(NAMES), help="A dataset to learn from; without one, an index does.")
+        str | None, typer.Argument(metavar="|".join(NAMES), help="A dataset to fit to. Default: an index.")
     ] = None,
-    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where the dataset lies.")] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")] = None,
     test: Annotated[
         tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Test line and table on this other dataset.")
     ] = None,
@@ -216,65 +223,67 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     cache: Cache = None,
     index: IndexPath = DEFAULT_INDEX,
     queries: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Photographs of the index that ask. Default: 200.")
+        int | None, typer.Option(metavar="NUMBER", help="Photographs of the index that are queries. Default: 200.")
     ] = None,
-    save: Annotated[
-        bool, typer.Option("--save", help="Keep line and table in the index: its searches use them from then on.")
-    ] = False,
+    save: Annotated[bool, typer.Option("--save", help="Save line and table in the index, for its searches.")] = False,
     table: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the table, for 'search --evidence'.", callback=on_disk)
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write the table, for 'search --likelihood-table'.", callback=on_disk),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw line and table.", callback=on_disk)] = None,
     json: Json = False,
 ) -> None:
-    """Fit what the rules believe: the line of term 2, p(in the intersection | true match) = a r + b, and the table of evidence.
+    """Fit the line of term 2, p(in the intersection | true match) = a r + b, and the likelihood table of matches.
 
-    To a dataset, or to an index without ground truth: it learns from its own photographs. Hits that show the same thing in the
-    same arrangement are right answers.
+    To a dataset with ground truth, or to an index without: its verified pairs of photographs serve as ground truth.
     """
     if dataset is None:
-        _refuse("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
+        _exclude("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
                 vocabulary=vocabulary, cache=cache)  # fmt: skip
-        found = _calibrate_index(index, queries, save)
+        result = _calibrate_index(index, queries, save)
     else:
-        _refuse("is for an index; leave out the dataset", queries=queries, save=save or None)
+        _exclude("is for an index; leave out the dataset", queries=queries, save=save or None)
         if folder is None:
             raise OptionError(f"the folder of {dataset} is missing; see 'polyvoc calibrate --help'")
-        found = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
+        result = _calibrate_dataset((dataset, folder), test, (vocabularies, vocabulary or []), cache)
     if table is not None:
-        save_table(found.table, table)
+        from polyvoc.scoring.rules import save_table
+
+        save_table(result.table, table)
     if plot is not None:
         from polyvoc.experiments.report.figures import Figure
         from polyvoc.experiments.report.plots import save_svg
 
-        save_svg(Figure("Calibration", found.panels, "With 95 % bootstrap intervals."), plot)
-    told = {**found.told, "table": None if table is None else str(table)}
+        save_svg(Figure("Calibration", result.panels, "With 95 % bootstrap intervals."), plot)
+    values = {**result.values, "table": None if table is None else str(table)}
     if json:
-        write_json(told)
+        write_json(values)
     else:
-        print_calibration(told)
+        print_calibration(values)
 
 
-def _refuse(reason: str, **given: object) -> None:
+def _exclude(reason: str, **given: object) -> None:
+    """Raise OptionError for a flag that was given."""
     for name, value in given.items():
         if value is not None:
             raise OptionError(f"{flag_name(name)} {reason}")
 
 
 class Calibrated(NamedTuple):
-    """What a calibration found: for JSON, as a table, and to look at."""
+    """A calibration: values for JSON, the table, and plots."""
 
-    told: dict[str, Any]
+    values: dict[str, Any]
     table: LikelihoodTable
     panels: Sequence[Panel]
 
 
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
-    """Fit line and table to an index and, if wanted, keep them there."""
-    from polyvoc.experiments.fit.likelihood import fit_table_pairs, table_figure
-    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure
+    """Fit line and table to an index; `save` writes them to it."""
+    from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
+    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_line
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
+    from polyvoc.scoring.rules import table_as_dict
     from polyvoc.search.index import Index
 
     sampling = Sampling() if queries is None else Sampling(queries=queries)
@@ -282,36 +291,36 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
         pairs = find_pairs(opened, sampling, progress)
         line = fit_line_pairs(opened, pairs) if len(opened.engine.sizes) > 1 else None
         table = fit_table_pairs(opened, pairs, progress)
-    told = {} if line is None else line.as_dict()
+    values = {} if line is None else line.as_dict()
     if save and line is not None and not 0 < line.tied[1] < 1:
-        raise OptionError(f"the fitted b = {line.tied[1]:.3f} is no probability: index more photographs of the same things")
+        raise OptionError(f"the fitted b = {line.tied[1]:.3f} is no probability: index more photographs of the same objects")
     if save:
         with IndexWriter.open(path) as writer:
             if line is not None:
-                known = {name: told[name] for name in ("questions", "pairs", "true_matches", "intervals")}
-                writer.save_line(line.tied, {"polyvoc": __version__, **known})
-            writer.save_evidence(table)
+                known = {name: values[name] for name in ("questions", "pairs", "true_matches", "intervals")}
+                save_line(writer, line.tied, {"polyvoc": __version__, **known})
+            save_likelihood_table(writer, table)
     panels = [] if line is None else line_figure({path.name: line}).panels
-    told = {"index": str(path), **told, "evidence": table_as_dict(table), "saved": save}
-    return Calibrated(told, table, [*panels, *table_figure({path.name: table}).panels])
+    values = {"index": str(path), **values, "likelihood_table": table_as_dict(table), "saved": save}
+    return Calibrated(values, table, [*panels, *table_figure({path.name: table}).panels])
 
 
-class Learnt(NamedTuple):
-    """What a dataset teaches: the line of its first two vocabularies, if it has two, and the table of all."""
+class Fitted(NamedTuple):
+    """The fits to a dataset: the line of its first two vocabularies, if it has two, and the table of all."""
 
     name: str
     line: Fit | None
     tallies: Sequence[Tally]
     table: LikelihoodTable
 
-    def tested(self, on: Learnt) -> Reliability:
-        """Test the table on another dataset."""
+    def tested(self, on: Fitted) -> Reliability:
+        """Return the test of the table on another dataset."""
         from polyvoc.experiments.fit.reliability import reliability
 
         return reliability(self.table, on.tallies)
 
 
-def _learn(name: str, bench: QuantisedDataset, progress: Progress) -> Learnt:
+def _fit(name: str, bench: QuantisedDataset, progress: Progress) -> Fitted:
     from polyvoc.experiments.fit.likelihood import fit_table, tally_groups, together
     from polyvoc.experiments.fit.line import fit_line
     from polyvoc.experiments.fit.true_matches import observe
@@ -320,7 +329,7 @@ def _learn(name: str, bench: QuantisedDataset, progress: Progress) -> Learnt:
     tallies = tally_groups(bench, progress=progress)
     words = " + ".join(f"{size:,}" for size in bench.sizes)
     origin = f"{name} ({len(bench.dataset.questions):,} questions), words {words}, {bench.bits} bits"
-    return Learnt(name, line, tallies, fit_table(together(tallies), source=origin))
+    return Fitted(name, line, tallies, fit_table(together(tallies), source=origin))
 
 
 def _calibrate_dataset(
@@ -329,34 +338,35 @@ def _calibrate_dataset(
     """Fit line and table to a dataset, and test them on another."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.fit.likelihood import table_figure
-    from polyvoc.experiments.fit.line import line_figure, test_line
+    from polyvoc.experiments.fit.line import line_figure, measure_line
     from polyvoc.experiments.fit.reliability import curve_figure
     from polyvoc.experiments.workbench import Workbench
+    from polyvoc.scoring.rules import table_as_dict
 
-    learnt: dict[str, Learnt] = {}
+    fitted: dict[str, Fitted] = {}
     with progress_bar() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
-        asked = [read_dataset(*one) for one in (source, other) if one is not None]  # all, before the work begins
-        words = _words(workbench, source[0], asked[0], None, (*given, TrainOptions.size))
-        for dataset in asked:
-            name = dataset.name if dataset.name not in learnt else f"{dataset.name} ({dataset.folder})"
-            learnt[name] = _learn(name, workbench.bench(dataset, words), progress)
-    first, *others = learnt.values()
+        datasets = [read_dataset(*one) for one in (source, other) if one is not None]  # all, before the work begins
+        words = _vocabularies(workbench, source[0], datasets[0], None, (*given, TrainOptions.size))
+        for dataset in datasets:
+            name = dataset.name if dataset.name not in fitted else f"{dataset.name} ({dataset.folder})"
+            fitted[name] = _fit(name, workbench.bench(dataset, words), progress)
+    first, *others = fitted.values()
     tests = []
     shown = table_figure({first.name: first.table})
     for on in others:
-        judged = {}
+        predictions = {}
         if first.line is not None and on.line is not None:
-            seen = on.line.observations
-            judged = {kind: test_line(line, seen).as_dict() for kind, line in first.line.lines.items()}
+            observed = on.line.observations
+            predictions = {kind: measure_line(line, observed).as_dict() for kind, line in first.line.lines.items()}
         there, back = first.tested(on), on.tested(first)
-        tests.append({"dataset": on.name, **judged, "evidence": there.as_dict()})
-        shown = curve_figure({f"{first.name}, seen on {on.name}": there, f"{on.name}, seen on {first.name}": back})
-    fits = {name: one.line for name, one in learnt.items() if one.line is not None}
+        tests.append({"dataset": on.name, **predictions, "likelihood_table": there.as_dict()})
+        shown = curve_figure({f"{first.name}, tested on {on.name}": there, f"{on.name}, tested on {first.name}": back})
+    fits = {name: one.line for name, one in fitted.items() if one.line is not None}
     facts = {"dataset": first.name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
     line = {} if first.line is None else first.line.as_dict()
-    told = {**facts, **line, "evidence": table_as_dict(first.table), "tests": tests}
-    return Calibrated(told, first.table, [*(line_figure(fits).panels if fits else ()), *shown.panels])
+    values = {**facts, **line, "likelihood_table": table_as_dict(first.table), "tests": tests}
+    return Calibrated(values, first.table, [*(line_figure(fits).panels if fits else ()), *shown.panels])
 
 
 @app.command("reproduce", epilog="Example: polyvoc reproduce ~/datasets --out report --quick")
@@ -364,7 +374,7 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put page, numbers and plots.", callback=on_disk)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page, its numbers and plots.", callback=on_disk)],
     quick: Annotated[
         bool, typer.Option("--quick", help="Small vocabularies, fewer features and questions: minutes, not hours.")
     ] = False,
@@ -381,20 +391,20 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Redo the paper's experiments on the datasets at hand, every table and figure beside the paper's own numbers."""
+    """Redo the paper's experiments on the available datasets: every table and figure with the paper's own numbers."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.paper.run import named, run_experiments, set_up, write_report
     from polyvoc.experiments.paper.setup import FULL, QUICK
     from polyvoc.experiments.workbench import Workbench
 
-    named(only or [])  # unknown ones are refused before the work begins
+    named(only or [])  # errors in the names, before the work begins
     with progress_bar() as progress:
         plan = QUICK if quick else FULL
         workbench = Workbench(cache or default_cache(), FeatureOptions(max_features=plan.features), progress)
-        lab = set_up(data, train, distractors, plan, workbench)
+        setup = set_up(data, train, distractors, plan, workbench)
         with write_errors(out):
             out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after
-        report = run_experiments(lab, only or [])
+        report = run_experiments(setup, only or [])
         page = write_report(report, out)
     if json:
         write_json({"page": str(page), **report.as_dict()})

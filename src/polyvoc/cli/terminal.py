@@ -20,7 +20,7 @@ from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
 if TYPE_CHECKING:
-    from polyvoc.experiments.evaluate import Row
+    from polyvoc.experiments.evaluate import RuleResult
     from polyvoc.experiments.measures import Interval, Measure
     from polyvoc.experiments.report.report import Report
     from polyvoc.experiments.workbench import QuantisedDataset
@@ -138,7 +138,7 @@ def print_results(results: list[SearchResult], timings: bool, named: bool) -> No
             print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
-def print_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
+def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: tuple[float, float], origin: str) -> None:
     """Print one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.experiments.measures import MEASURES
 
@@ -158,21 +158,20 @@ def print_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[f
 
 
 def print_calibration(told: dict[str, Any]) -> None:
-    """Print the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
+    """Print the line of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
     print_row(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
     if "tied" in told:
         spread = told["intervals"]
         print_row("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
         print_row("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
         print_row("raw points", _line(told["raw"]))
-    print_row("evidence", *_nats(told["evidence"]))
+    print_row("likelihood", *_nats(told["likelihood_table"]))
     for test in told.get("tests", []):
         lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
         judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
         constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
-        print_row(
-            f"on {test['dataset']}", *judged, *constant, f"evidence   error {test['evidence']['error']:.2f} nats per match"
-        )
+        table = f"table      error {test['likelihood_table']['error']:.2f} nats per match"
+        print_row(f"on {test['dataset']}", *judged, *constant, table)
     if told.get("saved"):
         line = f"{_line(told['tied'])} and " if "tied" in told else ""
         print_row("saved", f"searches of {told['index']} use {line}this table")
@@ -182,7 +181,7 @@ def print_calibration(told: dict[str, Any]) -> None:
 
 def _learnt_from(told: dict[str, Any]) -> list[str]:
     if "tied" not in told:
-        return [told["evidence"]["source"]]
+        return [told["likelihood_table"]["source"]]
     asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
     return [
         asked,
@@ -203,7 +202,7 @@ def _nats(values: dict[str, Any]) -> list[str]:
 
 
 def _talk_of_use(told: dict[str, Any]) -> None:
-    """Say how to search with what was found."""
+    """Print how to search with the fitted line and table."""
     ways = []
     if "tied" in told:
         ways.append(f"polyvoc search PHOTO --merge posterior --line {told['tied'][0]:.3f} {told['tied'][1]:.3f}")

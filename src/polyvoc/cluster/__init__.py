@@ -1,5 +1,5 @@
 """Indexing, training and search on several machines, with Ray.
 
-`connect` is the only import of Ray; `holder` is the actor that holds segments; `shards` sends searches to replicas; `build` and
-`train` distribute indexing and training.
+`connect` imports Ray and isolates items that crash workers; `build` and `train` distribute indexing and training; `shards`
+opens an index whose segments are held by the actors of `holder`.
 """

@@ -1,4 +1,4 @@
-"""Indexing on many machines."""
+"""Distributed indexing: batches of images as Ray tasks, retries, and isolation of images that crash their readers."""
 
 from __future__ import annotations
 
@@ -6,302 +6,288 @@ import time
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
-from polyvoc.cluster.connect import AUTO, TIMEOUT, WorkerCheck, connect, count_cores
+from polyvoc.cluster.connect import (
+    AUTO,
+    TRIES,
+    Attempt,
+    TaskError,
+    WorkerCheck,
+    connect,
+    count_cores,
+    get_result,
+    report_failing_image,
+)
 from polyvoc.errors import ClusterError, PolyvocError
 from polyvoc.index.build import BuildItem, BuildPlan, BuildResult, MergeInput, MergeResult, NextMerge, SegmentBuilder
 from polyvoc.index.catalogue import ImageRow
 from polyvoc.storage.folders import is_unchanged
 from polyvoc.storage.stores import display_name
-from polyvoc.types import Problem, Progress
+from polyvoc.types import Progress
 
-SMALLEST, LARGEST = 16, 512  # photographs of a batch
-BATCHES = 4  # per core, so that the last ones to finish are not far behind the others
-AHEAD = 2  # tasks per core that run or wait in Ray
-TRIES = 3  # of a merge, and of a photograph alone, before it is blamed
-PAUSE = 0.5  # seconds between two looks at what is done
-ANSWER = 10.0  # seconds to wait for the tally
-ALL_DIE = 8  # processes in a row that died over a photograph alone before any was read: it is not their fault
+_BATCHES_PER_CORE = 4  # so that the last batches do not end long after the others
+_TASKS_PER_CORE = 2  # running or queued in Ray
+_POLL_SECONDS = 0.5  # between two reports of progress
+_ACTOR_SECONDS = 10.0  # to wait for the progress actor
+
+
+@dataclass(frozen=True)
+class BuildLimits:
+    """Sizes of batches, and the number of failures after which to give up."""
+
+    min_batch: int = 16  # images
+    max_batch: int = 512
+    tries: int = TRIES  # of a merge, and of an isolated image before it is reported
+    crashes: int = 8  # of isolated images in a row, with no image read in between: the machines are at fault
 
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """The machines of a Ray cluster, as workers of an index writer. Each sees index and photographs under the same paths."""
+    """Workers of an index writer on a Ray cluster. All machines see index and images under the same paths."""
 
-    address: str  # of the cluster, "auto", or "local" for one of this machine alone
-    patience: float = TIMEOUT  # seconds after which a process that still reads the same photograph ends
+    address: str  # of the cluster, "auto", or "local" for one on this machine
+    check: WorkerCheck = field(default_factory=WorkerCheck)
+    limits: BuildLimits = BuildLimits()
 
     def __post_init__(self) -> None:
-        """Connect: before anything is done to an index."""
+        """Connect, before anything is written."""
         connect(self.address)
 
     def work(
-        self, workshop: SegmentBuilder, photographs: BuildPlan, merges: NextMerge, progress: Progress
+        self, builder: SegmentBuilder, plan: BuildPlan, next_merge: NextMerge, progress: Progress
     ) -> Generator[BuildResult | MergeResult, None, None]:
-        """Give what is made as it is finished: every photograph is in one delivery."""
-        return _Run(connect(self.address), workshop, photographs, WorkerCheck(self.patience)).results(merges, progress)
+        """Yield results as they are finished; every image is in exactly one."""
+        return _Run(connect(self.address), builder, plan, self).results(next_merge, progress)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Photographs that one task reads."""
-
-    number: int
-    photographs: tuple[BuildItem, ...]
-    part: bool = False  # of a batch that was lost
-    tries: int = 0  # before this one; of a photograph alone those that speak against it
-
-    @property
-    def suspect(self) -> BuildItem | None:
-        """Give the photograph that is left of a batch that was lost."""
-        return self.photographs[0] if self.part and len(self.photographs) == 1 else None
-
-    def again(self, numbers: Iterator[int]) -> list[_Batch]:
-        """Give what to try after it was lost: all of it once more, or halves."""
-        middle = len(self.photographs) // 2
-        if not middle:
-            return [replace(self, number=next(numbers), part=True)]
-        if not self.part and not self.tries:  # a machine may be lost; for a part that costs little
-            return [replace(self, tries=1)]
-        return [_Batch(next(numbers), half, part=True) for half in (self.photographs[:middle], self.photographs[middle:])]
-
-
-@dataclass(frozen=True)
-class _Merge:
+class _Merge(NamedTuple):
     """Segments that one task merges."""
 
     parts: tuple[MergeInput, ...]
-    tries: int = 0
+    losses: int = 0
 
 
-def cut(photographs: int, cores: int) -> list[range]:
-    """Cut photographs into batches, in order: some for each core, none very small or large."""
-    size = min(max(-(-photographs // (BATCHES * cores)), SMALLEST), LARGEST)
-    return [range(first, min(first + size, photographs)) for first in range(0, photographs, size)]
+class _Task(NamedTuple):
+    """A running task."""
+
+    number: int
+    job: Attempt[BuildItem] | _Merge
+
+
+def split_images(n_images: int, cores: int, limits: BuildLimits) -> list[range]:
+    """Return batches of the positions 0 .. n_images - 1, in order: several per core, neither very small nor very large."""
+    size = min(max(-(-n_images // (_BATCHES_PER_CORE * cores)), limits.min_batch), limits.max_batch)
+    return [range(first, min(first + size, n_images)) for first in range(0, n_images, size)]
 
 
 class _Run:
-    """One update of an index: what waits, what runs, and how far it has come."""
+    """One update of an index: pending and running jobs, and progress."""
 
-    def __init__(self, ray: Any, workshop: SegmentBuilder, photographs: BuildPlan, terms: WorkerCheck) -> None:
+    def __init__(self, ray: Any, builder: SegmentBuilder, plan: BuildPlan, workers: RayWorkers) -> None:
         self._ray = ray
-        self._workshop = workshop
-        self._photographs = photographs
-        self._terms = terms
-        self._assemble = ray.remote(num_cpus=1, max_retries=0)(_assemble)
-        self._merge = ray.remote(num_cpus=1, max_retries=0)(_merge)
-        self._tally = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
-        self._numbers = count()  # of batches
-        self._fresh = (self._batch(places) for places in cut(len(photographs), count_cores(ray)))
-        self._waiting: deque[_Batch | _Merge] = deque()  # goes before the fresh ones
-        self._running: dict[Any, _Batch | _Merge] = {}
-        self._done = 0  # photographs
-        self._known: ImageRow | None = photographs.known  # was read well
-        self._deaths = 0  # of processes that nothing was read between
+        self._builder = builder
+        self._check, self._limits = workers.check, workers.limits
+        self._build_task = ray.remote(num_cpus=1, max_retries=0)(_build)
+        self._merge_task = ray.remote(num_cpus=1, max_retries=0)(_merge)
+        self._actor = ray.remote(num_cpus=0, max_restarts=-1)(ProgressActor).remote()
+        self._numbers = count()  # of tasks
+        self._total = len(plan)
+        self._new = (Attempt(plan.items(batch)) for batch in split_images(len(plan), count_cores(ray), self._limits))
+        self._pending: deque[Attempt[BuildItem] | _Merge] = deque()  # before the new ones
+        self._running: dict[Any, _Task] = {}  # by reference
+        self._done = 0  # images
+        self._sample: ImageRow | None = plan.sample_row  # an image that was read without errors
+        self._crashes = 0  # since an image was read
 
-    def results(self, merges: NextMerge, progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:
-        """Give deliveries and mergers as they are finished."""
-        total, told, looked = len(self._photographs), 0, time.monotonic()
+    def results(self, next_merge: NextMerge, progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:
+        """Yield results as they are finished."""
+        reported, last = 0, time.monotonic()
         try:
-            while self._submit(merges):
-                for finished in self._finished(PAUSE):
-                    yield from self._settle(finished)
-                if total and (time.monotonic() - looked >= PAUSE or self._done == total > told):
-                    told, looked = max(told, self._done + self._under_way()), time.monotonic()
-                    progress("indexing", told, total)
-        except KeyboardInterrupt:  # what is finished is kept
-            for finished in self._finished(0):
+            while self._start_jobs(next_merge):
+                for reference in self._finished(_POLL_SECONDS):
+                    yield from self._collect(reference)
+                if self._total and (time.monotonic() - last >= _POLL_SECONDS or self._done == self._total > reported):
+                    reported, last = max(reported, self._done + self._count_in_running()), time.monotonic()
+                    progress("indexing", reported, self._total)
+        except KeyboardInterrupt:  # finished tasks are kept
+            for reference in self._finished(0):
                 with suppress(PolyvocError):
-                    yield from self._settle(finished)
+                    yield from self._collect(reference)
             raise
         finally:
             with suppress(self._ray.exceptions.RayError):  # the cluster may be gone
-                for task in self._running:
-                    self._ray.cancel(task, force=True)
-                self._ray.kill(self._tally)
+                for reference in self._running:
+                    self._ray.cancel(reference, force=True)
+                self._ray.kill(self._actor)
 
-    def _batch(self, places: range) -> _Batch:
-        return _Batch(next(self._numbers), self._photographs.some(places))
-
-    def _submit(self, merges: NextMerge) -> bool:
-        """Let as much run as there are cores for; tell whether anything does."""
-        jobs = [*self._running.values(), *self._waiting]
+    def _start_jobs(self, next_merge: NextMerge) -> bool:
+        """Start jobs until all cores are busy; return whether any job is running."""
+        jobs = [*(task.job for task in self._running.values()), *self._pending]
         busy = {part.number for job in jobs if isinstance(job, _Merge) for part in job.parts}
-        while parts := merges(busy):
-            self._waiting.appendleft(_Merge(parts))
+        while parts := next_merge(busy):
+            self._pending.appendleft(_Merge(parts))
             busy |= {part.number for part in parts}
-        most = AHEAD * count_cores(self._ray)
+        most = _TASKS_PER_CORE * count_cores(self._ray)
         while len(self._running) < most:
-            job = self._waiting.popleft() if self._waiting else next(self._fresh, None)
+            job = self._pending.popleft() if self._pending else next(self._new, None)
             if job is None:
                 break
-            self._running[self._start(job)] = job
+            self._start(job)
         return bool(self._running)
 
-    def _start(self, job: _Batch | _Merge) -> Any:
+    def _start(self, job: Attempt[BuildItem] | _Merge) -> None:
+        number = next(self._numbers)
         if isinstance(job, _Merge):
-            return self._merge.remote(self._workshop, job.parts, self._terms)
-        control = self._known if job.suspect and self._known else None
-        if control is not None and not is_unchanged(control.path, control.state):
-            control = self._known = None
-        report = _Report(self._tally, job.number)
-        return self._assemble.remote(self._workshop, job.photographs, control and control.path, report, self._terms)
+            reference = self._merge_task.remote(self._builder, job.parts, self._check)
+        else:
+            sample = self._unchanged_sample() if job.isolated else None
+            reporter = _Reporter(self._actor, number)
+            reference = self._build_task.remote(self._builder, job.items, sample, reporter, self._check)
+        self._running[reference] = _Task(number, job)
+
+    def _unchanged_sample(self) -> str | None:
+        if self._sample is not None and not is_unchanged(self._sample.path, self._sample.state):
+            self._sample = None
+        return None if self._sample is None else self._sample.path
 
     def _finished(self, seconds: float) -> list[Any]:
-        """Wait for a task to finish; gives all that have."""
+        """Return the finished tasks; wait until there is one."""
         running = list(self._running)
         if not running or not self._ray.wait(running, timeout=seconds)[0]:
             return []
         ready: list[Any] = self._ray.wait(running, num_returns=len(running), timeout=0)[0]
         return ready
 
-    def _settle(self, task: Any) -> Iterator[BuildResult | MergeResult]:
-        """Give what a finished task made; what was lost waits again."""
-        job = self._running.pop(task)
+    def _collect(self, reference: Any) -> Iterator[BuildResult | MergeResult]:
+        """Yield the result of a finished task; if it was lost, plan its repetition."""
+        task = self._running.pop(reference)
         try:
-            made = self._ray.get(task)
-        except self._ray.exceptions.RayError as error:
-            _refuse_hopeless(error)
-            yield from self._lost(job, error)
+            result = get_result(self._ray, reference)
+        except TaskError as error:
+            if isinstance(task.job, _Merge):
+                self._repeat_merge(task.job, error)
+            else:
+                yield from self._repeat_build(task.number, task.job)
             return
-        yield made
-        if isinstance(job, _Batch):
-            self._done += len(job.photographs)
-            if made.rows:
-                self._known, self._deaths = made.rows[-1], 0
+        yield result
+        if isinstance(task.job, Attempt):
+            self._done += len(task.job.items)
+            if result.rows:
+                self._sample, self._crashes = result.rows[-1], 0
 
-    def _lost(self, job: _Batch | _Merge, error: Exception) -> Iterator[BuildResult]:
-        """Let a task that was lost wait again, before all else; or give the photograph that is to blame."""
-        if isinstance(job, _Merge):
-            if job.tries + 1 == TRIES:
-                raise ClusterError(f"merging segments fails ({_kind(error)}); are there machines with enough memory?") from None
-            self._waiting.append(_Merge(job.parts, job.tries + 1))
-            return
-        if job.suspect is not None and self._was_well(job.number):
-            job, self._deaths = replace(job, tries=job.tries + 1), 0
-            if job.tries == TRIES:
-                self._done += 1
-                yield _blame(job.photographs[0])
-                return
-        elif job.suspect is not None:
-            self._deaths += 1
-            if self._deaths == ALL_DIE:
-                name = display_name(job.suspect.path)
-                raise ClusterError(f"processes die whatever they read, last {name}; look at the logs of Ray on its machines")
-        self._waiting.extendleft(reversed(job.again(self._numbers)))
+    def _repeat_merge(self, job: _Merge, error: TaskError) -> None:
+        if job.losses + 1 == self._limits.tries:
+            raise ClusterError(f"merging segments failed; is there a machine with enough memory? {error}") from None
+        self._pending.append(job._replace(losses=job.losses + 1))
 
-    def _was_well(self, batch: int) -> bool:
-        """Tell whether the process that is lost had read a photograph that is known to be good."""
+    def _repeat_build(self, number: int, job: Attempt[BuildItem]) -> Iterator[BuildResult]:
+        """Plan the repetition of a lost batch before all else, or yield the failure of an isolated image."""
+        image = job.isolated
+        healthy = image is not None and self._was_healthy(number)
+        if image is not None:
+            self._crashes = 0 if healthy else self._crashes + 1
+            if self._crashes == self._limits.crashes:
+                name = display_name(image.path)
+                raise ClusterError(f"{self._crashes} worker processes in a row crashed (last file: {name}); see the Ray logs")
+        again = job.after_loss(self._limits.tries, counts=healthy)
+        self._pending.extendleft(reversed(again))
+        if not again and image is not None:
+            self._done += 1
+            yield BuildResult((), None, ((image.state, report_failing_image(image.path)),))
+
+    def _was_healthy(self, number: int) -> bool:
+        """Return whether the process of a lost task had read an image that is known to be good."""
         try:
-            return bool(self._ray.get(self._tally.was_well.remote(batch), timeout=ANSWER))
+            return bool(self._ray.get(self._actor.was_healthy.remote(number), timeout=_ACTOR_SECONDS))
         except self._ray.exceptions.RayError:
             return False
 
-    def _under_way(self) -> int:
-        """Count the photographs that were read by tasks which still run."""
-        sizes = {job.number: len(job.photographs) for job in self._running.values() if isinstance(job, _Batch)}
+    def _count_in_running(self) -> int:
+        """Return the number of images that running tasks have read."""
+        sizes = {task.number: len(task.job.items) for task in self._running.values() if isinstance(task.job, Attempt)}
         try:
-            counts: dict[int, int] = self._ray.get(self._tally.counts.remote(list(sizes)), timeout=PAUSE)
-        except self._ray.exceptions.RayError:  # its machine was lost, and it starts again on another one
+            counts: dict[int, int] = self._ray.get(self._actor.counts.remote(list(sizes)), timeout=_POLL_SECONDS)
+        except self._ray.exceptions.RayError:  # its machine was lost; it is restarted on another one
             return 0
         return sum(min(done, sizes[number]) for number, done in counts.items())
 
 
-def _blame(photograph: BuildItem) -> BuildResult:
-    """Note a photograph at which one process after the other died: it is not tried again before it changes."""
-    problem = Problem(photograph.path, f"{display_name(photograph.path)}: the process that reads it dies; remove it")
-    return BuildResult((), None, ((photograph.state, problem),))
-
-
-def _refuse_hopeless(error: Exception) -> None:
-    """End the run if a task failed because something is wrong with the index or a machine."""
-    cause = getattr(error, "cause", None)  # raised by the task itself
-    if isinstance(cause, PolyvocError):
-        raise cause from None
-    if isinstance(cause, ImportError) or "failed to import" in str(error):
-        raise ClusterError("a machine of the cluster lacks polyvoc, or a part of it; install the same version on all") from None
-
-
-def _kind(error: Exception) -> str:
-    return type(getattr(error, "cause", None) or error).__name__
-
-
 class ProgressActor:
-    """How many photographs each batch has behind it, and which began well. An actor: tasks tell it, the driver asks."""
+    """An actor that records for each task how many images it has read, and whether its process was healthy."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start without tasks."""
         self._done: dict[int, int] = {}
-        self._well: set[int] = set()
+        self._healthy: set[int] = set()
 
-    def note(self, batch: int, done: int) -> None:
-        """Hear how far a batch is; one that begins again counts anew."""
-        self._done[batch] = done
+    def record(self, task: int, done: int) -> None:
+        """Record how many images a task has read."""
+        self._done[task] = done
 
-    def note_well(self, batch: int) -> None:
-        """Hear that the process of a batch has read a photograph that is known to be good."""
-        self._well.add(batch)
+    def mark_healthy(self, task: int) -> None:
+        """Record that the process of a task has read an image that is known to be good."""
+        self._healthy.add(task)
 
-    def counts(self, batches: Collection[int]) -> dict[int, int]:
-        """Give how far some batches are."""
-        return {batch: self._done.get(batch, 0) for batch in batches}
+    def counts(self, tasks: Collection[int]) -> dict[int, int]:
+        """Return how many images each of some tasks has read."""
+        return {task: self._done.get(task, 0) for task in tasks}
 
-    def was_well(self, batch: int) -> bool:
-        """Tell whether the process of a batch was well before it began."""
-        return batch in self._well
+    def was_healthy(self, task: int) -> bool:
+        """Return whether the process of a task was healthy before it read its images."""
+        return task in self._healthy
 
 
 @dataclass
-class _Report:
-    """What a task tells of its batch, twice a second at most."""
+class _Reporter:
+    """Sends the progress of a task, at most twice a second."""
 
-    tally: Any
-    batch: int
+    actor: Any
+    task: int
     done: int = 0
-    told: float = 0.0
+    sent: float = 0.0
 
     def count(self) -> None:
         self.done += 1
-        if time.monotonic() - self.told >= PAUSE:
-            self.tally.note.remote(self.batch, self.done)
-            self.told = time.monotonic()
+        if time.monotonic() - self.sent >= _POLL_SECONDS:
+            self.actor.record.remote(self.task, self.done)
+            self.sent = time.monotonic()
 
-    def be_well(self) -> None:
-        """Say so, and wait until it is heard: what comes next may end this process."""
-        connect(AUTO).get(self.tally.note_well.remote(self.batch))
+    def report_healthy(self) -> None:
+        """Wait until it is recorded: the next image may end this process."""
+        connect(AUTO).get(self.actor.mark_healthy.remote(self.task))
 
 
-def _assemble(
-    workshop: SegmentBuilder, photographs: Sequence[BuildItem], control: str | None, report: _Report, terms: WorkerCheck
+def _build(
+    builder: SegmentBuilder, items: Sequence[BuildItem], sample: str | None, reporter: _Reporter, check: WorkerCheck
 ) -> BuildResult:
-    """Read photographs and leave a segment; first one that is known to be good, if there is reason for it."""
-    terms.check()
-    kept = _kept(workshop)
+    """Read images and save a segment; if given, first read a sample that is known to be good."""
+    check.check()
+    builder = _cached(builder)
 
     @contextmanager
-    def reading() -> Iterator[None]:
-        with terms.reading():
+    def guard() -> Iterator[None]:
+        with check.limit_time():
             yield
-        report.count()
+        reporter.count()
 
-    if control is not None:
-        with terms.reading():
-            well = kept.can_read(control)
-        if well:
-            report.be_well()
-    return kept.assemble(photographs, reading)
+    if sample is not None:
+        with check.limit_time():
+            healthy = builder.can_read(sample)
+        if healthy:
+            reporter.report_healthy()
+    return builder.build_segment(items, guard)
 
 
-def _merge(workshop: SegmentBuilder, parts: Sequence[MergeInput], terms: WorkerCheck) -> MergeResult:
-    terms.check()
-    return _kept(workshop).merge(parts)
+def _merge(builder: SegmentBuilder, parts: Sequence[MergeInput], check: WorkerCheck) -> MergeResult:
+    check.check()
+    return _cached(builder).merge(parts)
 
 
 @lru_cache(maxsize=1)
-def _kept(workshop: SegmentBuilder) -> SegmentBuilder:
-    """Give a workshop as it was when this process first saw it: its vocabularies are loaded once."""
-    return workshop
+def _cached(builder: SegmentBuilder) -> SegmentBuilder:
+    """Return the first builder equal to this one in this process, which has loaded its vocabularies."""
+    return builder

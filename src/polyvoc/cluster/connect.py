@@ -1,4 +1,4 @@
-"""The door to Ray; what every worker must have."""
+"""Base of the package: the only import of Ray, errors of its tasks, retries that isolate a failing item, checks of workers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,38 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from polyvoc import __version__
-from polyvoc.errors import ClusterError, OptionError
+from polyvoc.errors import ClusterError, OptionError, PolyvocError, one_line
 from polyvoc.features.extract import OPENCV
+from polyvoc.storage.stores import display_name
+from polyvoc.types import Location, Problem
 
-CALLS = 16  # that one actor works on at a time
-PROBE_SECONDS = 5.0
-AUTO = "auto"  # the cluster that runs on this machine, or the one that the environment names, RAY_ADDRESS
+AUTO = "auto"  # the cluster that runs on this machine, or the one at RAY_ADDRESS
 LOCAL = "local"  # a cluster of this machine alone, which ends with the program
-_lock = threading.Lock()
-# Ray would ask the internet whether it may count its users, and warn of what the next version does with graphics cards.
+TRIES = 3  # of an isolated item before it is reported
+IMAGE_SECONDS = 120.0
+_ACTOR_CALLS = 16  # that run at the same time
+_CONNECT_SECONDS = 5.0
+# Without these Ray contacts the internet to report usage, and warns about graphics cards.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_lock = threading.Lock()
+Item = TypeVar("Item")
+
+
+# -- the cluster
 
 
 def connect(address: str) -> Any:
-    """Give the module of Ray, connected to a cluster: at its address, at "auto", or "local" for one on this machine.
-
-    A program that is connected already stays so.
-    """
+    """Return the module `ray`, connected to the cluster at an address; an existing connection is kept."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -43,17 +48,17 @@ def connect(address: str) -> Any:
     with _lock:
         if ray.is_initialized():
             return ray
-        _probe(address)
+        _check_address(address)
         try:
             ray.init(address, include_dashboard=False if address == LOCAL else None, log_to_driver=False,
                      logging_level=logging.ERROR)  # fmt: skip
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise _no_answer(address, f": {error}" if address != AUTO else "") from None
+            raise _no_cluster(address, error) from None
     return ray
 
 
-def _probe(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would wait for a minute."""
+def _check_address(address: str) -> None:
+    """Raise ClusterError if nothing listens at an address: Ray itself would wait for a minute."""
     if address in (LOCAL, AUTO):
         return
     if "://" in address:
@@ -62,77 +67,125 @@ def _probe(address: str) -> None:
         )
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), PROBE_SECONDS).close()
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise _no_answer(address, f": {error}") from None
+        raise _no_cluster(address, error) from None
 
 
-def _no_answer(address: str, reason: str) -> ClusterError:
-    return ClusterError(f"no Ray cluster answers at {address!r}{' '.join(reason.split())[:120]}; start one: ray start --head")
-
-
-def disconnect() -> None:
-    """Leave the cluster, if the program is in one; one of this machine alone ends."""
-    import ray
-
-    with _lock:
-        if ray.is_initialized():
-            ray.shutdown()
-
-
-def count_cores(ray: Any) -> int:
-    """Count the cores that the machines of a cluster offer, at least 1."""
-    return max(int(sum(cluster_cores(ray).values())), 1)
+def _no_cluster(address: str, error: Exception) -> ClusterError:
+    reason = "" if address == AUTO else f": {one_line(error, 120)}"
+    return ClusterError(f"no Ray cluster at {address!r}{reason}; start one: ray start --head")
 
 
 def cluster_cores(ray: Any) -> dict[str, float]:
-    """Give the cores that each machine of a cluster offers, by the machine's id."""
+    """Return the number of cores of each machine of a cluster, by the id of its Ray node."""
     return {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]}
 
 
+def count_cores(ray: Any) -> int:
+    """Return the number of cores of a cluster, at least 1."""
+    return max(int(sum(cluster_cores(ray).values())), 1)
+
+
 def start_actor(ray: Any, kind: type, machine: str, *arguments: Any) -> Any:
-    """Start an actor on a machine, or elsewhere if that one goes; restarted whenever it dies, without its calls."""
+    """Start an actor on a machine, or on another one if that fails; it is restarted when it dies, but its calls are not."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # No cores are reserved: like a database it stays for long and works in bursts.
-    settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "max_concurrency": CALLS}
-    return (
-        ray.remote(kind)
-        .options(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=True))
-        .remote(*arguments)
-    )
+    # No cores are reserved: like a database it lives long and works in bursts.
+    settings = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0, "max_concurrency": _ACTOR_CALLS}
+    strategy = NodeAffinitySchedulingStrategy(machine, soft=True)
+    return ray.remote(kind).options(**settings, scheduling_strategy=strategy).remote(*arguments)
 
 
-TIMEOUT = 120.0  # seconds for one photograph
+# -- results of tasks
+
+
+class TaskError(ClusterError):
+    """A task failed with an unexpected exception."""
+
+
+class LostTaskError(TaskError):
+    """The process or machine of a task is gone."""
+
+
+def get_result(ray: Any, reference: Any) -> Any:
+    """Return the result of a task or actor call (or of a list of them); raise TaskError, or the PolyvocError of the task."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None)  # raised by the task itself
+        if isinstance(cause, PolyvocError):
+            raise cause from None
+        if isinstance(cause, ImportError) or "failed to import" in str(error):
+            raise ClusterError("a machine lacks polyvoc, or a part of it; install the same version on all machines") from None
+        failure = cause or error
+        kind = TaskError if isinstance(error, ray.exceptions.RayTaskError) else LostTaskError
+        reason = f"{type(failure).__name__}: {one_line(failure)}"
+        raise kind(f"a task on the cluster failed ({reason}); see the Ray logs and the memory of the machines") from error
+
+
+@dataclass(frozen=True)
+class Attempt(Generic[Item]):
+    """Items for one task. If tasks are lost, the items are halved until the one that crashes its worker is isolated."""
+
+    items: Sequence[Item]
+    halved: bool = False  # a part of a batch that was lost
+    losses: int = 0  # of tasks with exactly these items
+
+    @property
+    def isolated(self) -> Item | None:
+        """Return the item that is left of a lost batch, None if there are several."""
+        return self.items[0] if self.halved and len(self.items) == 1 else None
+
+    def after_loss(self, tries: int = TRIES, counts: bool = True) -> list[Attempt[Item]]:
+        """Return what to run after the task was lost: the same items again, or halves; nothing if an isolated item has failed.
+
+        counts: whether the loss counts as one of the tries of an isolated item.
+        """
+        if self.isolated is not None:
+            losses = self.losses + counts
+            return [replace(self, losses=losses)] if losses < tries else []
+        middle = len(self.items) // 2
+        if middle and not self.halved and not self.losses:  # a machine may be lost; repeating a half costs little
+            return [replace(self, losses=1)]
+        return [Attempt(part, halved=True) for part in (self.items[:middle], self.items[middle:]) if part]
+
+
+def report_failing_image(path: Location) -> Problem:
+    """Return the problem of an isolated image; it is read again only when its file changes."""
+    return Problem(str(path), f"{display_name(path)}: every process that reads it crashes or takes too long; remove it")
+
+
+# -- workers
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Give the versions here of what decides which features a photograph has."""
+    """Return the versions of the libraries here that determine the features of an image."""
     return {"polyvoc": __version__, "OpenCV": OPENCV, "Pillow": version("pillow"), "NumPy": np.__version__}
 
 
 @dataclass(frozen=True)
 class WorkerCheck:
-    """What every process that works for a program must keep to; made by the program that asks."""
+    """Requirements on worker processes; made by the driver, checked in every task."""
 
-    patience: float = TIMEOUT  # seconds after which a process that still reads the same photograph ends
+    timeout: float = IMAGE_SECONDS  # a process that reads one image for longer is ended
     versions: dict[str, str] = field(default_factory=versions)
 
     def check(self) -> None:
-        """Refuse to work with other versions than the program that asks: features would differ."""
+        """Raise ClusterError if this process has other versions than the driver: features would differ."""
         here = versions()
-        for name, wanted in self.versions.items():
-            if here.get(name) != wanted:
+        for name, required in self.versions.items():
+            if here.get(name) != required:
                 machine = socket.gethostname()
-                raise ClusterError(f"{machine} has {name} {here.get(name)}, not {wanted}; install the same version on all")
+                raise ClusterError(f"{machine} has {name} {here.get(name)}, not {required}; install the same version on all")
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """End this process if what is done meanwhile takes too long."""
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            # The system's timer: neither a decoder nor a disk without answer can hold it up.
-            faulthandler.dump_traceback_later(self.patience, exit=True, file=nowhere)
+    def limit_time(self) -> Iterator[None]:
+        """End this process if the block takes longer than the timeout."""
+        with open(os.devnull, "w", encoding="utf-8") as null:
+            # The system's timer: neither a decoder nor an unresponsive disk can block it.
+            faulthandler.dump_traceback_later(self.timeout, exit=True, file=null)
             try:
                 yield
             finally:

@@ -1,45 +1,421 @@
-"""Replicas, fan-out, shards of an index."""
+"""An index on a cluster: shards of segments, replicas of shards, and the fan-out of a search to them."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.cluster.connect import cluster_cores, connect, count_cores, start_actor
+from polyvoc.cluster.connect import LostTaskError, cluster_cores, connect, count_cores, get_result, start_actor
 from polyvoc.cluster.holder import (
-    WEIGHED,
-    ForgottenError,
     SegmentAssignment,
     ShardActor,
     ShardAssignment,
     ShardSummary,
     Task,
+    UnknownSnapshotError,
     pack,
     unpack,
 )
-from polyvoc.errors import ClusterError, UnusableIndexError
-from polyvoc.index.folder import IndexFolder, Layout
+from polyvoc.errors import ClusterError, UnusableIndexError, one_line
+from polyvoc.index.folder import EmbeddingSource, IndexFolder, Layout
 from polyvoc.index.statistics import Statistics
 from polyvoc.options import ClusterOptions
 from polyvoc.scoring.engine import Engine, Join, Operation
-from polyvoc.scoring.segments import SegmentInfo
+from polyvoc.scoring.segments import SegmentImages, SegmentInfo, segment_images
+from polyvoc.search.index import Index
 from polyvoc.types import Spans
+
+PIECE = 64 * 1024  # bytes: Ray sends arguments of less than 100 KB along with a call, not through its object store
+INLINE = 1 << 20  # bytes: a larger task goes through the object store, once per machine instead of once per shard
+_OPEN_SECONDS = 300.0  # until every shard has loaded its segments
+_RELOAD_SECONDS = 1.0  # between attempts to load a replica
+_HEDGE = 0.25  # of the timeout, after which another replica is called as well
+_POLL_SECONDS = 0.05  # between two looks whether a replica is available again
+logger = logging.getLogger("polyvoc.cluster")
+
+
+def open_index(path: str | os.PathLike[str], embedding: EmbeddingSource | None, options: ClusterOptions | str) -> Index:
+    """Open an index whose segments are held by the machines of a Ray cluster (or its address); else as `Index.open`."""
+    with closing(IndexFolder(Path(path))) as folder:
+        _ = folder.catalogue  # raises if there is no index, before a cluster is started
+    replicas = ReplicaSet(ClusterOptions(options) if isinstance(options, str) else options)
+    return Index.open(path, embedding, replicas.read_engine)
+
+
+class RayShards:
+    """The segments of one commit, held by the actors of a replica set.
+
+    All of them are required, else ClusterError, except in a `session` that records those that are missing.
+    """
+
+    def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, numbers: Sequence[Sequence[int]],
+                 summaries: Sequence[ShardSummary]) -> None:  # fmt: skip
+        """Join the summaries of shards; `numbers` are those of the segments of each."""
+        self.replicas = replicas
+        self.snapshot = snapshot
+        self.numbers = numbers
+        contents: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
+        for held, part in zip(numbers, summaries, strict=True):
+            contents |= dict(zip(held, zip(part.infos, part.spans, strict=True), strict=True))
+        self.infos: Sequence[SegmentInfo] = [contents[number][0] for number in sorted(contents)]
+        self.spans = [contents[number][1] for number in sorted(contents)]
+        self.statistics: Statistics = reduce(add, (part.statistics for part in summaries))
+        self._shard_of = {number: shard for shard, held in enumerate(numbers) for number in held}
+        self._require_all, self._missing = True, set[int]()
+
+    @classmethod
+    def open(cls, folder: IndexFolder, layout: Layout, replicas: ReplicaSet) -> RayShards:
+        """Load the segments of an index into the actors, each by one shard."""
+        sizes = {part.segment: part.n_features + part.n_images for part in layout.parts}
+        placement = assign_segments(sizes, replicas.n_shards, replicas.placement)
+        replicas.placement = {segment: shard for shard, segments in enumerate(placement) for segment in segments}
+        number_of = {part.segment: number for number, part in enumerate(layout.parts)}
+        numbers = [sorted(number_of[segment] for segment in segments) for segments in placement]
+        loads = [sum(sizes[segment] for segment in segments) for segments in placement]
+        snapshot, summaries = replicas.open([_assignment(folder, layout, held) for held in numbers], loads)
+        shards = cls(replicas, snapshot, numbers, summaries)
+        replicas.set_statistics(snapshot, shards.statistics)
+        return shards
+
+    def session(self, require_all: bool) -> RayShards:
+        """Return the same shards, which record what is missing from now on; `require_all`: ClusterError instead."""
+        session = copy(self)
+        session._require_all, session._missing = require_all, set()
+        return session
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """Return the segments that were missing since the session began, in order."""
+        return sorted(self._missing)
+
+    @property
+    def missing_ids(self) -> Spans:
+        """Return the ids of the images in those segments."""
+        rows = [self.spans[number] for number in self.missing]
+        return tuple((int(first), int(last)) for first, last in sorted(map(tuple, np.concatenate(rows)))) if rows else ()
+
+    def images(self, threads: int | None = None) -> list[SegmentImages]:
+        """Return the images of each segment; ids -1 and no live position for a segment that is missing."""
+        if self.snapshot.images is not None:
+            return self.snapshot.images
+        parts = self.each(segment_images, threads=threads)
+        nothing = np.empty(0, np.int64)
+        images = [
+            SegmentImages(np.full(info.n_images, -1), nothing) if part is None else part
+            for part, info in zip(parts, self.infos, strict=True)
+        ]
+        if all(part is not None for part in parts):
+            self.snapshot.images = images
+        return images
+
+    def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
+        """Return operation(held, *shared) of every segment, in order; None for those that are missing."""
+        return self._scatter(Task(operation, None, shared), self._all_shards(), self.numbers, len(self.infos))
+
+    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
+        """Join the results of `each`: in every shard, then here. None if all are missing."""
+        results = self._gather(Task(operation, join, shared), self._all_shards())
+        return join([results[shard] for shard in sorted(results)]) if results else None
+
+    def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
+        """Return operation(held, argument, *shared) for every (segment, argument); None for those that are missing."""
+        positions: list[list[int]] = [[] for _ in self.numbers]
+        for position, (number, _) in enumerate(own):
+            positions[self._shard_of[number]].append(position)
+        calls = {shard: pack([own[position] for position in chosen]) for shard, chosen in enumerate(positions) if chosen}
+        return self._scatter(Task(operation, None, shared), calls, positions, len(own))
+
+    def close(self) -> None:
+        """Release this commit in the actors; they end with the last one."""
+        self.replicas.release(self.snapshot.number)
+
+    def _all_shards(self) -> Mapping[int, bytes | None]:
+        return {shard: None for shard, numbers in enumerate(self.numbers) if numbers}
+
+    def _scatter(self, task: Task, calls: Mapping[int, bytes | None], positions: Sequence[Sequence[int]], n: int) -> list[Any]:
+        """Return the results of shards as one list [n]; `positions` are those of each shard in it."""
+        results: list[Any] = [None] * n
+        for shard, parts in self._gather(task, calls).items():
+            for position, part in zip(positions[shard], parts, strict=True):
+                results[position] = part
+        return results
+
+    def _gather(self, task: Task, calls: Mapping[int, bytes | None]) -> dict[int, Any]:
+        """Run a task on shards, each with its own argument; return the results of those that are available."""
+        if not calls:
+            return {}
+        results = self.replicas.gather(self.snapshot, calls, self.replicas.pieces(task), self._require_all)
+        missing = calls.keys() - results.keys()
+        if missing and self._require_all:
+            raise ClusterError(f"{len(missing)} of {len(self.numbers)} shards did not respond within "
+                               f"{self.replicas.options.timeout:g} s; search again later, or without require_all")  # fmt: skip
+        self._missing.update(number for shard in missing for number in self.numbers[shard])
+        return results
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """An index as of one commit, spread over the shards of a replica set."""
+
+    number: int
+    assignments: Sequence[bytes]  # of each shard
+    statistics: Any = None  # reference to those of all segments, once they are known
+    images: list[SegmentImages] | None = None  # likewise
+
+
+class Loading(NamedTuple):
+    """A call to a replica to load a snapshot."""
+
+    reference: Any
+    since: float
+
+
+@dataclass(eq=False)
+class Replica:
+    """An actor that holds a shard."""
+
+    actor: Any
+    loading: dict[int, Loading] = field(default_factory=dict)  # by snapshot; removed when it is loaded
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ReplicaSet:
+    """The actors of an index on a cluster. May be used by several threads; they end with the last snapshot."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        """Connect to the cluster; the first snapshot starts the actors."""
+        self.options = options
+        self.ray = connect(options.address)
+        self.shards: list[list[Replica]] = []
+        self.placement: dict[int, int] = {}  # the shard of each segment, which later snapshots keep
+        self._numbers = itertools.count()
+        self._open: set[int] = set()
+        self._turns: dict[int, Iterator[int]] = {}
+        self._lock = threading.RLock()  # reentrant: a snapshot may be collected, and so released, while it is held
+
+    @property
+    def n_shards(self) -> int:
+        """Return the number of shards: that of the options, or one per core of the cluster."""
+        return len(self.shards) or self.options.shards or count_cores(self.ray)
+
+    # -- snapshots
+
+    def read_engine(self, folder: IndexFolder, layout: Layout) -> Engine:
+        """Load a commit of an index as a new snapshot."""
+        return Engine(RayShards.open(folder, layout, self), layout.sizes)
+
+    def open(self, assignments: Sequence[ShardAssignment], loads: Sequence[int]) -> tuple[Snapshot, list[ShardSummary]]:
+        """Create a snapshot; return it with the summary of each shard. `set_statistics` completes it."""
+        snapshot = Snapshot(next(self._numbers), [pack(assignment) for assignment in assignments])
+        with self._lock:
+            self._open.add(snapshot.number)
+            weakref.finalize(snapshot, self.release, snapshot.number)  # when no index uses it any more
+            if not self.shards:
+                self._start(loads)
+        try:
+            return snapshot, [unpack(summary) for summary in self._load_all(snapshot)]
+        except BaseException:
+            self.release(snapshot.number)
+            raise
+
+    def set_statistics(self, snapshot: Snapshot, statistics: Statistics) -> None:
+        """Send the statistics of all segments to the actors, which can then run operations."""
+        snapshot.statistics = self.ray.put(pack(statistics))
+        self._load_all(snapshot)
+
+    def release(self, number: int) -> None:
+        """Release a snapshot; with the last one the actors end."""
+        with self._lock:
+            if number not in self._open:
+                return
+            self._open.remove(number)
+            last = not self._open
+            shards, self.shards = self.shards, [] if last else self.shards
+        if not self.ray.is_initialized():
+            return  # the cluster, or the program, has ended
+        for replica in itertools.chain.from_iterable(shards):
+            replica.loading.pop(number, None)
+            if last:
+                self.ray.kill(replica.actor)
+            else:
+                replica.actor.release.remote(number)
+
+    def _start(self, loads: Sequence[int]) -> None:
+        cores = cluster_cores(self.ray)
+        machines = assign_replicas(loads, cores, self.options.replicas)
+        shares = {name: sum(name in chosen for chosen in machines) for name in cores}
+        self.shards = [
+            [Replica(start_actor(self.ray, ShardActor, name, max(1, int(cores[name] // shares[name])))) for name in chosen]
+            for chosen in machines
+        ]
+        self._turns = {shard: itertools.count() for shard in range(len(self.shards))}
+
+    def _load_all(self, snapshot: Snapshot) -> list[bytes]:
+        """Load a snapshot into all replicas; return the result of the first of each shard."""
+        for shard, replicas in enumerate(self.shards):
+            for replica in replicas:
+                self._load(snapshot, shard, replica)
+        deadline = time.monotonic() + _OPEN_SECONDS
+        return [self._first_loaded(snapshot, shard, deadline) for shard in range(len(self.shards))]
+
+    def _load(self, snapshot: Snapshot, shard: int, replica: Replica) -> None:
+        reference = replica.actor.load.remote(snapshot.number, snapshot.assignments[shard], snapshot.statistics)
+        replica.loading[snapshot.number] = Loading(reference, time.monotonic())
+
+    def _first_loaded(self, snapshot: Snapshot, shard: int, deadline: float) -> Any:
+        """Return the result of the replica of a shard that is loaded first."""
+        reason = ""
+        while (left := deadline - time.monotonic()) > 0:
+            loading = {replica.loading[snapshot.number].reference: replica for replica in self.shards[shard]}
+            for reference in self.ray.wait(list(loading), timeout=left)[0]:
+                try:
+                    result = self.get(reference)
+                except LostTaskError as error:  # the actor died; Ray restarts it
+                    reason = f" ({error})"
+                    time.sleep(_RELOAD_SECONDS)
+                    self._load(snapshot, shard, loading[reference])
+                else:
+                    if snapshot.statistics is not None:
+                        loading[reference].loading.pop(snapshot.number)
+                    return result
+        raise ClusterError(f"shard {shard} did not load its segments within {_OPEN_SECONDS:.0f} s{reason}; see the Ray logs")
+
+    # -- calls
+
+    def gather(self, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
+               require_all: bool) -> dict[int, Any]:  # fmt: skip
+        """Run a task on shards, each with its own argument; return the results by shard.
+
+        Only with `require_all` wait for shards whose replicas are all unavailable.
+        """
+        return _FanOut(self, snapshot, calls, pieces, require_all).run()
+
+    def pieces(self, task: Task) -> list[Any]:
+        """Return a task as arguments of a call."""
+        content = pack(task)
+        if len(content) > INLINE:
+            return [self.ray.put(content)]
+        return [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
+
+    def get(self, reference: Any) -> Any:
+        """Return the result of a call; raise LostTaskError if its actor is gone."""
+        return get_result(self.ray, reference)
+
+    def available(self, snapshot: Snapshot, shard: int) -> list[Replica]:
+        """Return the replicas of a shard that have loaded a snapshot, in turn another one first; reload the others."""
+        if snapshot.number not in self._open:
+            raise UnusableIndexError("the index was closed; open it again")
+        replicas = self.shards[shard]
+        turn = next(self._turns[shard]) % len(replicas)
+        return [replica for replica in replicas[turn:] + replicas[:turn] if self._is_loaded(snapshot, shard, replica)]
+
+    def mark_unavailable(self, snapshot: Snapshot, shard: int, replica: Replica) -> None:
+        """Load a replica again, which is gone or too slow; it is not called until that is done."""
+        with replica.lock:
+            if snapshot.number not in replica.loading:
+                self._load(snapshot, shard, replica)
+
+    def _is_loaded(self, snapshot: Snapshot, shard: int, replica: Replica) -> bool:
+        with replica.lock:
+            loading = replica.loading.get(snapshot.number)
+            if loading is None:
+                return True
+            if not self.ray.wait([loading.reference], timeout=0)[0]:
+                return False
+            try:
+                self.get(loading.reference)
+            except Exception as error:  # noqa: BLE001 - it died again, its segments are gone, or its machine lacks memory
+                if time.monotonic() - loading.since > _RELOAD_SECONDS:
+                    logger.warning("loading shard %d again: %s: %s", shard, type(error).__name__, one_line(error))
+                    self._load(snapshot, shard, replica)
+                return False
+            replica.loading.pop(snapshot.number)
+            return True
+
+
+class _FanOut:
+    """A task on its way to several shards."""
+
+    def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
+                 require_all: bool) -> None:  # fmt: skip
+        self._replicas, self._snapshot, self._calls, self._pieces = replicas, snapshot, calls, pieces
+        self._require_all = require_all
+        self._running: dict[Any, tuple[int, Replica]] = {}  # by reference
+        self._results: dict[int, Any] = {}  # by shard
+        self._start = time.monotonic()
+
+    def run(self) -> dict[int, Any]:
+        for shard in self._calls:
+            self._call(shard)
+        timeout = self._replicas.options.timeout
+        while (seconds := time.monotonic() - self._start) < timeout and (self._require_all or self._running):
+            for reference in self._wait(min(timeout - seconds, _HEDGE * timeout)):
+                self._collect(reference)
+            if len(self._results) == len(self._calls):
+                break
+            self._call_others(late=time.monotonic() - self._start > _HEDGE * timeout)
+        for shard, replica in self._running.values():  # too slow: the next task goes to another one
+            self._replicas.mark_unavailable(self._snapshot, shard, replica)
+        return self._results
+
+    def _wait(self, seconds: float) -> list[Any]:
+        """Wait for a result, but only briefly if a shard has no available replica."""
+        if not self._running:
+            time.sleep(min(seconds, _POLL_SECONDS))
+            return []
+        called = {shard for shard, _ in self._running.values()}
+        if self._require_all and self._calls.keys() - self._results.keys() - called:
+            seconds = min(seconds, _POLL_SECONDS)
+        done: list[Any] = self._replicas.ray.wait(list(self._running), timeout=seconds)[0]
+        return done
+
+    def _call_others(self, late: bool) -> None:
+        """Call replicas of shards without a running call, and a second replica of those that are late."""
+        called = [shard for shard, _ in self._running.values()]
+        for shard in self._calls.keys() - self._results.keys():
+            if (self._require_all and shard not in called) or (late and called.count(shard) == 1):
+                self._call(shard)
+
+    def _call(self, shard: int) -> None:
+        busy = [replica for _, replica in self._running.values()]
+        for replica in self._replicas.available(self._snapshot, shard):
+            if replica not in busy:
+                reference = replica.actor.run.remote(self._snapshot.number, self._calls[shard], *self._pieces)
+                self._running[reference] = shard, replica
+                return
+
+    def _collect(self, reference: Any) -> None:
+        shard, replica = self._running.pop(reference)
+        try:
+            result = unpack(self._replicas.get(reference))
+        except (LostTaskError, UnknownSnapshotError):
+            self._replicas.mark_unavailable(self._snapshot, shard, replica)
+            if shard not in self._results:
+                self._call(shard)  # another replica, if there is one
+        else:
+            self._results.setdefault(shard, result)
+
+
+# -- placement
 
 
 def assign_segments(sizes: Mapping[int, int], count: int, kept: Mapping[int, int] | None = None) -> list[list[int]]:
-    """Give the segments of each of `count` shards, in order, by the sizes of segments; `kept`: the shard where one is now."""
+    """Return the segments of each of `count` shards, balanced by size; `kept`: shards of segments that stay there."""
     shards: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     kept = {segment: shard for segment, shard in (kept or {}).items() if segment in sizes and shard < count}
@@ -54,392 +430,24 @@ def assign_segments(sizes: Mapping[int, int], count: int, kept: Mapping[int, int
 
 
 def assign_replicas(loads: Sequence[int], machines: Mapping[str, float], replicas: int) -> list[list[str]]:
-    """Give the machines of the replicas of each shard: those of one shard apart as long as there are enough of them.
+    """Return the machines of the replicas of each shard, on different machines as long as there are enough.
 
-    machines: how much each can bear, in any unit, such as cores.
+    machines: the capacity of each, in any unit, such as cores.
     """
-    borne = dict.fromkeys(machines, 0.0)
+    used = dict.fromkeys(machines, 0.0)
     placed: list[list[str]] = [[] for _ in loads]
     for shard in sorted(range(len(loads)), key=lambda one: (-loads[one], one)):
         for _ in range(replicas):
             others = [name for name in machines if name not in placed[shard]] or list(machines)
-            chosen = min(others, key=lambda name: ((borne[name] + loads[shard] + 1) / max(machines[name], 1e-9), name))
+            chosen = min(others, key=lambda name: ((used[name] + loads[shard] + 1) / max(machines[name], 1e-9), name))
             placed[shard].append(chosen)
-            borne[chosen] += loads[shard] + 1  # an empty shard is a process all the same
+            used[chosen] += loads[shard] + 1  # an empty shard is a process, too
     return placed
 
 
-PIECE = 64 * 1024  # bytes: Ray sends arguments of less than 100 KB along with a call, without a detour by its object store
-INLINE = 1 << 20  # bytes: a task larger than this takes the detour, once per machine instead of once per shard
-OPENING = 300.0  # seconds until every shard has said what is in its segments
-AGAIN = 1.0  # seconds between attempts to tell a replica what to hold
-HEDGE = 0.25  # of the patience, after which another replica is asked as well
-LOOK = 0.05  # seconds between two looks whether a replica is back
-logger = logging.getLogger("polyvoc.cluster")
-
-
-@dataclass(eq=False)
-class Replica:
-    """One holder of a shard, and whether it knows what to hold."""
-
-    actor: Any
-    waking: dict[int, Loading] = field(default_factory=dict)  # by generation; gone when it is ready
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-class Loading(NamedTuple):
-    """A replica that was told what to hold."""
-
-    answer: Any  # reference to what it says
-    since: float
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """An index as of one commit, spread over the shards of a fleet."""
-
-    number: int
-    charges: Sequence[bytes]  # of each shard
-    statistics: list[Any] = field(default_factory=list)  # reference to those of all segments, once they are known
-
-
-class ReplicaSet:
-    """Holders on the machines of a cluster. May be used by several threads; ends with the last index that uses it."""
-
-    def __init__(self, options: ClusterOptions) -> None:
-        """Connect to the cluster; holders are started by the first index."""
-        self.options = options
-        self.ray = connect(options.address)
-        self.shards: list[list[Replica]] = []
-        self.kept: dict[int, int] = {}  # the shard of each segment
-        self._numbers = itertools.count()
-        self._open: set[int] = set()
-        self._turns: dict[int, Iterator[int]] = {}
-        self._lock = threading.RLock()  # garbage may be collected, and a generation released, while it is held
-
-    @property
-    def count(self) -> int:
-        """Give the number of shards: as asked, or one per core of the cluster."""
-        return len(self.shards) or self.options.shards or count_cores(self.ray)
-
-    # -- opening and closing
-
-    def open(self, charges: Sequence[ShardAssignment], loads: Sequence[int]) -> tuple[Snapshot, list[ShardSummary]]:
-        """Let every shard look at its charge; gives what each found. `teach` then lets them hold it."""
-        generation = Snapshot(next(self._numbers), [pack(charge) for charge in charges])
-        with self._lock:
-            self._open.add(generation.number)
-            weakref.finalize(generation, self.release, generation.number)  # when no index uses it any more
-            if not self.shards:
-                self._start(loads)
-        try:
-            return generation, [unpack(said) for said in self._tell_all(generation)]
-        except BaseException:
-            self.release(generation.number)
-            raise
-
-    def teach(self, generation: Snapshot, statistics: Statistics) -> None:
-        """Tell all holders the statistics of all segments: from then on they answer."""
-        generation.statistics.append(self.ray.put(pack(statistics)))
-        self._tell_all(generation)
-
-    def release(self, number: int) -> None:
-        """Forget a generation; with the last one the holders end."""
-        with self._lock:
-            if number not in self._open:
-                return
-            self._open.remove(number)
-            last = not self._open
-            shards, self.shards = self.shards, [] if last else self.shards
-        if not self.ray.is_initialized():
-            return  # the cluster, or the program, has ended
-        for replica in itertools.chain.from_iterable(shards):
-            replica.waking.pop(number, None)
-            if last:
-                self.ray.kill(replica.actor)
-            else:
-                replica.actor.release.remote(number)
-
-    def _start(self, loads: Sequence[int]) -> None:
-        cores = cluster_cores(self.ray)
-        seats = assign_replicas(loads, cores, self.options.replicas)
-        crowd = {name: sum(name in seat for seat in seats) for name in cores}
-        started = []
-        for seat in seats:
-            holders = [start_actor(self.ray, ShardActor, name, max(1, int(cores[name] // crowd[name]))) for name in seat]
-            started.append([Replica(actor) for actor in holders])
-        self.shards = started
-        self._turns = {shard: itertools.count() for shard in range(len(started))}
-
-    def _tell_all(self, generation: Snapshot) -> list[bytes]:
-        """Tell all holders what to hold; gives what the first of each shard says."""
-        for shard, replicas in enumerate(self.shards):
-            for replica in replicas:
-                self._tell(generation, shard, replica)
-        deadline = time.monotonic() + OPENING
-        return [self._first(generation, shard, deadline) for shard in range(len(self.shards))]
-
-    def _tell(self, generation: Snapshot, shard: int, replica: Replica) -> None:
-        """Tell a replica what to hold; one that holds it already says so at once."""
-        statistics = generation.statistics[0] if generation.statistics else None
-        answer = replica.actor.hold.remote(generation.number, generation.charges[shard], statistics)
-        replica.waking[generation.number] = Loading(answer, time.monotonic())
-
-    def _first(self, generation: Snapshot, shard: int, deadline: float) -> Any:
-        """Give what the first replica of a shard says that was told what to hold."""
-        last = ""
-        while (left := deadline - time.monotonic()) > 0:
-            waiting = {replica.waking[generation.number].answer: replica for replica in self.shards[shard]}
-            for answer in self.ray.wait(list(waiting), timeout=left)[0]:
-                try:
-                    said = self.get(answer)
-                except ClusterError as error:  # it died; it is restarted
-                    last = f" ({error})"
-                    time.sleep(AGAIN)
-                    self._tell(generation, shard, waiting[answer])
-                else:
-                    if generation.statistics:
-                        waiting[answer].waking.pop(generation.number)
-                    return said
-        raise ClusterError(f"shard {shard} did not open its segments within {OPENING:.0f} s{last}; see the logs of Ray")
-
-    def get(self, reference: Any) -> Any:
-        """Give a result; ClusterError if its holder is gone, or whatever went wrong with the work itself."""
-        try:
-            return self.ray.get(reference)
-        except self.ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            known = isinstance(cause, Exception) and not isinstance(cause, self.ray.exceptions.RayError)
-            raise (cause if known else ClusterError(_one_line(error))) from None
-        except self.ray.exceptions.RayError as error:
-            raise ClusterError(f"a holder is gone: {_one_line(error)}") from None
-
-    # -- asking
-
-    def pieces(self, task: Any) -> list[Any]:
-        """Give a task as arguments of a call."""
-        content = pack(task)
-        if len(content) > INLINE:
-            return [self.ray.put(content)]
-        return [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
-
-    def gather(self, generation: Snapshot, calls: dict[int, bytes | None], pieces: Sequence[Any],
-               whole: bool) -> dict[int, Any]:  # fmt: skip
-        """Ask shards, each with its own argument; gives what those said that answer. `whole`: wait for all of them.
-
-        Without `whole` a shard whose replicas are all down is not waited for.
-        """
-        return _FanOut(self, generation, calls, pieces, whole).run()
-
-    def ready(self, generation: Snapshot, shard: int) -> list[Replica]:
-        """Give the replicas of a shard that can be asked, another one first each time; wake the others."""
-        if generation.number not in self._open:
-            raise UnusableIndexError("the index was closed; open it again")
-        replicas = self.shards[shard]
-        turn = next(self._turns[shard]) % len(replicas)
-        ordered = replicas[turn:] + replicas[:turn]
-        return [replica for replica in ordered if self._is_ready(generation, shard, replica)]
-
-    def down(self, generation: Snapshot, shard: int, replica: Replica) -> None:
-        """Note that a replica does not answer, or forgot what to hold: it is told anew, and not asked until it says so."""
-        with replica.lock:
-            if generation.number not in replica.waking:
-                self._tell(generation, shard, replica)
-
-    def _is_ready(self, generation: Snapshot, shard: int, replica: Replica) -> bool:
-        with replica.lock:
-            waking = replica.waking.get(generation.number)
-            if waking is None:
-                return True
-            if not self.ray.wait([waking.answer], timeout=0)[0]:
-                return False
-            try:
-                self.get(waking.answer)
-            except Exception as error:  # noqa: BLE001 - it was restarted once more, its segments are gone, or no memory is left
-                if time.monotonic() - waking.since > AGAIN:
-                    logger.warning("shard %d is told anew what to hold: %s", shard, _one_line(error))
-                    self._tell(generation, shard, replica)
-                return False
-            replica.waking.pop(generation.number)
-            return True
-
-
-class _FanOut:
-    """One question to several shards on its way."""
-
-    def __init__(self, fleet: ReplicaSet, generation: Snapshot, calls: dict[int, bytes | None], pieces: Sequence[Any],
-                 whole: bool) -> None:  # fmt: skip
-        self.fleet, self.generation, self.calls, self.pieces, self.whole = fleet, generation, calls, pieces, whole
-        self.under_way: dict[Any, tuple[int, Replica]] = {}
-        self.answers: dict[int, Any] = {}
-        self.begun = time.monotonic()
-
-    def run(self) -> dict[int, Any]:
-        for shard in self.calls:
-            self._ask(shard)
-        patience = self.fleet.options.patience
-        while (spent := time.monotonic() - self.begun) < patience and (self.whole or self.under_way):
-            for answer in self._wait(min(patience - spent, HEDGE * patience)):
-                self._take(answer)
-            if len(self.answers) == len(self.calls):
-                break
-            self._ask_others(late=time.monotonic() - self.begun > HEDGE * patience)
-        for shard, replica in self.under_way.values():  # too slow: the next question goes to another one
-            self.fleet.down(self.generation, shard, replica)
-        return self.answers
-
-    def _wait(self, longest: float) -> list[Any]:
-        """Wait for an answer, but not so long that nobody looks for replicas."""
-        if not self.under_way:
-            time.sleep(min(longest, LOOK))
-            return []
-        asked = {shard for shard, _ in self.under_way.values()}
-        looking = self.whole and self.calls.keys() - self.answers.keys() - asked
-        done: list[Any] = self.fleet.ray.wait(list(self.under_way), timeout=min(longest, LOOK) if looking else longest)[0]
-        return done
-
-    def _ask_others(self, late: bool) -> None:
-        """Ask replicas of shards that nobody is asked of, and further ones of those that are late."""
-        asked = [shard for shard, _ in self.under_way.values()]
-        for shard in self.calls.keys() - self.answers.keys():
-            if (self.whole and shard not in asked) or (late and asked.count(shard) == 1):
-                self._ask(shard)
-
-    def _ask(self, shard: int) -> None:
-        busy = [replica for _, replica in self.under_way.values()]
-        free = [replica for replica in self.fleet.ready(self.generation, shard) if replica not in busy]
-        for replica in free[:1]:
-            arguments = self.generation.number, self.calls[shard], *self.pieces
-            self.under_way[replica.actor.ask.remote(*arguments)] = shard, replica
-
-    def _take(self, answer: Any) -> None:
-        shard, replica = self.under_way.pop(answer)
-        try:
-            said = unpack(self.fleet.get(answer))
-        except (ClusterError, ForgottenError):
-            self.fleet.down(self.generation, shard, replica)
-            if shard not in self.answers:
-                self._ask(shard)  # another replica, if there is one
-        else:
-            self.answers.setdefault(shard, said)
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def open_engine(home: IndexFolder, fleet: ReplicaSet) -> Engine:
-    """Let a fleet hold the segments of the last commit, each by one shard."""
-    layout = home.read_layout()
-    return Engine(RayShards.open(home, layout, fleet), layout.sizes, neighbours=home.read_neighbours(layout))
-
-
-class RayShards:
-    """The segments of one commit, held by the actors of a fleet.
-
-    Asked directly they are whole: ClusterError if one does not answer in time. An `attempt` notes which are missing.
-    """
-
-    def __init__(
-        self, fleet: ReplicaSet, generation: Snapshot, held: Sequence[Sequence[int]], found: Sequence[ShardSummary]
-    ) -> None:
-        """Join what the shards found in the segments that they hold."""
-        self.fleet = fleet
-        self._generation = generation
-        self._held = held  # the segments of each shard
-        by_number: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
-        for numbers, part in zip(held, found, strict=True):
-            by_number |= dict(zip(numbers, zip(part.census, part.spans, strict=True), strict=True))
-        self.census: Sequence[SegmentInfo] = [by_number[number][0] for number in sorted(by_number)]
-        self._spans = [by_number[number][1] for number in sorted(by_number)]
-        self.statistics: Statistics = reduce(add, (part.statistics for part in found))
-        self._shard_of = {number: shard for shard, numbers in enumerate(held) for number in numbers}
-        self._whole, self._absent = True, set[int]()
-
-    @classmethod
-    def open(cls, home: IndexFolder, layout: Layout, fleet: ReplicaSet) -> RayShards:
-        """Spread the segments of an index over a fleet, by their size."""
-        sizes = {part.segment: part.n_features + part.n_images for part in layout.parts}
-        spread = assign_segments(sizes, fleet.count, fleet.kept)
-        fleet.kept = {segment: shard for shard, segments in enumerate(spread) for segment in segments}
-        numbers = {part.segment: number for number, part in enumerate(layout.parts)}
-        held = [sorted(numbers[segment] for segment in segments) for segments in spread]
-        loads = [sum(sizes[segment] for segment in segments) for segments in spread]
-        generation, found = fleet.open([_charge(home, layout, numbers) for numbers in held], loads)
-        made = cls(fleet, generation, held, found)
-        for idf in WEIGHED:
-            made.statistics.squares_of(idf)  # logarithms are taken once: machines might differ in the last bit
-        fleet.teach(generation, made.statistics)
-        return made
-
-    def attempt(self, whole: bool) -> RayShards:
-        """Give the same shards with a clean slate for what is missing."""
-        again = copy(self)
-        again._whole, again._absent = whole, set()
-        return again
-
-    @property
-    def missing(self) -> Sequence[int]:
-        """Give the segments that did not answer since this attempt began, in order."""
-        return sorted(self._absent)
-
-    @property
-    def missing_ids(self) -> Spans:
-        """Give the ids of the images in those segments."""
-        rows = [self._spans[number] for number in self.missing]
-        return tuple((int(first), int(last)) for first, last in sorted(map(tuple, np.concatenate(rows)))) if rows else ()
-
-    # -- asking
-
-    def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, *shared) of every segment, in order; None of those that do not answer."""
-        answers = self._gather(Task(operation, None, shared), self._everybody())
-        found: list[Any] = [None] * len(self.census)
-        for shard, results in answers.items():
-            for number, result in zip(self._held[shard], results, strict=True):
-                found[number] = result
-        return found
-
-    def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives to one: in every shard, then here. None if nobody answers."""
-        answers = self._gather(Task(operation, join, shared), self._everybody())
-        return join([answers[shard] for shard in sorted(answers)]) if answers else None
-
-    def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, argument, *shared) for every (segment, argument); None of those that do not answer."""
-        mine: dict[int, list[int]] = {}
-        for at, (number, _) in enumerate(own):
-            mine.setdefault(self._shard_of[number], []).append(at)
-        answers = self._gather(Task(operation, None, shared), {s: pack([own[at] for at in ats]) for s, ats in mine.items()})
-        found: list[Any] = [None] * len(own)
-        for shard, results in answers.items():
-            for at, result in zip(mine[shard], results, strict=True):
-                found[at] = result
-        return found
-
-    def close(self) -> None:
-        """Let the holders forget this commit; with the last one that they hold they end."""
-        self.fleet.release(self._generation.number)
-
-    def _everybody(self) -> dict[int, bytes | None]:
-        return {shard: None for shard, numbers in enumerate(self._held) if numbers}
-
-    def _gather(self, task: Task, calls: dict[int, bytes | None]) -> dict[int, Any]:
-        if not calls:
-            return {}
-        answers = self.fleet.gather(self._generation, calls, self.fleet.pieces(task), self._whole)
-        absent = calls.keys() - answers.keys()
-        if absent and self._whole:
-            seconds = f"{self.fleet.options.patience:g} s"
-            raise ClusterError(f"{len(absent)} of {len(self._held)} shards did not answer within {seconds}; ask again when "
-                               "they are restarted, or leave out 'whole'")  # fmt: skip
-        self._absent.update(number for shard in absent for number in self._held[shard])
-        return answers
-
-
-def _charge(home: IndexFolder, layout: Layout, numbers: Sequence[int]) -> ShardAssignment:
+def _assignment(folder: IndexFolder, layout: Layout, numbers: Sequence[int]) -> ShardAssignment:
     firsts = np.cumsum([0, *(part.n_images for part in layout.parts)]).tolist()
     chosen = [(number, layout.parts[number]) for number in numbers]
-    holdings = tuple(SegmentAssignment(number, part.segment, tuple(part.deleted), firsts[number]) for number, part in chosen)
+    segments = tuple(SegmentAssignment(number, part.segment, tuple(part.deleted), firsts[number]) for number, part in chosen)
     norms = None if layout.norms is None else layout.norms.absolute()
-    return ShardAssignment(home.path.absolute(), layout.sizes, holdings, norms, firsts[-1])
+    return ShardAssignment(folder.path.absolute(), layout.sizes, segments, norms, firsts[-1])

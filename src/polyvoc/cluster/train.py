@@ -1,189 +1,159 @@
-"""Training on many machines."""
+"""Distributed training: sampling of descriptors and k-means on the cores of a Ray cluster, with the results of one machine."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from polyvoc.cluster.connect import TIMEOUT, WorkerCheck, connect, count_cores
-from polyvoc.errors import ClusterError, PolyvocError
+from polyvoc.cluster.connect import (
+    AUTO,
+    Attempt,
+    LostTaskError,
+    WorkerCheck,
+    connect,
+    count_cores,
+    get_result,
+    report_failing_image,
+)
 from polyvoc.kernels.vectors import WordTable
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.folders import absolute_path
 from polyvoc.types import Floats32, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells
-from polyvoc.vocabulary.train import Batches, KeyedSample, PointSet, draw_descriptors
+from polyvoc.vocabulary.train import KeyedSample, LocalPointSet, PointSet, draw_descriptors
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
-_PHOTOGRAPHS = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
+_IMAGES = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
 _DESCRIPTORS = 32_768  # of one task of the last assignment, 16 MB
-_TRIES = 3  # of a photograph alone before it is reported, and of descriptors: Ray itself would try for ever if memory is short
-_TRIES_TOGETHER = 2  # of several photographs before they are halved
-_RESTARTS = 20  # of a part of the crowd: machines may come and go, but a part that fits on none should be told
-T = TypeVar("T")
+_RESTARTS = 20  # of an actor: machines may come and go, but points that fit on none are an error
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class RayTrainWorkers:
-    """Workers: the cores of a Ray cluster."""
+    """Workers of training on the cores of a Ray cluster."""
 
-    def __init__(self, address: str, count: int | None = None, patience: float = TIMEOUT) -> None:
-        """Connect to a cluster, as `machines.connect` does, and take `count` workers of it, or one per core.
-
-        A process that reads the same photograph for longer than `patience` seconds ends.
-        """
+    def __init__(self, address: str, count: int | None = None, check: WorkerCheck | None = None) -> None:
+        """Connect to the cluster at an address; use `count` workers, or one per core."""
         self._ray = connect(address)
         self._count = count or count_cores(self._ray)
-        self._terms = WorkerCheck(patience)
-        work = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
-        self._draw, self._assign = work(_draw), work(_assign)
+        self._check = check or WorkerCheck()
+        # Without retries by Ray: it would retry for ever if memory is short.
+        remote = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
+        self._draw_task, self._assign_task = remote(_draw), remote(_assign)
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are left out."""
+        """Yield the sample of each image, in their order, without descriptors whose keys are above `max_key()`."""
 
-        def send(numbers: range) -> Any:
-            some = [_found_anywhere(paths[number]) for number in numbers]
-            return self._draw.remote(some, options, seed, numbers.start, ceiling(), self._terms)
+        def send(numbers: Sequence[int]) -> Any:
+            batch = [_absolute(paths[number]) for number in numbers]
+            return self._draw_task.remote(batch, options, seed, numbers[0], max_key(), self._check)
 
-        starts = range(0, len(paths), _PHOTOGRAPHS)
-        parts = [range(start, min(start + _PHOTOGRAPHS, len(paths))) for start in starts]
-        for numbers, answer in self._ahead(send, parts):
-            yield from self._drawn(send, numbers, answer, paths)
+        def fail(number: int, _: LostTaskError) -> Problem:
+            return report_failing_image(paths[number])
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
-        """Let points [n, padded], in the coordinates of the cells, look for words, a part of them on each worker."""
-        return _Spread(self._ray, np.array_split(points, min(self._count, len(points))), cells)
+        starts = range(0, len(paths), _IMAGES)
+        yield from self._map(send, fail, (Attempt(range(start, min(start + _IMAGES, len(paths)))) for start in starts))
+
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
+        """Return points [n, padded], in the coordinates of the cells, spread over the workers."""
+        return _RayPoints(self._ray, np.array_split(points, min(self._count, len(points))), cells)
 
     def assign(self, vocabulary: Vocabulary, descriptors: Floats32) -> Words:
-        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
-        shared = self._ray.put(Assigner([vocabulary], threads=1))  # made once, so that all have the same
+        """Return the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+        shared = self._ray.put(Assigner([vocabulary], threads=1))  # made once, so that all use the same
         parts = np.array_split(descriptors, -(-len(descriptors) // _DESCRIPTORS))
 
-        def send(rows: Floats32) -> Any:
-            return self._assign.remote(shared, rows)
+        def fail(_: Floats32, error: LostTaskError) -> NoReturn:
+            raise error
 
-        return np.concatenate([self._get(send, rows, answer, _TRIES) for rows, answer in self._ahead(send, parts)])
+        attempts = (Attempt([rows], halved=True) for rows in parts)
+        return np.concatenate(list(self._map(lambda rows: self._assign_task.remote(shared, rows[0]), fail, attempts)))
 
-    def _ahead(self, send: Callable[[T], Any], items: Iterable[T]) -> Iterator[tuple[T, Any]]:
-        """Send items to workers, a few ahead of whoever asks; give each with the reference to its answer, in their order."""
-        sent: deque[tuple[T, Any]] = deque()
-        for item in items:
-            sent.append((item, send(item)))
+    def _map(self, send: Callable[[Sequence[Item]], Any], fail: Callable[[Item, LostTaskError], Result],
+             attempts: Iterable[Attempt[Item]]) -> Iterator[Result]:  # fmt: skip
+        """Yield the result of each item, in order, a few tasks ahead; `fail` replaces that of an item that crashes workers."""
+        sent: deque[tuple[Attempt[Item], Any]] = deque()
+        for attempt in attempts:
+            sent.append((attempt, send(attempt.items)))
             if len(sent) >= 2 * self._count:
-                yield sent.popleft()
+                yield from self._results(send, fail, *sent.popleft())
         while sent:
-            yield sent.popleft()
+            yield from self._results(send, fail, *sent.popleft())
 
-    def _drawn(
-        self, send: Callable[[range], Any], numbers: range, answer: Any, paths: Sequence[Location]
-    ) -> list[KeyedSample | Problem]:
-        """Give what was drawn from some photographs; one that ends every process which reads it is found and reported."""
+    def _results(self, send: Callable[[Sequence[Item]], Any], fail: Callable[[Item, LostTaskError], Result],
+                 attempt: Attempt[Item], reference: Any) -> list[Result]:  # fmt: skip
+        """Return the results of the items of a task; if it is lost, repeat it or its halves."""
         try:
-            found: list[KeyedSample | Problem] = self._get(
-                send, numbers, answer, _TRIES if len(numbers) == 1 else _TRIES_TOGETHER
-            )
-            return found
-        except _Lost:
-            if len(numbers) == 1:
-                path = paths[numbers.start]
-                return [Problem(str(path), f"{path}: every process that reads it dies; remove it")]
-        halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-        again = [(half, send(half)) for half in halves]
-        return [drawn for half, answer in again for drawn in self._drawn(send, half, answer, paths)]
-
-    def _get(self, send: Callable[[T], Any], item: T, answer: Any, tries: int) -> Any:
-        """Give the answer to an item, which is sent again whenever the process that works on it is lost."""
-        for left in reversed(range(tries)):
-            try:
-                with _one_line(self._ray):
-                    return self._ray.get(answer)
-            except _Lost:
-                if not left:
-                    raise
-                answer = send(item)
+            results: list[Result] = get_result(self._ray, reference)
+            return results
+        except LostTaskError as error:
+            again = [(retry, send(retry.items)) for retry in attempt.after_loss()]
+            if not again:
+                return [fail(attempt.items[0], error)]
+        return [result for retry, reference in again for result in self._results(send, fail, retry, reference)]
 
 
-def _found_anywhere(path: Location) -> Location:
-    """Give a path that does not depend on the folder where a process works."""
-    return path.absolute() if isinstance(path, Path) else absolute_path(path)
-
-
-class _Spread:
-    """A crowd in parts, each in an actor of its own; one that dies starts anew elsewhere and is asked again."""
+class _RayPoints:
+    """Points in parts, each in an actor; an actor that dies is restarted elsewhere, and its call is repeated."""
 
     def __init__(self, ray: Any, parts: Sequence[Floats32], cells: Cells) -> None:
         self._ray = ray
         self._ends = np.cumsum([len(rows) for rows in parts])[:-1]
         shared = ray.put(cells)
-        # Held here, and named in every call: Ray may lose what is given to the constructor of an actor before it starts anew.
+        # Held here and passed in every call: Ray may lose the arguments of an actor's constructor before it is restarted.
         self._parts = [(ray.put(rows), shared) for rows in parts]
         # To be placed an actor needs a free core, but it keeps none: one that has to move may share a core with others.
-        part = ray.remote(max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(_Part)
-        self.actors = [part.remote() for _ in parts]
+        actor = ray.remote(max_restarts=_RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(_PointActor)
+        self.actors = [actor.remote() for _ in parts]
 
     def assign(self, table: WordTable, centroids: Floats32, words: Words) -> tuple[Floats32, Words]:
-        """Give the score and word of each point."""
+        """Return the score and word of each point."""
         shared = self._ray.put((table, centroids))  # once to each machine, not to each actor
-        jobs = zip(self.actors, self._parts, np.split(words, self._ends), strict=True)
-        answers = [actor.assign.remote(part, shared, old) for actor, part, old in jobs]
-        with _one_line(self._ray):
-            done = self._ray.get(answers)
-        return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
+        calls = zip(self.actors, self._parts, np.split(words, self._ends), strict=True)
+        results = get_result(self._ray, [actor.assign.remote(part, shared, old) for actor, part, old in calls])
+        return np.concatenate([scores for scores, _ in results]), np.concatenate([new for _, new in results])
 
 
-class _Part:
-    """One part of a crowd, which is fetched when it is first asked for, also by an actor that has started anew."""
+class _PointActor:
+    """One part of the points, fetched by the first call, also after a restart."""
 
     def __init__(self) -> None:
-        self._batches: Batches | None = None
+        self._points: LocalPointSet | None = None
 
     def assign(self, part: tuple[Any, Any], shared: tuple[WordTable, Floats32], words: Words) -> tuple[Floats32, Words]:
-        """Give the score and word of each point; `part` refers to the points and the cells."""
-        if self._batches is None:
-            points, cells = connect("auto").get(list(part))
-            self._batches = Batches(points.copy(), deepcopy(cells), threads=1)
+        """Return the score and word of each point; `part` refers to the points and the cells."""
+        if self._points is None:
+            points, cells = connect(AUTO).get(list(part))
+            self._points = LocalPointSet(points.copy(), deepcopy(cells), threads=1)
         table, centroids = deepcopy(shared)
-        return self._batches.assign(table, centroids, words.copy())
+        return self._points.assign(table, centroids, words.copy())
 
 
 def _draw(
-    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, ceiling: float, terms: WorkerCheck
+    paths: Sequence[Location], options: FeatureOptions, seed: int, first: int, max_key: float, check: WorkerCheck
 ) -> list[KeyedSample | Problem]:
-    terms.check()
-    drawn = draw_descriptors(paths, options, seed, first, threads=1)
-    found: list[KeyedSample | Problem] = []
+    check.check()
+    samples = draw_descriptors(paths, options, seed, first, threads=1)
+    results: list[KeyedSample | Problem] = []
     for _ in paths:
-        with terms.reading():
-            one = next(drawn)
-        found.append(one if isinstance(one, Problem) else one.below(ceiling))
-    return found
+        with check.limit_time():
+            sample = next(samples)
+        results.append(sample if isinstance(sample, Problem) else sample.below(max_key))
+    return results
 
 
-def _assign(assigner: Assigner, descriptors: Floats32) -> Words:
-    words: Words = deepcopy(assigner).assign(descriptors.copy())[:, 0]
-    return words
+def _assign(assigner: Assigner, descriptors: Floats32) -> list[Words]:
+    return [deepcopy(assigner).assign(descriptors.copy())[:, 0]]
 
 
-class _Lost(ClusterError):
-    """A process or a machine is gone, and with it what it worked on."""
-
-
-@contextmanager
-def _one_line(ray: Any) -> Iterator[None]:
-    """Say in one line what went wrong on other machines."""
-    try:
-        yield
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)  # raised by the work itself
-        if isinstance(cause, PolyvocError):
-            raise cause from None
-        kind = ClusterError if isinstance(error, ray.exceptions.RayTaskError) else _Lost
-        reason = " ".join(f"{type(cause or error).__name__}: {cause or error}".split())[:160]
-        raise kind(f"the cluster gave up ({reason}); see that each machine has this polyvoc and memory left") from error
+def _absolute(path: Location) -> Location:
+    """Return a path that does not depend on the working folder of a process."""
+    return path.absolute() if isinstance(path, Path) else absolute_path(path)

@@ -1,6 +1,6 @@
-"""Research: datasets, measures, the paper's experiments, fits of every shipped table.
+"""Research: datasets, measures, fits of every shipped table, the paper's experiments.
 
-`datasets` reads ground truth, `workbench` keeps quantised datasets, `evaluate` measures rankings, `fit` fits tables and probabilities,
-`baselines` are other methods, `paper` reproduces the paper and `report` writes what was found. Only `cli.research` and the
-benchmarks use this package.
+`datasets` reads images and ground truth, `workbench` caches features and words, `evaluate` measures rankings, `match_table`
+lists matches, `fit` fits tables and probabilities, `baselines` are other methods, `paper` redoes the paper, `report` writes
+tables and plots. Only `cli.research` and the benchmarks use this package.
 """

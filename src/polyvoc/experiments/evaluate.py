@@ -1,4 +1,4 @@
-"""How good are the rules on a dataset? Every question's value first, then means and differences with their intervals."""
+"""Measures of the rules on a dataset: the value of every question, means and differences with their intervals."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, options_as_dict, preset
+from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, preset
 from polyvoc.scoring.rules import USUAL_HAMMING
 from polyvoc.types import Array, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
-EVALUATION_VERSION = 1  # of what is judged: raise it when a measure or a score changes its meaning
+EVALUATION_VERSION = 1  # raise it when a measure or a score changes its meaning
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 BASE: Merge = "b1"  # what the others are compared with
 HAMMING = USUAL_HAMMING[64][0]
@@ -26,15 +26,15 @@ HAMMING = USUAL_HAMMING[64][0]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of ranking reached."""
+    """The values of one way of ranking."""
 
     name: str
     options: Mapping[str, Any]
     values: Mapping[str, Values]  # by measure, such as "mAP" or "mAP medium"
-    seconds: float  # per question, on this machine, when it was judged
+    seconds: float  # per question, on this machine, when it was measured
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
@@ -45,25 +45,30 @@ def evaluation_rules(
     bits: int = 64,
     **fixed: Any,
 ) -> dict[str, SearchOptions]:
-    """Give the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
+    """Return the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
     named = {}
     usual, sigma = USUAL_HAMMING[bits]
     fixed = {"sigma": sigma, **fixed}
     hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
-        options = SearchOptions(merge=merge, hamming=threshold, burstiness=burst, **fixed)
+        options = scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed)
         named[rule_name(options, several)] = options
     return named
 
 
-def recommended(evidence: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
-    """Give the presets, by name. `evidence`: a table fitted on other photographs than those that are judged."""
-    return {f"preset {name}": replace(preset(name, bits), evidence=evidence) for name in get_args(Preset)}
+def scoring_options(**chosen: Any) -> SearchOptions:
+    """Return options that score by words alone, without burstiness and re-ranking, unless chosen."""
+    return SearchOptions(**{"merge": "posterior", "hamming": None, "burstiness": "none", "verify": 0, **chosen})
+
+
+def recommended(table: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
+    """Return the presets, by name. `table`: fitted on other photographs than those of the dataset."""
+    return {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:
-    """Name what distinguishes a rule for people; the Hamming threshold only if there are several."""
+    """Return a short name of a rule; with the Hamming threshold only if there are several."""
     name: str = options.merge
     if options.hamming is not None:
         name += f" + HE {options.hamming}" if threshold else " + HE"
@@ -73,14 +78,14 @@ def rule_name(options: SearchOptions, threshold: bool = False) -> str:
 
 
 def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> list[Outcome]:
-    """Judge every rule on a dataset; what was judged before is taken from the cache."""
+    """Measure every rule on a dataset; earlier results are taken from the cache."""
     outcomes = []
     for number, (name, options) in enumerate(named.items()):
         workbench.progress(f"rules: {name}", number, len(named))
-        told = workbench.remember(
+        result = workbench.remember(
             digest_of("rule", EVALUATION_VERSION, bench.name, asdict(options)), partial(_timed, bench, options)
         )
-        outcomes.append(Outcome(name, options_as_dict(options), told["values"], told["seconds"]))
+        outcomes.append(Outcome(name, options.as_dict(), result["values"], result["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))
     return outcomes
 
@@ -88,59 +93,59 @@ def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, 
 def _timed(bench: QuantisedDataset, options: SearchOptions) -> dict[str, Any]:
     bench.scores(0, options)  # the first search compiles, and builds what all share
     started = time.perf_counter()
-    values = judge(bench.dataset, lambda question: bench.scores(question, options))
+    values = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))
     return {"values": values, "seconds": (time.perf_counter() - started) / len(bench.dataset.questions)}
 
 
-def judge(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
-    """Judge the ranking that `score` gives for each question, by all measures of the dataset."""
-    return judge_many(dataset, lambda question: {"": score(question)})[""]
+def measure_ranking(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
+    """Measure the ranking by `score` of each question, by all measures of the dataset."""
+    return measure_rankings(dataset, lambda question: {"": score(question)})[""]
 
 
-def judge_many(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
-    """Judge several rankings of each question, by name."""
-    judged: dict[str, dict[str, Values]] = {}
+def measure_rankings(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
+    """Measure several rankings of each question, by name."""
+    results: dict[str, dict[str, Values]] = {}
     for question in range(len(dataset.questions)):
         for name, scores in score(question).items():
             ranking = rank(scores)
-            values = judged.setdefault(name, {})
+            values = results.setdefault(name, {})
             for level, truths in dataset.truths.items():
                 for measure in measures_of(dataset):
                     value = MEASURES[measure](ranking, truths[question])
                     values.setdefault(f"{measure} {level}".strip(), []).append(value)
-    return judged
+    return results
 
 
 def measures_of(dataset: Dataset) -> tuple[str, ...]:
-    """Name the measures of a dataset, the one that it is known for first."""
+    """Return the names of the measures of a dataset, its usual one first."""
     if len(dataset.truths) > 1:
         return dataset.measure, "mP@1", "mP@5", "mP@10"
     return dataset.measure, "R@1", "R@10"
 
 
 def main_measure(dataset: Dataset) -> str:
-    """Name the measure that a rule is known by: for the revisited sets the one of the medium level."""
-    return f"{dataset.measure} medium" if "medium" in dataset.truths else dataset.measure
+    """Return the name of the measure of the tables: for the revisited sets that of the medium level."""
+    return f"{dataset.measure} {dataset.main_level}".strip()
 
 
 def groups_of(dataset: Dataset) -> list[str]:
-    """Give the group of each question: questions of one group are not independent."""
+    """Return the group of each question: questions of one group are not independent."""
     return [question.group for question in dataset.questions]
 
 
 def mean_of(dataset: Dataset, values: Values) -> Interval:
-    """Give the mean of a measure with its 95 % bootstrap interval."""
+    """Return the mean of a measure with its 95 % bootstrap interval."""
     return bootstrap(values, groups_of(dataset))
 
 
 def gain(dataset: Dataset, values: Values, base: Values) -> Interval:
-    """Give the mean difference to another ranking of the same questions with its 95 % bootstrap interval."""
+    """Return the mean difference to another ranking of the same questions with its 95 % bootstrap interval."""
     return difference(values, base, groups_of(dataset))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One rule in the table of an evaluation."""
+class RuleResult:
+    """The result of one rule: a row of the table of an evaluation."""
 
     rule: str
     measure: str
@@ -149,8 +154,8 @@ class Row:
     seconds: float
 
 
-def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | None = None) -> list[Row]:
-    """Give one row per rule, each beside `b1` under the same conditions."""
+def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | None = None) -> list[RuleResult]:
+    """Return one row per rule, each beside `b1` under the same conditions."""
     measure = measure or main_measure(dataset)
     bases = {_conditions(outcome): outcome.values[measure] for outcome in outcomes if outcome.options["merge"] == BASE}
     rows = []
@@ -159,7 +164,7 @@ def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | 
         base = bases.get(_conditions(outcome))
         other = base if outcome.options["merge"] != BASE else None
         difference = None if other is None else gain(dataset, values, other)
-        rows.append(Row(outcome.name, measure, mean_of(dataset, values), difference, outcome.seconds))
+        rows.append(RuleResult(outcome.name, measure, mean_of(dataset, values), difference, outcome.seconds))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Every match of a question, written out as a table: for experiments with rules that the engine does not have."""
+"""Every match of a question as a table, for experiments with rules that the engine does not have."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.index.segment import with_planes
 from polyvoc.index.statistics import idf_squared
-from polyvoc.options import Idf, SearchOptions
+from polyvoc.options import Idf, ScoringOptions
 from polyvoc.scoring.rules import cardinality_ratios
-from polyvoc.types import Array, Floats64
+from polyvoc.types import Array, Floats64, with_planes
 
 UNRELATED = 255  # distance of features that do not share the word
 
@@ -25,24 +24,24 @@ class MatchTable:
     query: npt.NDArray[np.int32]  # [m] which feature of the question
     feature: npt.NDArray[np.int64]  # [m] which feature of the database
     image: npt.NDArray[np.int32]  # [m] which image holds it
-    shared: npt.NDArray[np.bool_]  # [m, K] do they share the word of vocabulary k?
+    shared: npt.NDArray[np.bool_]  # [m, K] whether they share the word of vocabulary k
     distance: npt.NDArray[np.uint8] | None  # [m, K] between their signatures; UNRELATED where the word is not shared
     words: npt.NDArray[np.int32]  # [Q, K] of the question
     n_images: int
 
     @property
     def n_vocabularies(self) -> int:
-        """Count the vocabularies."""
+        """Return the number of vocabularies."""
         return int(self.words.shape[1])
 
     @cached_property
     def mask(self) -> npt.NDArray[np.int64]:
-        """Give the set of each match: bit k is set if the word of vocabulary k is shared [m]."""
+        """Return the set of each match: bit k is set if the word of vocabulary k is shared [m]."""
         return np.asarray(self.shared @ (1 << np.arange(self.n_vocabularies)), np.int64)
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Give the number of vocabularies that agree on each match [m]."""
+        """Return the number of vocabularies that agree on each match [m]."""
         return np.asarray(self.shared.sum(axis=1), np.int64)
 
     @cached_property
@@ -54,28 +53,22 @@ class MatchTable:
 
     @cached_property
     def ratios(self) -> Floats64:
-        """Give |intersection| / |union| of every set of lists [Q, 2^K]."""
+        """Return |intersection| / |union| of every set of lists [Q, 2^K]."""
         return cardinality_ratios(self.counts)
 
     @cached_property
     def ratio(self) -> Floats64:
-        """Give the cardinality ratio of the set of each match [m]."""
+        """Return the cardinality ratio of the set of each match [m]."""
         return np.asarray(self.ratios[self.query, self.mask])
 
     @cached_property
-    def whole_ratio(self) -> Floats64:
-        """Give the cardinality ratio of all K lists of each match's query feature [m]."""
+    def joint_ratio(self) -> Floats64:
+        """Return the cardinality ratio of all K lists of each match's query feature [m]."""
         return np.asarray(self.ratios[self.query, -1])
-
-    @cached_property
-    def nearest(self) -> npt.NDArray[np.uint8]:
-        """Give the smallest Hamming distance of each match over the vocabularies that agree [m]."""
-        assert self.distance is not None, "the vocabularies have no signatures"
-        return np.asarray(self.distance.min(axis=1))
 
 
 class Matcher:
-    """Writes the match tables of a bench, and turns weights of matches into scores of images."""
+    """Builds the match tables of a quantised dataset, and turns weights of matches into scores of images."""
 
     def __init__(self, bench: QuantisedDataset) -> None:
         """Sort the features of the database by their words."""
@@ -90,12 +83,11 @@ class Matcher:
         ]
 
     def table(self, question: int) -> MatchTable:
-        """Write out every match of a question."""
+        """Return every match of a question."""
         rows = self.bench.rows(question)
         words = self.bench.words[rows]
-        found = [self._list(words[:, k], k, words) for k in range(words.shape[1])]
-        query = np.concatenate([q for q, _ in found])
-        feature = np.concatenate([f for _, f in found])
+        lists = [self._list(words[:, k], k, words) for k in range(words.shape[1])]
+        query, feature = (np.concatenate(column) for column in zip(*lists, strict=True))
         shared = words[query] == self._words[feature]
         distance = None
         if self.bench.signatures is not None:
@@ -106,7 +98,7 @@ class Matcher:
         return MatchTable(query.astype(np.int32), feature, image, shared, distance, words, self.bench.n_images)
 
     def _list(self, words: Array, k: int, every: Array) -> tuple[Array, Array]:
-        """Give (query feature, indexed feature) of the lists of vocabulary k, without those that an earlier list holds."""
+        """Return (query feature, indexed feature) of the lists of vocabulary k, without those that an earlier list holds."""
         starts = self._starts[k]
         lengths = starts[words + 1] - starts[words]
         query = np.repeat(np.arange(len(words)), lengths)
@@ -118,15 +110,15 @@ class Matcher:
         return query[new], feature[new]
 
     def idf_squared(self, table: MatchTable, idf: Idf = "average") -> Floats64:
-        """Give idf^2 of the shared words of each match, 0 where the word is not shared [m, K]."""
+        """Return idf^2 of the shared words of each match, 0 where the word is not shared [m, K]."""
         squares = self._squares(idf)
         terms = np.stack([squares[k][table.words[:, k]] for k in range(table.n_vocabularies)], axis=1)
         return np.asarray(np.where(table.shared, terms[table.query], 0.0))
 
-    def scores(self, table: MatchTable, weights: Floats64, options: SearchOptions | None = None) -> Floats64:
+    def scores(self, table: MatchTable, weights: Floats64, options: ScoringOptions | None = None) -> Floats64:
         """Sum the weights of the matches of each image and divide by its norm [N]."""
         votes = np.bincount(table.image, weights=weights, minlength=table.n_images)
-        norms = np.concatenate(self.bench.engine.norms(options or SearchOptions(merge="b1"))).astype(np.float64)
+        norms = np.concatenate(self.bench.norms(options or ScoringOptions())).astype(np.float64)
         return np.asarray(np.divide(votes, norms, out=np.zeros(len(votes)), where=norms > 0))
 
     def _squares(self, idf: Idf) -> list[Floats64]:
@@ -134,8 +126,8 @@ class Matcher:
         return np.split(every, np.cumsum(self.bench.sizes)[:-1])
 
 
-def closeness(table: MatchTable, threshold: int = 24, sigma: float = 16.0) -> Floats64:
-    """Give exp(-h^2 / sigma^2) of each shared word up to the threshold, 0 beyond it [m, K]."""
+def hamming_weights(table: MatchTable, threshold: int = 24, sigma: float = 16.0) -> Floats64:
+    """Return exp(-h^2 / sigma^2) of each shared word up to the threshold, 0 beyond it [m, K]."""
     assert table.distance is not None, "the vocabularies have no signatures"
     h = table.distance.astype(np.float64)
     return np.asarray(np.where(h <= threshold, np.exp(-((h / sigma) ** 2)), 0.0))

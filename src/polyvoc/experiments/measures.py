@@ -1,9 +1,8 @@
-"""How good is a ranking? Measures of the field, per query first; bootstrap intervals of means and of differences."""
+"""Measures of a ranking (mAP, N-S, precision, recall), per query; bootstrap intervals of means and of differences."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +20,15 @@ _CHUNK = 1 << 20  # draws of the bootstrap held in memory at once
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers to one question, as numbers of database images."""
+    """The relevant images of one question, by number."""
 
     relevant: frozenset[int]
-    junk: frozenset[int] = frozenset()  # taken out of a ranking before it is judged
+    junk: frozenset[int] = frozenset()  # taken out of a ranking before it is measured
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and the bounds between which it lies with the confidence asked for."""
+    """A mean and its confidence interval."""
 
     mean: float
     low: float
@@ -38,71 +37,70 @@ class Interval:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure by its name: a value per question, and how people write it."""
+    """A measure: a value per question, and how it is written."""
 
     name: str
-    judge: Callable[[Ranking, Truth], float | None]
-    scale: float  # people read value * scale: mAP in percent, N-S as it is
+    function: Callable[[Ranking, Truth], float | None]
+    scale: float  # written as value * scale: mAP in percent, N-S as it is
     digits: int
 
     def __call__(self, ranking: Ranking, truth: Truth) -> float | None:
-        """Give the value of one ranking; None if the question has no relevant images."""
-        return self.judge(ranking, truth)
+        """Return the value of one ranking; None if the question has no relevant images."""
+        return self.function(ranking, truth)
 
     def show(self, value: float) -> str:
-        """Give a value as people write it."""
+        """Return a value as text."""
         return f"{value * self.scale:.{self.digits}f}"
 
 
 def rank(scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Give the image numbers of scores, best first; equal scores by number, NaN last."""
+    """Return the image numbers of scores, best first; equal scores by number, NaN last."""
     return np.argsort(-np.asarray(scores, np.float64), kind="stable")
 
 
 def positions(ranking: Ranking, truth: Truth) -> npt.NDArray[np.int64]:
-    """Give the 0-based ranks of the relevant images found, as if there were no junk.
+    """Return the 0-based ranks of the relevant images found, as if there were no junk.
 
     An image that is both relevant and junk is junk, hence never found, as in the program of the Oxford buildings.
     """
     numbers = np.asarray(ranking, np.int64)  # [n]
-    judged = numbers[~np.isin(numbers, _array(truth.junk))] if truth.junk else numbers
-    places = np.flatnonzero(np.isin(judged, _array(truth.relevant)))
-    found = judged[places]
-    if len(np.unique(found)) < len(found):
+    kept = numbers[~np.isin(numbers, _array(truth.junk))] if truth.junk else numbers
+    ranks = np.flatnonzero(np.isin(kept, _array(truth.relevant)))
+    if len(np.unique(kept[ranks])) < len(ranks):
         raise OptionError("the ranking holds an image twice; give each image at most once")
-    return places
+    return ranks
 
 
 def average_precision(ranking: Ranking, truth: Truth) -> float | None:
-    """Give the area under the precision-recall curve by trapezoids: the AP of Holidays, Oxford and the revisited protocol.
+    """Return the area under the precision-recall curve by trapezoids: the AP of Holidays, Oxford and the revisited protocol.
 
     Each relevant image found adds 1 / R times the mean of the precision just before it (1 at the very top) and with it.
     """
     if not truth.relevant:
         return None
-    places = positions(ranking, truth)
-    found = np.arange(len(places))  # relevant images before each
-    before = np.where(places == 0, 1.0, found / np.maximum(places, 1))
-    after = (found + 1) / (places + 1)
+    ranks = positions(ranking, truth)
+    earlier = np.arange(len(ranks))  # relevant images before each
+    before = np.where(ranks == 0, 1.0, earlier / np.maximum(ranks, 1))
+    after = (earlier + 1) / (ranks + 1)
     return float((before + after).sum() / (2 * len(truth.relevant)))
 
 
 def precision_at(ranking: Ranking, truth: Truth, k: int) -> float | None:
-    """Give the share of relevant images among the first k, or among fewer if they hold all that are relevant.
+    """Return the share of relevant images among the first k, or among fewer if they hold all that are relevant.
 
     P@k of the revisited protocol: k is lowered to the rank of the last relevant image, so that a perfect ranking has 1.
     """
     _require_k(k)
     if not truth.relevant:
         return None
-    places = positions(ranking, truth)
-    complete = len(places) == len(truth.relevant)  # otherwise the last relevant image stands nowhere, below any k
-    depth = min(k, int(places[-1]) + 1) if complete else k
-    return int((places < depth).sum()) / depth
+    ranks = positions(ranking, truth)
+    complete = len(ranks) == len(truth.relevant)  # otherwise the last relevant image has no rank: it is below any k
+    depth = min(k, int(ranks[-1]) + 1) if complete else k
+    return int((ranks < depth).sum()) / depth
 
 
 def recall_at(ranking: Ranking, truth: Truth, k: int) -> float | None:
-    """Give the share of the relevant images that are among the first k."""
+    """Return the share of the relevant images that are among the first k."""
     _require_k(k)
     if not truth.relevant:
         return None
@@ -110,34 +108,19 @@ def recall_at(ranking: Ranking, truth: Truth, k: int) -> float | None:
 
 
 def ns(ranking: Ranking, truth: Truth) -> float | None:
-    """Give how many of the first four are relevant: the N-S score of Ukbench, where the query itself is relevant too."""
+    """Return how many of the first four are relevant: the N-S score of Ukbench, where the query itself is relevant too."""
     if not truth.relevant:
         return None
     return float((positions(ranking, truth) < 4).sum())
 
 
-def measure(name: str) -> Measure:
-    """Give the measure of a name: one of MEASURES, or mP@k and R@k for any k."""
-    if name in MEASURES:
-        return MEASURES[name]
-    parts = re.fullmatch(r"(mP|R)@([1-9][0-9]{0,8})", name)
-    if parts is None:
-        raise OptionError(f"measure {name!r} is not known; choose {', '.join(MEASURES)}, or mP@k and R@k for any k")
-    return _at(parts[1], int(parts[2]))
-
-
 def bootstrap(
-    values: Values,
-    groups: Sequence[Hashable] | None = None,
-    *,
-    samples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
+    values: Values, groups: Sequence[Hashable] | None = None, *, samples: int = 2000, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """Give the mean of values per question and its percentile bootstrap interval; questions whose value is None are left out.
+    """Return the mean of values per question and its percentile bootstrap interval; questions whose value is None are left out.
 
-    Questions of one group show the same thing and succeed or fail together: whole groups are drawn. One group alone says
-    nothing about the spread, so its interval is infinite.
+    Questions of one group show the same object and succeed or fail together: whole groups are drawn. One group alone has no
+    spread, so its interval is infinite.
     """
     if samples < 1 or not 0 < level < 1:
         raise OptionError(f"samples={samples!r} should be at least 1 and level={level!r} between 0 and 1")
@@ -146,7 +129,7 @@ def bootstrap(
     if len(sums) == 1:
         return Interval(mean, -math.inf, math.inf)
     means = np.concatenate(list(_resampled_means(sums, counts, samples, seed)))
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = quantile_bounds(means, level)
     return Interval(mean, float(low), float(high))
 
 
@@ -159,19 +142,34 @@ def difference(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Give the mean of first - second and its bootstrap interval, paired by question.
+    """Return the mean of first - second and its bootstrap interval, paired by question.
 
-    What makes a question hard for both cancels. A question that either leaves out is left out.
+    A question that either of them leaves out is left out.
     """
     if len(first) != len(second):
         raise OptionError(f"{len(first)} values and {len(second)}: give one of each per question")
     return bootstrap(_floats(first) - _floats(second), groups, samples=samples, level=level, seed=seed)
 
 
+def draw_groups(count: int, seed: int, samples: int = 1000) -> npt.NDArray[np.float64]:
+    """Return how often each group is drawn in a bootstrap [samples, count]: as many as there are, with replacement."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), samples).astype(np.float64)
+
+
+def quantile_bounds(values: npt.ArrayLike, level: float = 0.95) -> npt.NDArray[np.float64]:
+    """Return the quantiles of each column that enclose the level [2, ...], without NaN; NaN for a column without values."""
+    table = np.asarray(values, np.float64)
+    if not len(table):
+        return np.full((2, *table.shape[1:]), np.nan)
+    empty = np.isnan(table).all(axis=0)
+    bounds = np.nanquantile(np.where(empty, 0.0, table), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.where(empty, np.nan, bounds)
+
+
 def _by_group(
     values: npt.NDArray[np.float64], groups: Sequence[Hashable] | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Give the sum and the number of the values of each group, without those left out."""
+    """Return the sum and the number of the values of each group, without those left out."""
     if groups is not None and len(groups) != len(values):
         raise OptionError(f"{len(values)} values but {len(groups)} groups: give one group per question")
     known = np.flatnonzero(~np.isnan(values))
@@ -189,7 +187,7 @@ def _by_group(
 def _resampled_means(
     sums: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], samples: int, seed: int
 ) -> Iterator[npt.NDArray[np.float64]]:
-    """Give the means of as many groups drawn with replacement as there are, `samples` times, a chunk at a time."""
+    """Return the means of as many groups drawn with replacement as there are, `samples` times, a chunk at a time."""
     rng = np.random.default_rng(seed)
     rows = max(1, _CHUNK // len(sums))
     even = bool((counts == counts[0]).all())
@@ -200,7 +198,7 @@ def _resampled_means(
 
 
 def _floats(values: Values) -> npt.NDArray[np.float64]:
-    """Give values as numbers, NaN for those left out."""
+    """Return values as numbers, NaN for those left out."""
     return np.array([math.nan if value is None else value for value in values], np.float64)
 
 

@@ -1,7 +1,8 @@
-"""Features, vocabularies and words for experiments: whatever takes long is done once and kept in a cache."""
+"""Features, vocabularies and quantised datasets for experiments, all from a cache."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -13,24 +14,26 @@ import numpy.typing as npt
 
 from polyvoc import __version__
 from polyvoc.errors import OptionError
-from polyvoc.experiments.cache import digest_of, keep, remember
+from polyvoc.experiments.cache import digest_of, load_or_make, store_folder
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.image_folder import Kind
-from polyvoc.experiments.datasets.readers import Dataset, Question
+from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.index.statistics import norm_key
+from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import norms_of
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
-from polyvoc.types import SIFT, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
+from polyvoc.types import SIFT, Array, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 BLOCK = 100_000  # descriptors quantised at a time
-MEDIANS = 2_000_000  # descriptors that the medians of signatures are learnt from, at most
+MEDIANS = 2_000_000  # descriptors for the medians of signatures, at most
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
@@ -39,18 +42,18 @@ def no_progress(stage: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Workbench:
-    """Where experiments take their features, vocabularies and words from."""
+    """Source of features, vocabularies and words for experiments; results are cached."""
 
     cache: Path
     features: FeatureOptions = FeatureOptions()  # noqa: RUF009 (frozen)
     progress: Progress = no_progress
 
     def store(self, files: Sequence[Path], kind: Kind = "photographs") -> FeatureStore:
-        """Give the features of files."""
+        """Return the features of files."""
         return FeatureStore.open(self.cache, files, kind, self.features, self.progress)
 
     def vocabulary(self, store: FeatureStore, options: TrainOptions, source: str = "") -> Vocabulary:
-        """Give the vocabulary trained on the features of a store."""
+        """Return the vocabulary trained on the features of a store."""
         limit = max(options.max_descriptors, MEDIANS)
         folder = self.cache / "vocabularies" / digest_of(store.digest, asdict(options), limit, __version__)
         if folder.is_dir():
@@ -66,26 +69,26 @@ class Workbench:
         return trained
 
     def words(self, store: FeatureStore, vocabulary: Vocabulary) -> tuple[Words, Signatures | None]:
-        """Give the word [F] of every feature of a store in one vocabulary, and its signature."""
-        done, found = 0, []
+        """Return the word [F] of every feature of a store in one vocabulary, and its signature."""
+        done, parts = 0, []
         for number, part in enumerate(store.parts):
             folder = self.cache / "words" / digest_of(part.name, vocabulary.fingerprint)
             if not folder.is_dir():
-                keep(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
+                store_folder(folder, _quantise(store.sift(number), vocabulary), {"vocabulary": vocabulary.fingerprint})
             rows = len(store.sift(number))
             shape = (rows,) if vocabulary.bits <= 64 else (rows, 2)
             bits = map_array(folder / "signatures.npy", np.uint64, shape) if vocabulary.bits else None
-            found.append((map_array(folder / "words.npy", np.int32, (rows,)), bits))
+            parts.append((map_array(folder / "words.npy", np.int32, (rows,)), bits))
             done += rows
             self.progress(f"words: vocabulary {vocabulary.fingerprint}", done, store.n_features)
-        words = np.concatenate([np.empty(0, np.int32), *(words for words, _ in found)])
+        words = np.concatenate([np.empty(0, np.int32), *(words for words, _ in parts)])
         if not vocabulary.bits:
             return words, None
         nothing = np.empty((0,) if vocabulary.bits <= 64 else (0, 2), np.uint64)
-        return words, np.concatenate([nothing, *(bits for _, bits in found if bits is not None)])
+        return words, np.concatenate([nothing, *(bits for _, bits in parts if bits is not None)])
 
     def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> QuantisedDataset:
-        """Give a dataset quantised by vocabularies, ready to be asked."""
+        """Return a dataset quantised by vocabularies."""
         for vocabulary in vocabularies:
             if vocabulary.name != SIFT or vocabulary.binary:
                 raise OptionError(
@@ -101,8 +104,8 @@ class Workbench:
         return QuantisedDataset(dataset, store, words, bits, tuple(vocabularies), name)
 
     def remember(self, key: str, make: Callable[[], Any]) -> Any:
-        """Give a JSON value made before under the same key, or make it and keep it."""
-        return remember(self.cache / "results" / f"{key}.json", make)
+        """Return the JSON value stored under a key; if there is none, make it and store it."""
+        return load_or_make(self.cache / "results" / f"{key}.json", make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,22 +121,22 @@ class QuantisedDataset:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Give the number of words of each vocabulary."""
+        """Return the number of words of each vocabulary."""
         return tuple(vocabulary.size for vocabulary in self.vocabularies)
 
     @property
     def bits(self) -> int:
-        """Give the length of a signature as the engine counts it: a multiple of 64, 0 without."""
+        """Return the length of a signature as the engine counts it: a multiple of 64, 0 without."""
         return 0 if self.signatures is None else 64 * (1 if self.signatures.ndim == 2 else self.signatures.shape[2])
 
     @property
     def n_images(self) -> int:
-        """Count the images of the database."""
+        """Return the number of images of the database."""
         return len(self.dataset.images)
 
     @property
     def n_features(self) -> int:
-        """Count the features of the database."""
+        """Return the number of features of the database."""
         return int(self.store.starts[self.n_images])
 
     @cached_property
@@ -145,56 +148,58 @@ class QuantisedDataset:
     def _batch(self, images: range) -> Batch:
         starts = self.store.starts[images.start : images.stop + 1]
         rows = slice(int(starts[0]), int(starts[-1]))
-        places = np.concatenate([np.empty((0, 4), np.float32), *(self.store.geometry(image) for image in images)])
+        geometry = np.concatenate([np.empty((0, 4), np.float32), *(self.store.geometry(image) for image in images)])
         return Batch(
             ids=np.arange(images.start, images.stop, dtype=np.int64),
             feature_starts=starts - starts[0],
             words=self.words[rows],
             signatures=None if self.signatures is None else self.signatures[rows],
-            xy=places[:, :2],
-            shape=places[:, 2:].astype(np.float16),
+            xy=geometry[:, :2],
+            shape=geometry[:, 2:].astype(np.float16),
         )
 
     def rows(self, question: int) -> npt.NDArray[np.int64]:
-        """Give the numbers of the features that ask a question: those of its photograph, or inside its region."""
-        asked = self.dataset.questions[question]
-        file = self._files[question]
+        """Return the numbers of the query features of a question: those of its photograph, or inside its region."""
+        region, file = self.dataset.questions[question].region, self._files[question]
         numbers = np.arange(self.store.starts[file], self.store.starts[file + 1])
-        return numbers[inside(self.store.geometry(file), asked)] if asked.region is not None else numbers
+        return numbers if region is None else numbers[strictly_inside(self.store.geometry(file)[:, :2], region)]
 
     def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
-        """Score every image of the database for a question."""
-        return np.concatenate(score_all(self.engine, self.asked(question, options.assignments), options)[0])
+        """Return the score of every image of the database for a question."""
+        return np.concatenate(score_all(self.engine, self.query(question, options.assignments), options))
 
-    def asked(self, question: int, assignments: int = 1) -> Query:
-        """Give the words, signatures and places that ask a question."""
+    def norms(self, options: ScoringOptions) -> list[Floats32]:
+        """Return the norms of the images of each segment."""
+        return engine_norms(self.engine, options)
+
+    def query(self, question: int, assignments: int = 1) -> Query:
+        """Return the words, signatures and keypoints of a question."""
         rows = self.rows(question)
         words, bits = self.words[rows], None if self.signatures is None else self.signatures[rows]
         if assignments > 1:
             words, bits = self._quantiser.quantise(self.descriptors(question), assignments)
-        return Query(words, bits, self._frames(question))
-
-    def _frames(self, question: int) -> Keypoints:
-        file = self._files[question]
-        places = self.store.geometry(file)[self.rows(question) - self.store.starts[file]]
-        return Keypoints(places[:, :2], places[:, 2], places[:, 3])
+        geometry = self._own(question, self.store.geometry)
+        return Query(words, bits, Keypoints(geometry[:, :2], geometry[:, 2], geometry[:, 3]))
 
     def descriptors(self, question: int) -> Floats32:
-        """Give the rootSIFT descriptors that ask a question."""
+        """Return the rootSIFT descriptors of a question."""
+        return self._own(question, self.store.descriptors)
+
+    def _own(self, question: int, read: Callable[[int], Array]) -> Array:
+        """Return the rows of a question out of those of its file."""
         file = self._files[question]
-        found: Floats32 = self.store.descriptors(file)[self.rows(question) - self.store.starts[file]]
-        return found
+        return np.asarray(read(file)[self.rows(question) - self.store.starts[file]])
 
     def first(self, count: int) -> QuantisedDataset:
-        """Give the same with the first vocabularies only, all of them if there are no more."""
+        """Return the dataset with the first vocabularies only, or all if there are fewer."""
         return self.chosen(range(min(count, len(self.vocabularies))))
 
     def chosen(self, numbers: Sequence[int]) -> QuantisedDataset:
-        """Give the same with some of the vocabularies."""
+        """Return the dataset with some of the vocabularies."""
         columns = list(numbers)
         bits = None if self.signatures is None else self.signatures[:, columns]
-        words = tuple(self.vocabularies[k] for k in columns)
-        return QuantisedDataset(self.dataset, self.store, self.words[:, columns], bits, words, digest_of(self.name, columns))
+        chosen = tuple(self.vocabularies[k] for k in columns)
+        return QuantisedDataset(self.dataset, self.store, self.words[:, columns], bits, chosen, digest_of(self.name, columns))
 
     @cached_property
     def _quantiser(self) -> Quantiser:
@@ -202,34 +207,27 @@ class QuantisedDataset:
 
     @cached_property
     def _files(self) -> list[int]:
-        """Give the place of each question's photograph in the store."""
-        places, following = [], self.n_images
-        for question in self.dataset.questions:
-            if question.image is None:
-                places.append(following)
-                following += 1
-            else:
-                places.append(question.image)
-        return places
+        """Return the number of each question's photograph in the store."""
+        outside = itertools.count(self.n_images)
+        return [next(outside) if question.image is None else question.image for question in self.dataset.questions]
 
 
-def inside(geometry: Floats32, question: Question) -> npt.NDArray[np.bool_]:
-    """Tell which features [n, 4] lie strictly inside the region of a question."""
-    assert question.region is not None
-    return strictly_inside(geometry[:, :2], question.region)
+def engine_norms(engine: Engine, options: ScoringOptions) -> list[Floats32]:
+    """Return the norms of the images of each segment."""
+    return engine.shards.each(norms_of, norm_key(options, len(engine.sizes)))
 
 
 def truth_of(dataset: Dataset) -> list[Any]:
-    """Give the questions and right answers of a dataset as plain values."""
-    asked = [[q.name, q.image, q.region, q.group] for q in dataset.questions]
+    """Return the questions and relevant images of a dataset as plain values."""
+    questions = [[q.name, q.image, q.region, q.group] for q in dataset.questions]
     truths = {
         level: [[sorted(truth.relevant), sorted(truth.junk)] for truth in truths] for level, truths in dataset.truths.items()
     }
-    return [asked, truths, dataset.measure]
+    return [questions, truths, dataset.measure]
 
 
 def _quantise(sift: npt.NDArray[np.uint8], vocabulary: Vocabulary) -> dict[str, npt.NDArray[Any]]:
-    """Give the words, and the signatures if the vocabulary has them, of SIFT descriptors [n, 128]."""
+    """Return the words, and the signatures if the vocabulary has them, of SIFT descriptors [n, 128]."""
     quantiser = _quantiser(vocabulary)
     parts = [quantiser.quantise(root_sift(sift[first : first + BLOCK])) for first in range(0, len(sift), BLOCK)]
     arrays = {"words": np.concatenate([np.empty(0, np.int32), *(words[:, 0] for words, _ in parts)])}

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, _imaging
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
-from polyvoc.storage.folders import open_file
-from polyvoc.storage.stores import display_name, is_url, read_url
+from polyvoc.storage.stores import display_name, open_source
 from polyvoc.types import GreyImage, Source
 
 Mode = Literal["L", "RGB"]
@@ -86,28 +85,21 @@ def _read_pixels(source: Source, mode: Mode, limits: _Limits, name: str | None =
     """Return the upright reduced image, and the (width, height) of the upright full one."""
     if limits.long_side < MIN_SIDE:
         raise OptionError(f"long_side={limits.long_side!r} should be at least {MIN_SIDE}")
-    name = name or display_name(source)
-    with _open(source) as file:
+    with open_source(source) as file:
         try:
             return _decode(file, mode, limits)
-        except ImageError as error:
-            raise type(error)(f"{name}: {error}") from error.__cause__
-        except MemoryError as error:
-            raise UnreachableError(f"{name}: not enough memory to decode it now; close other programs, or reduce it") from error
-        except Image.DecompressionBombError as error:
-            raise ImageError(f"{name}: too large to decode; reduce it first") from error
         except Exception as error:  # decoders raise anything on a hostile file
-            raise ImageError(f"{name}: broken image ({one_line(error)}); replace or remove it") from error
+            raise _error(error, name or display_name(source)) from error
 
 
-def _open(source: Source) -> IO[bytes]:
-    if isinstance(source, str) and is_url(source):
-        source = read_url(source)
-    if not isinstance(source, bytes):
-        return open_file(source)
-    if not source:
-        raise ImageError(f"{display_name(source)}: empty; replace it")
-    return io.BytesIO(source)
+def _error(error: Exception, name: str) -> ImageError:
+    if isinstance(error, ImageError):
+        return ImageError(f"{name}: {error}")
+    if isinstance(error, MemoryError):
+        return UnreachableError(f"{name}: not enough memory to decode it now; close other programs, or reduce it")
+    if isinstance(error, Image.DecompressionBombError):
+        return ImageError(f"{name}: too large to decode; reduce it first")
+    return ImageError(f"{name}: broken image ({one_line(error)}); replace or remove it")
 
 
 def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, tuple[int, int]]:

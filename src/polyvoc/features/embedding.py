@@ -215,7 +215,7 @@ def _session(data: bytes, threads: int | None, name: str) -> tuple[Any, list[tup
         inputs = [(entry.name, entry.type, list(entry.shape)) for entry in session.get_inputs()]
         return session, inputs, [entry.name for entry in session.get_outputs()]
     except Exception as error:  # its classes are private
-        raise OptionError(f"{name}: onnxruntime cannot run this model ({one_line(error)}); replace it") from error
+        raise OptionError(f"{name}: not a model that onnxruntime can run ({one_line(error)}); replace it") from error
 
 
 def _fixed_size(sides: list[Any], wanted: int | None, name: str) -> tuple[int, int] | None:

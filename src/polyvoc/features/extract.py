@@ -25,6 +25,7 @@ _L = TypeVar("_L", bound=Location)
 _T = TypeVar("_T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
 OPENCV: str = cv2.__version__
+DEFAULTS = FeatureOptions()
 MIN_FEATURES = 1  # an image with fewer can neither be found nor be a query
 MAX_SIDE = 1 << 31  # pixels: more is damage
 ORB_THRESHOLD = 10  # grey levels of a corner; with OpenCV's 20 images of Ukbench have 2,300 of 3,000 features
@@ -40,12 +41,7 @@ class RawFeatures(NamedTuple):
     descriptors: npt.NDArray[np.uint8]  # [n, 128] of SIFT, or [n, bytes] of packed bits
 
 
-def extract(
-    source: Source,
-    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
-    root: bool = True,
-    name: str | None = None,
-) -> Features:
+def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = True, name: str | None = None) -> Features:
     """Return the features of one image: a path, an address in a store, or the bytes of its file.
 
     `root=False` leaves SIFT descriptors plain: whole numbers from 0 to 255. `name` is shown in errors instead of the source's.
@@ -54,19 +50,16 @@ def extract(
     return extract_pixels(read_grey(source, options.long_side, name=name), options, name, root)
 
 
-def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
+def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root: bool = True) -> Features:
     """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
     features = detect(image, options, name, root)
     if len(features) < MIN_FEATURES:
-        raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
+        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; remove it")
     return features
 
 
 def extract_many(
-    sources: Iterable[_L],
-    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
-    threads: int | None = None,
-    root: bool = True,
+    sources: Iterable[_L], options: FeatureOptions = DEFAULTS, threads: int | None = None, root: bool = True
 ) -> Generator[tuple[_L, Features | ImageError], None, None]:
     """Yield (path, features or error) in the order of the sources, using all cores.
 
@@ -87,7 +80,7 @@ def extract_many(
     return run(count_threads(threads))
 
 
-def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root: bool = True) -> Features:
+def detect(image: GreyImage, options: FeatureOptions, name: Source = "image", root: bool = True) -> Features:
     """Return the features of decoded pixels, strongest first; perhaps none."""
     check_detector(options.detector)
     try:
@@ -95,9 +88,11 @@ def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root:
     except (MemoryError, cv2.error) as error:
         if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
             reason = "not enough memory to find its features now; close other programs, or reduce it"
-            raise UnreachableError(f"{name}: {reason}") from error
-        raise ImageError(f"{name}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it") from error
-    height, width = image.pixels.shape
+            raise UnreachableError(f"{display_name(name)}: {reason}") from error
+        raise ImageError(
+            f"{display_name(name)}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it"
+        ) from error
+    (height, width), kind = image.pixels.shape, DETECTOR_KINDS[options.detector]
     # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
     # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
@@ -105,10 +100,10 @@ def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root:
         xy=((raw.xy + 0.5) * factor - 0.5).astype(np.float32),
         scale=(raw.scale * np.sqrt(factor.prod())).astype(np.float32),
         angle=raw.angle,
-        descriptors=_descriptors(raw, options.kind, root),
+        descriptors=_descriptors(raw, kind, root),
         width=image.width,
         height=image.height,
-        name=options.kind.name,
+        name=kind.name,
     )
 
 
@@ -270,8 +265,8 @@ def _run_opencv(
     # OpenCV keeps all that tie with the last one: break ties by position, then cut.
     order = np.lexsort((angle, size, x, y, -response))[:max_features]
     octave = np.array([k.octave for k in keypoints], np.int64)
-    bytes_of = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
-    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], bytes_of)
+    codes = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
+    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], codes)
 
 
 def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:

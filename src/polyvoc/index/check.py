@@ -20,7 +20,7 @@ from polyvoc.index.folder import NORMS, SIDE_FILES, EmbeddingInfo, IndexFolder, 
 from polyvoc.index.segment import MAX_VOCABULARIES, Segment, word_offsets
 from polyvoc.kernels.postings import LONGEST_RUN
 from polyvoc.options import FeatureOptions, ScoringOptions
-from polyvoc.storage.files import META, file_errors, folder_errors
+from polyvoc.storage.files import file_errors, folder_errors
 from polyvoc.types import Array, FeatureKind, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -98,9 +98,9 @@ def _check_vocabularies(folder: IndexFolder) -> Iterator[str]:
     settings = [folder.fixed[name] for name in ("sizes", "vocabularies", "vocabulary_checksums")]
     for number, (size, fingerprint, checksum) in enumerate(zip(*settings, strict=False)):
         path = folder.vocabulary_folder(number)
-        error = file_errors(path / META, checksum)
-        if error is not None:
-            yield error
+        errors = list(folder_errors(path, checksum))
+        if errors:
+            yield from errors
             continue
         vocabulary = Vocabulary.load(path)
         if (vocabulary.fingerprint, vocabulary.size, vocabulary.kind) != (fingerprint, size, folder.kind):

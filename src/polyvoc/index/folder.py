@@ -20,10 +20,10 @@ from polyvoc.features.extract import check_detector
 from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, Settings
 from polyvoc.index.segment import MAX_VOCABULARIES, Segment
 from polyvoc.options import DETECTOR_KINDS, FeatureOptions
-from polyvoc.storage.files import META, checksum, flush_tree, map_array, require_local_path, write_error, write_errors
+from polyvoc.storage.files import META, checksum, map_array, require_local_path, write_error, write_errors
 from polyvoc.types import Array, FeatureKind, Floats32
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
+from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies, default_vocabularies
 
 SEGMENTS, VOCABULARIES, STAGING = "segments", "vocabularies", "staging"  # staging: segments that no commit refers to yet
 NORMS, LINKS, DUPLICATE_PAIRS = "norms", "links", "duplicate_pairs"
@@ -357,7 +357,7 @@ def _create(folder: IndexFolder, vocabularies: Sequence[Vocabulary], options: Fe
     if len(vocabularies) > MAX_VOCABULARIES:
         raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies, not {len(vocabularies)}")
     _check_kinds(vocabularies, options)
-    folder.models.quantiser = Quantiser(vocabularies)  # raises if they do not fit together, before anything is written
+    check_vocabularies(vocabularies)  # before anything is written
     targets = [folder.vocabulary_folder(number) for number in range(len(vocabularies))]
     with write_errors(folder.path):
         (folder.path / UNFINISHED).write_bytes(b"")  # from here on the folder is an index, finished or not
@@ -365,7 +365,6 @@ def _create(folder: IndexFolder, vocabularies: Sequence[Vocabulary], options: Fe
         for vocabulary, target in zip(vocabularies, targets, strict=True):
             vocabulary.save(target)
         (folder.path / SEGMENTS).mkdir(exist_ok=True)
-        flush_tree(folder.path / VOCABULARIES)
     settings = {
         "sizes": [vocabulary.size for vocabulary in vocabularies],
         "vocabularies": [vocabulary.fingerprint for vocabulary in vocabularies],

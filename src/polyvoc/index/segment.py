@@ -34,7 +34,7 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.kernels.postings import count_repeats, count_runs, fill_runs, sort_by_word
 from polyvoc.storage.files import META, map_array, read_meta, write_folder
-from polyvoc.types import Array, ImageWords, Keypoints
+from polyvoc.types import Array, ImageWords, Keypoints, with_planes
 
 MAX_VOCABULARIES = 9
 MAX_IMAGES = 1 << 16  # so that a posting is a uint16 and the scores of a segment stay in the L2 cache
@@ -99,27 +99,27 @@ class Segment:
 
     # -- what it holds
 
-    @property
+    @cached_property
     def n_images(self) -> int:
         """Return the number of images, deleted ones included."""
         return len(self.ids)
 
-    @property
+    @cached_property
     def n_features(self) -> int:
         """Return the number of features, those of deleted images included."""
         return len(self.arrays["words"])
 
-    @property
+    @cached_property
     def n_vocabularies(self) -> int:
         """Return the number of vocabularies."""
         return len(self.sizes)
 
-    @property
+    @cached_property
     def signed(self) -> bool:
         """Return whether the postings have Hamming signatures."""
         return self.planes > 0 or self.n_features == 0
 
-    @property
+    @cached_property
     def planes(self) -> int:
         """Return the number of planes, groups of 64 bits, of a signature."""
         return len(self.arrays["signatures"])
@@ -284,11 +284,6 @@ class _InvertedFile:
             fill_runs(starts, partner_words, run_words, run_lengths)
         columns = [words[m][order] for m in range(n_vocabularies) if m not in (k, partner)]
         return cls(order, starts, image_of[order], run_starts, run_words, run_lengths, columns)
-
-
-def with_planes(signatures: npt.NDArray[np.uint64], axes: int) -> npt.NDArray[np.uint64]:
-    """Return signatures with an axis for their planes of 64 bits after the first `axes`."""
-    return signatures[..., None] if signatures.ndim == axes else signatures
 
 
 def word_offsets(sizes: Sequence[int]) -> npt.NDArray[np.int64]:

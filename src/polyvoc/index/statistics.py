@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.index.segment import Segment, word_offsets
 from polyvoc.kernels.lists import add_squares
-from polyvoc.options import Idf, ScoringOptions
+from polyvoc.options import Idf, NormKey
 from polyvoc.types import Floats32, Floats64
 
 
@@ -65,26 +64,6 @@ def idf_squared(statistics: Statistics, idf: Idf) -> Floats64:
     values = np.zeros(len(counts))
     values[present] = np.log(max(statistics.n_images, 1) / counts[present])
     return np.maximum(values, 0.0) ** 2
-
-
-class NormKey(NamedTuple):
-    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root") or "none"; its idf; over how many vocabularies."""
-
-    kind: str
-    idf: Idf
-    n_vocabularies: int
-
-
-def norm_key(options: ScoringOptions, n_vocabularies: int) -> NormKey:
-    """Return the norm that options ask for."""
-    kinds: dict[str, tuple[str, Idf]] = {
-        "tfidf": ("tf", options.idf),
-        "tf": ("tf", "none"),
-        "sqrt-tf": ("root", options.idf),
-        "features": ("root", "none"),
-        "none": ("none", "none"),
-    }
-    return NormKey(*kinds[options.norm], 1 if options.merge == "b0" else n_vocabularies)
 
 
 def norms(segment: Segment, statistics: Statistics, key: NormKey) -> Floats32:

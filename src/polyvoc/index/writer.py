@@ -45,7 +45,7 @@ from polyvoc.index.folder import (
     prepare_folder,
     set_embedding,
 )
-from polyvoc.index.statistics import Statistics, norm_key, norms
+from polyvoc.index.statistics import Statistics, norms
 from polyvoc.options import FeatureOptions, ScoringOptions
 from polyvoc.storage.files import write_file
 from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below, list_photographs
@@ -350,7 +350,7 @@ class IndexWriter:
             return
         layout = self.folder.read_layout()
         segments = self.folder.read_segments(layout)
-        statistics, key = Statistics.of_segments(segments, layout.sizes), norm_key(ScoringOptions(), len(layout.sizes))
+        statistics, key = Statistics.of_segments(segments, layout.sizes), ScoringOptions().norm_key(len(layout.sizes))
         parts = [norms(segment, statistics, key) for segment in segments]
         self.save_side_file(NORMS, np.concatenate([np.empty(0, np.float32), *parts]), {"commit": commit})
 

@@ -1,5 +1,5 @@
-"""Compiled loops over flat arrays (numba). No kernel knows a class of polyvoc.
+"""Compiled loops over flat arrays (numba). Kernels use no class of the other packages.
 
-`postings` sorts and finds; `lists` votes by scanning lists, `near` by comparing signatures, `matches` by gathering every match;
-`pairs` compares many images; `verification` fits transforms; `vectors` finds nearest words. `compiler` is the only import of numba.
+`postings` sorts postings and finds runs; `lists` votes by scanning lists, `near` by comparing signatures, `matches` by
+gathering every match; `pairs` compares many images; `verification` fits transforms; `vectors` finds nearest words.
 """

@@ -1,11 +1,12 @@
-"""How kernels are compiled; vector instructions."""
+"""How kernels are compiled, and the vector instructions they use. The only import of numba in polyvoc."""
 
 from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -13,25 +14,35 @@ LANES = 64  # signatures that are compared at once
 
 
 def kernel(function, **settings):
-    """Compile without the GIL, cached on disk where there is a place for it; division follows IEEE, as in NumPy."""
+    """Compile without the GIL, cached on disk where a folder can be written; division follows IEEE, as in NumPy."""
     compile_it = partial(njit, nogil=True, error_model="numpy", **settings)
     try:
         return compile_it(cache=True)(function)
-    except RuntimeError:  # neither beside the source nor in the user's home can anything be written
+    except RuntimeError:  # neither the source's folder nor the user's home can be written
         return compile_it()(function)
 
 
 def fast_kernel(function):
-    """Compile as `kernel`, but let sums be taken in any order, which vectorises them."""
+    """Compile as `kernel`, but allow sums in any order, which vectorises them."""
     return kernel(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def inlined(function):
-    """Make a part of kernels that is copied into its callers: a call would count references to every array it is given."""
+    """Compile a part of kernels that is copied into its callers: a call would count references to every array it is given."""
     return njit(inline="always", nogil=True, error_model="numpy")(function)
 
 
-@intrinsic
+def instruction(python):
+    """Decorate an intrinsic with the same in Python, which replaces it where kernels are not compiled (NUMBA_DISABLE_JIT=1)."""
+    return (lambda _: python) if config.DISABLE_JIT else intrinsic
+
+
+def _pack(bits):
+    """Return LANES bits as one uint64, bit 0 first."""
+    return np.uint64(sum(bool(bit) << i for i, bit in enumerate(bits)))
+
+
+@instruction(lambda value: int(value).bit_count())
 def popcount(typing_context, value):
     """Count the 1-bits of a uint64."""
     if value != types.uint64:
@@ -43,9 +54,9 @@ def popcount(typing_context, value):
     return types.int64(types.uint64), generate
 
 
-@intrinsic
+@instruction(lambda value: (int(value) & -int(value)).bit_length() - 1)
 def lowest_bit(typing_context, value):
-    """Give the place of the lowest 1-bit of a uint64 that is not 0."""
+    """Return the position of the lowest 1-bit of a uint64 that is not 0."""
     if value != types.uint64:
         return None
 
@@ -55,36 +66,16 @@ def lowest_bit(typing_context, value):
     return types.int64(types.uint64), generate
 
 
-def _spread(builder, value, lanes):
-    """Put a value into every lane of a vector."""
-    index = ir.IntType(32)
-    undefined = ir.Constant(lanes, ir.Undefined)
-    first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
-    return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
-
-
-def _load(context, builder, array_type, array, position, lanes):
-    """Load LANES elements of an array from a position on."""
-    data = context.make_array(array_type)(context, builder, array).data
-    first = builder.bitcast(builder.gep(data, [position]), lanes.as_pointer())
-    return builder.load(first, align=array_type.dtype.bitwidth // 8)
-
-
-def _distances(context, builder, array_type, array, position, signature):
-    """Give the Hamming distances of LANES signatures from a position on to one."""
-    lanes = ir.VectorType(ir.IntType(64), LANES)
-    loaded = _load(context, builder, array_type, array, position, lanes)
-    differing = builder.xor(loaded, _spread(builder, signature, lanes))
-    count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes]), f"llvm.ctpop.v{LANES}i64")
-    return builder.call(count, [differing])
-
-
-@intrinsic
+@instruction(
+    lambda signatures, position, signature, threshold: _pack(
+        int(signatures[position + i] ^ signature).bit_count() <= threshold for i in range(LANES)
+    )
+)
 def near_lanes(typing_context, signatures, position, signature, threshold):
     """Compare LANES signatures from a position on with one: bit i is set if distance i is within the threshold.
 
-    Written as vector instructions because no loop over single postings becomes them: most postings are rejected, and asking
-    one by one costs a mispredicted branch for each that is not. The array must hold LANES elements from there on.
+    Written as vector instructions because no loop over single postings compiles to them: most postings are rejected, and
+    testing one by one costs a mispredicted branch for each that is not. The array must hold LANES elements from there on.
     """
     if not isinstance(signatures, types.Array) or signatures.dtype != types.uint64:
         return None
@@ -97,9 +88,14 @@ def near_lanes(typing_context, signatures, position, signature, threshold):
     return types.uint64(signatures, types.int64, types.uint64, types.int64), generate
 
 
-@intrinsic
+@instruction(
+    lambda first, second, position, signature, other, threshold: _pack(
+        int(first[position + i] ^ signature).bit_count() + int(second[position + i] ^ other).bit_count() <= threshold
+        for i in range(LANES)
+    )
+)
 def near_long_lanes(typing_context, first, second, position, signature, other, threshold):
-    """Compare LANES signatures of 128 bits, which stand in two arrays, with one. As `near_lanes`."""
+    """Compare LANES signatures of 128 bits, stored in two arrays, with one. As `near_lanes`."""
     if not isinstance(first, types.Array) or first.dtype != types.uint64 or second != first:
         return None
 
@@ -112,7 +108,7 @@ def near_long_lanes(typing_context, first, second, position, signature, other, t
     return types.uint64(first, second, types.int64, types.uint64, types.uint64, types.int64), generate
 
 
-@intrinsic
+@instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))
 def equal_lanes(typing_context, words, position, word):
     """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
     if not isinstance(words, types.Array) or words.dtype not in (types.uint16, types.uint32):
@@ -128,9 +124,9 @@ def equal_lanes(typing_context, words, position, word):
     return types.uint64(words, types.int64, types.int64), generate
 
 
-@intrinsic
+@instruction(lambda array, position: None)
 def prefetch(typing_context, array, position):
-    """Ask for the cache line of an element before it is needed. Any position is harmless."""
+    """Start loading the cache line of an element before it is needed. Any position is harmless."""
     if not isinstance(array, types.Array):
         return None
 
@@ -144,3 +140,27 @@ def prefetch(typing_context, array, position):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+def _spread(builder, value, lanes):
+    """Return a vector with a value in every lane."""
+    index = ir.IntType(32)
+    undefined = ir.Constant(lanes, ir.Undefined)
+    first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
+    return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
+
+
+def _load(context, builder, array_type, array, position, lanes):
+    """Load LANES elements of an array from a position on."""
+    data = context.make_array(array_type)(context, builder, array).data
+    first = builder.bitcast(builder.gep(data, [position]), lanes.as_pointer())
+    return builder.load(first, align=array_type.dtype.bitwidth // 8)
+
+
+def _distances(context, builder, array_type, array, position, signature):
+    """Return the Hamming distances of LANES signatures from a position on to one."""
+    lanes = ir.VectorType(ir.IntType(64), LANES)
+    loaded = _load(context, builder, array_type, array, position, lanes)
+    differing = builder.xor(loaded, _spread(builder, signature, lanes))
+    count = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes]), f"llvm.ctpop.v{LANES}i64")
+    return builder.call(count, [differing])

@@ -1,4 +1,4 @@
-"""Vote by scanning lists."""
+"""Vote by scanning whole lists: the rules whose vote depends on the list and the mask alone. See `postings` for the arrays."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def add_lists_and_runs(numbers, weights, starts, run_numbers, order, begins, end
     """Add a constant per list and another per run, each run together with the list that it is a part of.
 
     numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too; order: the query feature of each;
-    begins, ends: [Q, K]; delta: [Q, 4]. The first run of a list is added in passing, further ones right after the list, still
-    in the cache. out: scores [n_images].
+    begins, ends: [Q, K]; delta: [Q, 4]. The first run of a list is added within the scan, further ones right after it, while
+    the list is in the cache. out: scores [n_images].
     """
     run = 0
     for i in range(len(numbers)):
@@ -56,8 +56,8 @@ def add_lists_and_runs(numbers, weights, starts, run_numbers, order, begins, end
 def gather_shared(row, bases, begins, ends, starts, columns, postings, images, masks):
     """Gather every feature that two or more lists of one query feature share, once.
 
-    row: [K] words, local, -1 for none; begins, ends: [K] of `find_runs`. out: images, masks [n]; gives n. A mask of 0 means:
-    met before. Whoever shares vocabulary 0 is met in the runs of the other lists, the rest by comparing columns.
+    row: [K] words, -1 for none; begins, ends: [K] of `find_runs`. out: images, masks [n]; returns n. A mask of 0 marks a
+    repetition. Features that share vocabulary 0 are in the runs of the other lists, the rest is found by comparing columns.
     """
     n = 0
     for k in range(1, len(row)):
@@ -97,7 +97,7 @@ def gather_shared(row, bases, begins, ends, starts, columns, postings, images, m
                             if other and np.int64(columns[column_of(k, j), p]) == row[j]:
                                 mask |= 1 << j
                         if mask & ((1 << k) - 1) == 0 and mask & ((1 << m) - (2 << k)) == 0:
-                            images[n] = postings[p]  # met by no earlier list and no earlier column
+                            images[n] = postings[p]  # not in an earlier list or column
                             masks[n] = mask
                             n += 1
     return n
@@ -130,16 +130,17 @@ def vote_shared(words, bases, begins, ends, starts, columns, postings, delta, sc
 
 @kernel
 def vote_hamming(
-    words, bases, begins, ends, starts, columns, postings, signatures, query_signatures, weights, factors, closeness, scores
-):
+    words, bases, begins, ends, starts, columns, postings, signatures, query_signatures, weights, factors, hamming_weights,
+    scores
+):  # fmt: skip
     """Vote with Hamming Embedding and without burstiness: each list adds its own term of the sum over M.
 
-    signatures: [B, postings]; query_signatures: [Q, K, B]; weights: [Q, K] idf^2; factors: [Q, 2^K] of the rule; closeness:
-    [bits + 1] weight of a Hamming distance, 0 beyond the threshold. out: scores.
+    query_signatures: [Q, K, B]; weights: [Q, K] idf^2; factors: [Q, 2^K] of the rule; hamming_weights: [bits + 1] by Hamming
+    distance, 0 beyond the threshold. out: scores.
     """
     threshold = 0
-    for h in range(len(closeness)):
-        if closeness[h] > 0:
+    for h in range(len(hamming_weights)):
+        if hamming_weights[h] > 0:
             threshold = h
     equal = np.zeros(words.shape[1], np.uint64)
     for q in range(len(words)):
@@ -158,7 +159,7 @@ def vote_hamming(
                 if near == 0:
                     continue
                 for m in range(1, len(row)):
-                    if m != k and m + k > 1:  # neither the own nor the partner's
+                    if m != k and m + k > 1:  # neither its own nor the partner's
                         equal[m] = equal_words(columns[column_of(k, m)], block, min(block + LANES, last), row[m])
                 while near != 0:
                     lane = lowest_bit(near)
@@ -169,7 +170,7 @@ def vote_hamming(
                         mask |= 2 if k == 0 else 1
                     for m in range(1, len(row)):
                         mask |= np.int64(equal[m] >> np.uint64(lane) & np.uint64(1)) << m
-                    scores[postings[p]] += weight * closeness[distance(signatures, p, signature)] * factors[q, mask]
+                    scores[postings[p]] += weight * hamming_weights[distance(signatures, p, signature)] * factors[q, mask]
 
 
 @kernel

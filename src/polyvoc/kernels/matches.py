@@ -1,4 +1,7 @@
-"""Vote by gathering matches; burstiness."""
+"""Vote by gathering every match of a query feature: several assignments, sets of images. Also weights and burstiness.
+
+See `postings` for the arrays of a segment. A mask has a bit for every vocabulary in which the match shares a word.
+"""
 
 from __future__ import annotations
 
@@ -7,77 +10,62 @@ import numpy as np
 from polyvoc.kernels.compiler import kernel, popcount
 from polyvoc.kernels.postings import column_of, find_run, longest_query, partner_size
 
-KEEP_ALL, BEST, INTRA, INTER, BOTH = range(5)  # kinds of burstiness
+KEEP_ALL, BEST, INTRA = range(3)  # how burstiness is treated, see `settle_votes`
 
 
 @kernel
-def weight_match(q, mask, order, term, total, distance, factors, cells, table):
-    """Give the weight of one match that `order` lists hold.
+def weight_match(q, mask, n_lists, term, total, distance, factors, cells, table):
+    """Return the weight of one match that is in `n_lists` lists.
 
-    Rules that sum over lists: factor of its set times term, the sum of idf^2 closeness. Joint evidence: mean idf^2 times the
-    log-likelihood ratio of (its set, mean distance), where that speaks for the match. total, distance: sums over its lists.
+    Rules that sum over lists (cells empty): factors[q, mask] times term, the sum of idf^2 hamming_weight. Likelihood table:
+    mean idf^2 times the log-likelihood ratio of (mask, mean distance), at least 0. total, distance: sums over its lists.
     """
     if len(cells) == 0:
         return term * factors[q, mask]
-    return total / order * max(table[cells[q, mask], (2 * distance + order) // (2 * order)], 0.0)
+    return total / n_lists * max(table[cells[q, mask], (2 * distance + n_lists) // (2 * n_lists)], 0.0)
 
 
 @kernel
-def settle_votes(q, n, images, masks, values, alive, burstiness, on_difference, image_sums, powers, totals, scores):
-    """Turn the weights of a query feature's matches into votes.
+def settle_votes(n, images, masks, values, alive, burstiness, on_difference, image_sums, powers, scores):
+    """Add the votes of a query feature's matches, given their weights. values: [n] weights. out: scores.
 
     Burstiness (Jegou, Douze, Schmid, CVPR 2009): BEST keeps the best match of each image; within an image (INTRA) s becomes
-    s sqrt(s / t), t the image's sum for this query feature; across images (INTER) s sqrt(s / T), T = totals[q]. image_sums,
-    powers: [65536], zeros before and after. With `scores` empty only T is summed (out: totals), over live images.
+    s sqrt(s / t), t the image's sum for this query feature. image_sums, powers: [65536], zeros before and after.
     """
-    totalling = len(scores) == 0
     for i in range(n):
         vote, image = values[i], images[i]
         if vote <= 0 or (len(alive) > 0 and not alive[image]):
             continue
         if burstiness == KEEP_ALL or (on_difference and masks[i] & (masks[i] - 1) != 0):
-            if not totalling:
-                scores[image] += vote
+            scores[image] += vote
         elif burstiness == BEST:
             image_sums[image] = max(image_sums[image], vote)
         else:
             image_sums[image] += vote
-            if burstiness == BOTH and not totalling:
-                powers[image] += vote * vote * np.sqrt(np.sqrt(vote))  # s'^1.5 with s' = s^1.5 / sqrt(t)
-            else:
-                powers[image] += vote * np.sqrt(vote)
+            powers[image] += vote * np.sqrt(vote)
     for i in range(n):
         image = images[i]
         total = image_sums[image]
         if total <= 0:
             continue
-        if totalling:
-            totals[q] += powers[image] / np.sqrt(total) if burstiness == BOTH else total
-        elif burstiness == BEST:
-            scores[image] += total
-        elif burstiness == INTRA:
-            scores[image] += powers[image] / np.sqrt(total)
-        elif burstiness == INTER:
-            scores[image] += powers[image] / np.sqrt(totals[q])
-        else:
-            scores[image] += powers[image] / (total**0.75 * np.sqrt(totals[q]))
+        scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
         image_sums[image] = 0
         powers[image] = 0
 
 
 @kernel
-def room(size, n_codes):
-    """Give room for the matches of one query feature, as `gather_matches` wants it."""
-    codes, images, match_masks, orders, distances, links = np.empty((6, size), np.int64)
+def allocate_matches(size, n_codes):
+    """Return arrays for the matches of one query feature, as `gather_matches` uses them."""
+    codes, images, match_masks, n_lists, distances, links = np.empty((6, size), np.int64)
     terms, sums = np.empty((2, size), np.float64)
-    return codes, images, match_masks, orders, terms, sums, distances, links, np.full((3, n_codes), -1, np.int64)
+    return codes, images, match_masks, n_lists, terms, sums, distances, links, np.full((3, n_codes), -1, np.int64)
 
 
 @kernel
 def write_codes(words, k, number, base, bases, starts, run_starts, run_words, run_lengths, columns, codes):
     """Write which assigned words each feature of a list shares with the query feature.
 
-    words: [K, A] local, -1 for none. The code of a feature is the sum over vocabularies of (assignment + 1) * base^vocabulary,
+    words: [K, A], -1 for none. The code of a feature is the sum over vocabularies of (assignment + 1) * base^vocabulary,
     own vocabulary included by the caller. out: codes [length of the list].
     """
     first = np.int64(starts[number])
@@ -106,14 +94,14 @@ def write_codes(words, k, number, base, bases, starts, run_starts, run_words, ru
 @kernel
 def gather_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures, query_signatures,
-    idf, closeness, masks, chains, codes, images, match_masks, orders, terms, sums, distances, links
+    idf, hamming_weights, masks, chains, codes, images, match_masks, n_lists, terms, sums, distances, links
 ):  # fmt: skip
     """Gather every indexed feature that shares a word with one query feature, once.
 
-    words, idf: [K, A]; signatures: [B, postings]; query_signatures: [K, A, B]. chains: [3, (A + 1)^K] head, tail, cursor of
-    the features with one code, all -1 before and after. out: images, match_masks, orders (lists that hold it), and over the
-    mask the sums of idf^2 closeness (terms), of idf^2 (sums) and of Hamming distances [n]; gives n. A feature is entered by the
-    first list that holds it; the later ones walk along the chain of its code: equal codes have the same order in each list.
+    words, idf: [K, A]; query_signatures: [K, A, B]; masks: [(A + 1)^K] by code. chains: [3, (A + 1)^K] head, tail, cursor of
+    the features with one code, all -1 before. out: images, match_masks, n_lists, and over these lists the sums of idf^2
+    hamming_weight (terms), of idf^2 (sums) and of Hamming distances [n]; returns n. A feature is entered from the first list
+    that contains it; the later ones follow the chain of its code: equal codes have the same order in each list.
     """
     n_vocabularies, n_assignments = words.shape
     base = n_assignments + 1
@@ -134,9 +122,9 @@ def gather_matches(
                 for plane in range(len(signatures)):
                     h += popcount(signatures[plane, first + i] ^ query_signatures[k, a, plane])
                 match = n
-                if mask & ((1 << k) - 1) == 0:  # the first list that holds it
+                if mask & ((1 << k) - 1) == 0:  # the first list that contains it
                     images[n], match_masks[n], links[n] = postings[first + i], mask, -1
-                    orders[n], terms[n], sums[n], distances[n] = 0, 0.0, 0.0, 0
+                    n_lists[n], terms[n], sums[n], distances[n] = 0, 0.0, 0.0, 0
                     if mask != 1 << k:
                         if chains[0, code] < 0:
                             chains[0, code] = n
@@ -148,8 +136,8 @@ def gather_matches(
                 else:
                     match = chains[2, code]
                     chains[2, code] = links[match] if links[match] >= 0 else chains[0, code]
-                orders[match] += 1
-                terms[match] += idf[k, a] * closeness[h]
+                n_lists[match] += 1
+                terms[match] += idf[k, a] * hamming_weights[h]
                 sums[match] += idf[k, a]
                 distances[match] += h
     return n
@@ -157,7 +145,7 @@ def gather_matches(
 
 @kernel
 def mark_images(images, match_masks, n, image_masks):
-    """Unite the masks of the matches of each image, then give every match the mask of its image. image_masks: zeros."""
+    """Set the mask of every match to the union of the masks of its image. image_masks: [65536] zeros before."""
     for i in range(n):
         image_masks[images[i]] |= match_masks[i]
     for i in range(n):
@@ -168,18 +156,18 @@ def mark_images(images, match_masks, n, image_masks):
 def count_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, alive, masks, image_sets, counts
 ):
-    """Count the sets of every query feature by exact mask, in features or in images. out: counts [Q, 2^K]."""
+    """Count the features, or with image_sets the images, of every exact mask of a query feature. out: counts [Q, 2^K]."""
     longest = longest_query(words, bases, starts)
-    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest, len(masks))
+    codes, images, match_masks, n_lists, terms, sums, distances, links, chains = allocate_matches(longest, len(masks))
     image_masks = np.zeros(1 << 16, np.int64)
     no_signatures = np.empty((0, 0), np.uint64)
     query_signatures = np.empty((*words.shape[1:], 0), np.uint64)
     idf = np.ones(words.shape[1:], np.float32)
-    closeness = np.ones(1, np.float32)
+    hamming_weights = np.ones(1, np.float32)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, no_signatures,
-                           query_signatures, idf, closeness, masks, chains, codes, images, match_masks, orders, terms, sums,
-                           distances, links)  # fmt: skip
+                           query_signatures, idf, hamming_weights, masks, chains, codes, images, match_masks, n_lists, terms,
+                           sums, distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)
@@ -187,7 +175,7 @@ def count_matches(
             image = images[i]
             if image_sets:
                 if image_masks[image] == 0:
-                    continue  # this image was counted
+                    continue  # counted before
                 image_masks[image] = 0
             if len(alive) == 0 or alive[image]:
                 counts[q, match_masks[i]] += 1
@@ -196,26 +184,26 @@ def count_matches(
 @kernel
 def vote_matches(
     words, bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures, query_signatures,
-    idf, factors, closeness, cells, table, alive, masks, image_sets, burstiness, on_difference, totals, scores
+    idf, factors, hamming_weights, cells, table, alive, masks, image_sets, burstiness, on_difference, scores
 ):  # fmt: skip
-    """Vote with everything switched on: multiple assignment, image-level sets, burstiness.
+    """Vote with several assignments, masks of features or of images, and burstiness.
 
-    `weight_match` explains factors, cells and table, `settle_votes` burstiness, totals and scores.
+    See `weight_match` for factors, cells and table, `settle_votes` for burstiness and scores.
     """
     longest = longest_query(words, bases, starts)
-    codes, images, match_masks, orders, terms, sums, distances, links, chains = room(longest, len(masks))
+    codes, images, match_masks, n_lists, terms, sums, distances, links, chains = allocate_matches(longest, len(masks))
     values = np.empty(len(images), np.float64)
     image_masks = np.zeros(1 << 16, np.int64)
     image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, signatures,
-                           query_signatures[q], idf[q], closeness, masks, chains, codes, images, match_masks, orders, terms,
-                           sums, distances, links)  # fmt: skip
+                           query_signatures[q], idf[q], hamming_weights, masks, chains, codes, images, match_masks, n_lists,
+                           terms, sums, distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
             mark_images(images, match_masks, n, image_masks)
             for i in range(n):
                 image_masks[images[i]] = 0
         for i in range(n):
-            values[i] = weight_match(q, match_masks[i], orders[i], terms[i], sums[i], distances[i], factors, cells, table)
-        settle_votes(q, n, images, match_masks, values, alive, burstiness, on_difference, image_sums, powers, totals, scores)
+            values[i] = weight_match(q, match_masks[i], n_lists[i], terms[i], sums[i], distances[i], factors, cells, table)
+        settle_votes(n, images, match_masks, values, alive, burstiness, on_difference, image_sums, powers, scores)

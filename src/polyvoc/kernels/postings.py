@@ -1,4 +1,9 @@
-"""Sort postings, find runs, compare signatures."""
+"""Sort features into postings, find runs in them, compare their signatures and words. The other kernels build on these.
+
+Arrays of a segment (see `index.segment`): starts [W + 1], postings [P] image of each posting, columns [K - 2, P], signatures
+[B, P]; run_starts [W + 1], run_words and run_lengths [R] are the run directory. bases: [K] number of the first word of each
+vocabulary. A run is the part of a list whose features share a word of the partner, vocabulary 1 for 0 and 0 for the others.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +22,32 @@ from polyvoc.kernels.compiler import (
 )
 
 LONGEST_RUN = 255  # a longer run is several entries of the run directory with the same word
+AHEAD = 8  # query features whose directories are prefetched
 
 
 @kernel
 def sort_by_word(order, words, size):
     """Sort feature numbers by word, keeping the order of equals (one pass of a radix sort).
 
-    order: [F] int64 feature numbers; words: [F] word of each feature. Gives the sorted order and starts [size + 1].
+    order: [F] feature numbers; words: [F] word of each feature. Returns the sorted order and starts [size + 1].
     """
     starts = np.zeros(size + 1, np.int64)
     for i in range(len(words)):
         starts[words[i] + 1] += 1
     for w in range(size):
         starts[w + 1] += starts[w]
-    place = starts[:size].copy()
+    ends = starts[:size].copy()
     sorted_order = np.empty_like(order)
     for i in range(len(order)):
         w = words[order[i]]
-        sorted_order[place[w]] = order[i]
-        place[w] += 1
+        sorted_order[ends[w]] = order[i]
+        ends[w] += 1
     return sorted_order, starts
 
 
 @kernel
 def count_runs(starts, partner_words):
-    """Count the entries of the run directory of each list. partner_words: [F] in list order; gives [size + 1] starts."""
+    """Count the entries of the run directory of each list. partner_words: [F] in list order; returns [size + 1] starts."""
     size = len(starts) - 1
     run_starts = np.zeros(size + 1, np.int64)
     for w in range(size):
@@ -75,7 +81,7 @@ def fill_runs(starts, partner_words, run_words, run_lengths):
 def count_repeats(words, feature_starts, size):
     """Count the images of each word, and the words that an image has more than once.
 
-    words: [F] of one vocabulary, by image. Gives images per word [size], and (image, word, tf) of the repeats.
+    words: [F] of one vocabulary, by image. Returns images per word [size], and (image, word, tf) of the repeats.
     """
     documents = np.zeros(size, np.int64)
     seen = np.zeros(size, np.int32)
@@ -108,7 +114,7 @@ def count_repeats(words, feature_starts, size):
 
 @inlined
 def distance(signatures, position, signature):
-    """Give the Hamming distance of a posting's signature to one. signatures: [B, postings]; signature: [B]."""
+    """Return the Hamming distance of a posting's signature to one. signatures: [B, postings]; signature: [B]."""
     h = popcount(signatures[0, position] ^ signature[0])
     if len(signature) > 1:
         h += popcount(signatures[1, position] ^ signature[1])
@@ -117,7 +123,7 @@ def distance(signatures, position, signature):
 
 @inlined
 def near_block(signatures, position, end, signature, threshold):
-    """Tell which of the next LANES postings are within a distance: bit i for position + i, 0 from `end` on."""
+    """Return which of the next LANES postings are within a distance: bit i for position + i, 0 from `end` on."""
     near = np.uint64(0)
     if position + LANES <= signatures.shape[1]:
         if len(signature) > 1:
@@ -133,9 +139,6 @@ def near_block(signatures, position, end, signature, threshold):
     return near
 
 
-AHEAD = 8  # query features whose directories are on their way from memory
-
-
 @inlined
 def sum_lengths(lengths):
     """Sum uint8 lengths in int32, which vectorises four times wider than int64 (a list has fewer than 2^31 postings)."""
@@ -147,10 +150,10 @@ def sum_lengths(lengths):
 
 @kernel
 def first_entry(run_words, first, last, wanted, size):
-    """Give the first of the entries first .. last of a run directory whose word is not smaller than the one wanted.
+    """Return the first of the entries first .. last of a run directory whose word is not smaller than `wanted`.
 
     Words are numbered at random, so a guess by proportion is seldom more than a few dozen entries off: one vector comparison
-    around it mostly settles the matter, with one cache miss where a bisection has several. size: of the partner vocabulary.
+    around it mostly suffices, with one cache miss where a bisection has several. size: of the partner vocabulary.
     """
     if last - first >= LANES:
         guess = first + wanted * (last - first) // size - LANES // 2
@@ -174,7 +177,7 @@ def first_entry(run_words, first, last, wanted, size):
 
 @kernel
 def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
-    """Find the postings of a list whose partner word is the one wanted: (first, after the last)."""
+    """Return the postings of a list whose partner word is `wanted`: (first, after the last)."""
     first = np.int64(run_starts[number])
     last = np.int64(run_starts[number + 1])
     begin = np.int64(starts[number])
@@ -191,15 +194,15 @@ def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
 
 @kernel
 def partner_size(k, bases, starts):
-    """Give the size of the vocabulary whose words order the runs of vocabulary k: 1 for 0, else 0."""
+    """Return the size of the partner of vocabulary k."""
     if k > 0:
         return bases[1]
     return (bases[2] if len(bases) > 2 else len(starts) - 1) - bases[1]
 
 
 @kernel
-def expect_run(number, wanted, size, run_starts, run_words, run_lengths):
-    """Ask for the cache lines that `find_run` will mostly read."""
+def prefetch_run(number, wanted, size, run_starts, run_words, run_lengths):
+    """Prefetch the cache lines that `find_run` mostly reads."""
     first = np.int64(run_starts[number])
     count = np.int64(run_starts[number + 1]) - first
     guess = first + wanted * count // size
@@ -212,10 +215,10 @@ def expect_run(number, wanted, size, run_starts, run_words, run_lengths):
 
 @kernel
 def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
-    """Find the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K] local, -1 for none.
+    """Return the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K], -1 for none.
 
     order: [Q] in which query features are looked up; by word, neighbours in memory follow each other. A directory is seldom in
-    the cache: the lines of the next few query features are asked for while this one is looked up.
+    the cache: the lines of the next few query features are prefetched while this one is looked up.
     """
     n_queries, n_vocabularies = words.shape
     begins = np.zeros((n_queries, n_vocabularies), np.int64)
@@ -227,7 +230,7 @@ def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, f
             if i + AHEAD < n_queries:
                 later = order[i + AHEAD]
                 if words[later, k] >= 0 and words[later, partner] >= 0:
-                    expect_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
+                    prefetch_run(bases[k] + words[later, k], words[later, partner], size, run_starts, run_words, run_lengths)
             q = order[i]
             if words[q, k] >= 0:
                 number = bases[k] + words[q, k]
@@ -239,13 +242,13 @@ def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, f
 
 @inlined
 def column_of(k, m):
-    """Give the column that holds the words of vocabulary m beside the postings of vocabulary k (m not k's partner)."""
+    """Return the column that holds the words of vocabulary m beside the postings of vocabulary k (m not k's partner)."""
     return m - 2 if (k < 2 or m > k) else m - 1
 
 
 @inlined
 def equal_words(column, position, end, word):
-    """Tell which of the next LANES words of a column are equal to one (-1: none): bit i for position + i, 0 from `end` on."""
+    """Return which of the next LANES words of a column equal one (-1: none): bit i for position + i, 0 from `end` on."""
     if word < 0:
         return np.uint64(0)
     if position + LANES <= len(column):
@@ -262,7 +265,7 @@ def equal_words(column, position, end, word):
 
 @kernel
 def longest_query(words, bases, starts):
-    """Give the largest number of postings that one query feature meets. words: [Q, K, A]."""
+    """Return the largest number of postings in the lists of one query feature. words: [Q, K, A]."""
     longest = 0
     for q in range(len(words)):
         total = 0

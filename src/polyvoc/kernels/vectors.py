@@ -1,4 +1,4 @@
-"""Nearest words, signatures, cosines."""
+"""Nearest words of descriptors, their signatures, sums for k-means; cosines of global embeddings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import numpy.typing as npt
 from polyvoc.kernels.compiler import fast_kernel, kernel
 
 # The bits of a half, moved to where a float has exponent and fraction, are that number times 2^-112: the exponents of the two
-# count from -15 and from -127. Whoever multiplies the other factor by SCALE sets that right.
+# count from -15 and from -127. The caller multiplies the other factor by COSINE_SCALE.
 COSINE_SCALE = np.float32(2.0**112)
+STRIDE = 8  # coordinates that `_bound_scores` takes at a time; heads and points are padded to multiples of it
+BLOCK = 32  # cells are padded to multiples of this many words, so that its inner loop has no remainder
 
 
 @fast_kernel
-def cosine_products(rows, vector, found):
-    """Put the inner product of each row of halves with a vector times SCALE into `found`; -inf for a row of zeros.
+def cosine_products(rows, vector, products):
+    """Write the inner product of each row of float16 with a vector; -inf for a row of zeros.
 
-    rows: uint16 [n, d], the bits of float16; vector: float32 [d]; found: float32 [n]
+    rows: uint16 [n, d], the bits of float16; vector: float32 [d] times COSINE_SCALE. out: products float32 [n].
     """
     for i in range(len(rows)):
         total, bits = np.float32(0), np.uint32(0)
@@ -28,22 +30,18 @@ def cosine_products(rows, vector, found):
             rest = (half & np.uint32(0x7FFF)) << np.uint32(13)
             total += np.uint32(sign | rest).view(np.float32) * vector[j]
             bits |= rest
-        found[i] = total if bits else -np.inf
-
-
-STRIDE = 8  # coordinates that `_bound_scores` takes at a time; heads and points are padded to multiples of it
-BLOCK = 32  # cells are padded to multiples of this many words, so that its inner loop has no remainder
+        products[i] = total if bits else -np.inf
 
 
 class Points(NamedTuple):
-    """Descriptors in the coordinates of a `Basis`: the first few, their head, hold most of what tells words apart."""
+    """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance."""
 
     rows: npt.NDArray[np.float32]  # [n, dimension]
     tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
 
 
 class WordTable(NamedTuple):
-    """Words in the coordinates of a `Basis`, grouped by cell, then by vocabulary. Cells end with infinitely far words."""
+    """Words in the coordinates of principal axes, grouped by cell, then by vocabulary. Cells end with infinitely far words."""
 
     heads: npt.NDArray[np.float32]  # [rows * head]  cell by cell, each [head, words]
     rows: npt.NDArray[np.float32]  # [rows, dimension]
@@ -54,7 +52,7 @@ class WordTable(NamedTuple):
 
 
 class Probes(NamedTuple):
-    """Which descriptors look into which cell."""
+    """Which descriptors probe which cell."""
 
     members: npt.NDArray[np.int32]  # [probes]  descriptor numbers, grouped by cell
     start: npt.NDArray[np.int64]  # [cells + 1]
@@ -70,7 +68,7 @@ class Cell(NamedTuple):
 
 @kernel
 def _cell_of(table, first, last):
-    """Give rows `first` to `last` of a table."""
+    """Return rows `first` to `last` of a table."""
     head = len(table.heads) // len(table.rows)
     heads = table.heads[first * head : last * head].reshape(head, last - first)
     return Cell(heads, table.tail[first:last], table.half[first:last])
@@ -97,7 +95,7 @@ def _bound_scores(points, i, cell, bounds, row):
 
 @fast_kernel
 def _product(x, y):
-    """Give the scalar product of two rows."""
+    """Return the scalar product of two rows."""
     total = np.float32(0)
     for i in range(len(x)):
         total += x[i] * y[i]
@@ -106,7 +104,7 @@ def _product(x, y):
 
 @kernel
 def _any_above(bounds, count, level):
-    """Tell if one of the first `count` numbers exceeds a level; counting them all is faster than stopping early."""
+    """Return whether one of the first `count` bounds exceeds a level; counting them all is faster than stopping early."""
     above = np.int32(0)
     for j in range(count):
         above += np.int32(bounds[0, j] > level)
@@ -115,15 +113,15 @@ def _any_above(bounds, count, level):
 
 @kernel
 def _insert(best, nearest, score, word):
-    """Put a word into the list of the nearest, best first, if its score is higher than the last one's."""
-    place = len(best) - 1
-    if score > best[place]:
-        while place > 0 and score > best[place - 1]:
-            best[place] = best[place - 1]
-            nearest[place] = nearest[place - 1]
-            place -= 1
-        best[place] = score
-        nearest[place] = word
+    """Insert a word into the nearest ones, best first, if its score is higher than the last one's."""
+    rank = len(best) - 1
+    if score > best[rank]:
+        while rank > 0 and score > best[rank - 1]:
+            best[rank] = best[rank - 1]
+            nearest[rank] = nearest[rank - 1]
+            rank -= 1
+        best[rank] = score
+        nearest[rank] = word
 
 
 @kernel
@@ -176,7 +174,7 @@ def bound_all(
 def group_by_cell(
     scores: npt.NDArray[np.float32],  # [n, cells]
     least: npt.NDArray[np.float32],  # [n]
-    members: npt.NDArray[np.int32],  # [n * cells at most]  written
+    members: npt.NDArray[np.int32],  # [probes]  written
     start: npt.NDArray[np.int64],  # [cells + 1]  written
 ) -> None:
     """Write, for each cell, the points whose score there is at least the point's `least`."""
@@ -241,13 +239,13 @@ def sign_words(
 
 
 @fast_kernel
-def rotate_rows(rows, mean, axes, turned):
-    """Shift and turn rows [n, dimension]. out: turned [n, padded].
+def rotate_rows(rows, mean, axes, rotated):
+    """Shift and rotate rows [n, dimension]. out: rotated [n, padded].
 
-    Not a matrix product of NumPy: its library keeps threads of its own spinning for a while, on the cores that ours need next.
+    Not a matrix product of NumPy: its library keeps its own threads spinning for a while, on the cores that ours need next.
     """
     for i in range(len(rows)):
-        out = turned[i]
+        out = rotated[i]
         out[:] = 0
         for j in range(rows.shape[1]):
             x = rows[i, j] - mean[j]

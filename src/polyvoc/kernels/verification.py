@@ -1,4 +1,4 @@
-"""One-to-one matches, affine transform, inliers."""
+"""Spatial verification: one-to-one matches of a query with an image, the affine transform most agree on, its inliers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,30 @@ import numpy as np
 
 from polyvoc.kernels.compiler import inlined, kernel, popcount, prefetch
 
+X, Y, U, V, OCTAVES, TURN, WEIGHT = range(7)  # rows of `pairs`: position in query and image, change of scale and angle
+BIN_OCTAVES, BIN_DEGREES = 0.5, 30.0  # of a bin of the vote; a peak is three bins wide
+SCALE_BINS, ANGLE_BINS = 32, 12  # changes of scale up to 2^8 either way
+SCALE_SLACK, ANGLE_SLACK = 1.0, 45.0  # octaves and degrees by which an inlier may differ from the transform
+HYPOTHESES = 64  # similarities tried: those of the heaviest matches of the peak
+PARTNERS = 24  # heaviest matches without scale, of which every two define a similarity
+PROPOSALS = HYPOTHESES + PARTNERS * (PARTNERS - 1) // 2
+MAX_SUPPORT = 512  # heaviest matches that may support them, so that near copies cost no more
+REFINED = 8  # best similarities that are fitted to their inliers, at most
+WIDE = 3.0  # tolerances within which a match supports the similarity of another: scales and angles are inexact
+ROUNDS, ROUNDS_WIDE = 8, 3  # of fitting: in the first the tolerance stays WIDE, so that inliers spread, then it narrows to 1
+LOCAL = 0.25  # of the spread of the inliers: the tolerance where they lie close together
+TINY = 1e-12  # square pixels: closer positions are one
+PRIOR = 1.0  # weight of the similarity in the fit of an affine transform, in matches
+MIN_INLIERS, MIN_POSITIONS = 3, 4  # one match always fits its own similarity; two without scale fit that of their positions
+LARGEST_SCALE, LARGEST_STRETCH = 10.0, 4.0  # beyond these a transform is not that of a photograph
+
 
 @kernel
 def list_words(words, bases, most):
     """List the query features of each word, the first `most` of them.
 
     words: [Q, K], -1 for none; word w of vocabulary k has the number bases[k] + w, below bases[k + 1] - 1, which is no word's.
-    Gives slots [bases[K]], 0 for words that the query has not; the features of slot s are features[starts[s] : starts[s + 1]].
+    Returns slots [bases[K]], 0 for words not in the query; the features of slot s are features[starts[s] : starts[s + 1]].
     """
     slots = np.zeros(bases[-1], np.uint32)
     lengths = np.zeros(words.size + 1, np.uint32)
@@ -42,47 +59,47 @@ def list_words(words, bases, most):
 
 
 @kernel
-def find_shared(words, places, signatures, bases, slots, hits):
-    """Find the words of an image that the query has, and ask for their signatures ahead of `find_matches`.
+def find_shared(words, places, signatures, bases, slots, shared):
+    """Find the words of an image that the query has, and prefetch their signatures for `find_matches`.
 
-    words, places: [n, K] of the image; signatures: [B, postings]. out: hits [n K, 4] feature, vocabulary, slot and place;
-    gives their number.
+    words, places: [n, K] of the image, places: posting of each; signatures: [B, postings]. out: shared [n K, 4] feature,
+    vocabulary, slot and posting; returns their number.
     """
     n = np.uint64(0)
     for f in range(len(words)):
         for k in range(words.shape[1]):
             number = min(bases[k] + np.int64(words[f, k]), bases[k + 1] - 1)
             slot = slots[np.uint64(number)]
-            hits[n, 0], hits[n, 1], hits[n, 2] = f, k, slot
+            shared[n, 0], shared[n, 1], shared[n, 2] = f, k, slot
             n += np.uint64(slot > 0)  # most words are not shared, at random: a branch would be mispredicted
     for i in range(n):
-        hits[i, 3] = places[hits[i, 0], hits[i, 1]]
+        shared[i, 3] = places[shared[i, 0], shared[i, 1]]
         for plane in range(len(signatures)):
-            prefetch(signatures, plane * signatures.shape[1] + hits[i, 3])
+            prefetch(signatures, plane * signatures.shape[1] + shared[i, 3])
     return np.int64(n)
 
 
 @kernel
-def find_matches(hits, signatures, query_signatures, starts, features, ranks, met, matches):
+def find_matches(shared, signatures, query_signatures, starts, features, ranks, latest, matches):
     """Match the features that share words; a pair that shares several is one match.
 
     query_signatures: [Q, K, B]; ranks: [K + 1, 64 B K + 1] of a match by its shared words and the sum of their distances, -1:
-    no match; met: [Q] anything. out: matches [pairs, 4] query feature, feature, rank; gives their number.
+    no match; latest: [Q] any rows, for work. out: matches [pairs, 4] query feature, feature, rank; returns their number.
     """
     n = 0
-    for i in range(len(hits)):
-        f, k, slot, place = hits[i, 0], hits[i, 1], hits[i, 2], hits[i, 3]
+    for i in range(len(shared)):
+        f, k, slot, posting = shared[i, 0], shared[i, 1], shared[i, 2], shared[i, 3]
         for j in range(starts[slot], starts[slot + 1]):
             q = features[j]
             distance = 0
             for plane in range(len(signatures)):
-                distance += popcount(signatures[plane, place] ^ query_signatures[q, k, plane])
-            row = met[q]
-            if (row < n) & (matches[row, 0] == q) & (matches[row, 1] == f):  # met in another vocabulary
+                distance += popcount(signatures[plane, posting] ^ query_signatures[q, k, plane])
+            row = latest[q]
+            if (row < n) & (matches[row, 0] == q) & (matches[row, 1] == f):  # matched in another vocabulary, too
                 matches[row, 2] += 1
                 matches[row, 3] += distance
             else:
-                met[q] = n
+                latest[q] = n
                 matches[n, 0], matches[n, 1], matches[n, 2], matches[n, 3] = q, f, 1, distance
                 n += 1
     kept = 0
@@ -95,7 +112,7 @@ def find_matches(hits, signatures, query_signatures, starts, features, ranks, me
 
 @kernel
 def order_matches(matches, n_ranks, order):
-    """Sort matches by their rank, equal ones as they stand. out: order [n]."""
+    """Sort matches by their rank, keeping the order of equals. out: order [n]."""
     ends = np.zeros(n_ranks + 1, np.int64)
     for i in range(len(matches)):
         ends[matches[i, 2] + 1] += 1
@@ -109,11 +126,11 @@ def order_matches(matches, n_ranks, order):
 
 @kernel
 def one_to_one(order, queries, features, query_uses, feature_uses, kept, shares):
-    """Keep the first matches in an order that use each feature once, and tell how far each is one of many.
+    """Keep the first matches in an order that use each feature once, each with its share.
 
     Features that match n and m others belong to a texture: their match is worth 1 / sqrt(n m) of one that is unique (compare
     the burstiness of Jegou, Douze, Schmid, CVPR 2009). query_uses, feature_uses: zeros before and after. out: kept, shares [p];
-    gives p.
+    returns p.
     """
     for row in order:
         query_uses[queries[row]] += 1
@@ -131,27 +148,9 @@ def one_to_one(order, queries, features, query_uses, feature_uses, kept, shares)
     return n
 
 
-X, Y, U, V, OCTAVES, TURN, WEIGHT = range(7)
-BIN_OCTAVES, BIN_DEGREES = 0.5, 30.0  # of a bin of the vote; a peak is three bins wide
-SCALE_BINS, ANGLE_BINS = 32, 12  # changes of scale up to 2^8 either way
-SCALE_SLACK, ANGLE_SLACK = 1.0, 45.0  # octaves and degrees by which an inlier may differ from the transform
-HYPOTHESES = 64  # similarities tried: those of the heaviest matches of the peak
-PARTNERS = 24  # heaviest matches without scale, of which every two define a similarity
-PROPOSALS = HYPOTHESES + PARTNERS * (PARTNERS - 1) // 2
-MAX_SUPPORT = 512  # heaviest matches that may support them, so that near copies cost no more
-REFINED = 8  # best similarities that are fitted to their inliers, at most
-WIDE = 3.0  # tolerances within which a match supports the similarity of another: scales and angles are not exact
-ROUNDS, ROUNDS_WIDE = 8, 3  # of fitting: in the first the tolerance stays WIDE, so that inliers spread, then it narrows to 1
-LOCAL = 0.25  # of the spread of the inliers: the tolerance where they lie close together
-TINY = 1e-12  # square pixels: closer places are one
-PRIOR = 1.0  # matches for which the similarity counts in the fit of an affine transform
-MIN_INLIERS, LEAST_PLACES = 3, 4  # inliers: one match always fits its own similarity, two always fit that of their places
-LARGEST_SCALE, LARGEST_STRETCH = 10.0, 4.0  # beyond these a transform is not that of a photograph
-
-
 @inlined
 def bin_of(octaves, turn):
-    """Give the bin of the vote; those of the scale are cut so that every bin has neighbours."""
+    """Return the bin of the vote; scales are clipped so that every bin has neighbours."""
     scale = math.floor(octaves / BIN_OCTAVES) + SCALE_BINS // 2
     return min(max(scale, 1), SCALE_BINS - 2), math.floor(turn / BIN_DEGREES) % ANGLE_BINS
 
@@ -185,7 +184,7 @@ def find_peak(pairs, n, peak):
 
 @kernel
 def is_plausible(transform):
-    """Tell whether a transform could be that of a photograph: no mirror image, no extreme scale, no extreme stretch."""
+    """Return whether a transform could be that of a photograph: no mirror image, no extreme scale, no extreme stretch."""
     a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
     area = a * d - b * c  # product of the two singular values
     if not LARGEST_SCALE**-2 < area < LARGEST_SCALE**2:
@@ -195,17 +194,17 @@ def is_plausible(transform):
 
 @kernel
 def write_similarity(transform, c, s, x, y, u, v):
-    """Write the transform that turns and scales by (c, s) and takes the place x, y to u, v."""
+    """Write the transform that rotates and scales by (c, s) and maps x, y to u, v."""
     transform[0, 0], transform[0, 1], transform[0, 2] = c, -s, u - c * x + s * y
     transform[1, 0], transform[1, 1], transform[1, 2] = s, c, v - s * x - c * y
 
 
 @kernel
-def propose(pairs, n, peak, transforms, origins):
+def propose_similarities(pairs, n, peak, transforms, origins):
     """Write the similarities that each match of the peak defines alone, by its scales and angles; heaviest first.
 
     Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Of matches without scale every two define one. out: transforms,
-    origins: the match that each was made from; gives how many.
+    origins: the match that each was made from; returns their number.
     """
     count = 0
     for i in range(n):
@@ -229,10 +228,10 @@ def propose(pairs, n, peak, transforms, origins):
 
 
 @kernel
-def support(pairs, n, transform, tolerance, inliers):
-    """Sum the weights of the matches that a transform puts in their place, scaled and turned as it does; nearer counts more.
+def sum_support(pairs, n, transform, tolerance, inliers):
+    """Sum the weights of the matches whose position, scale and angle fit a transform; nearer ones count more.
 
-    What is not known is NaN and agrees. out: inliers [n]; gives the sum and the number of inliers.
+    Unknown scales and angles are NaN and always fit. out: inliers [n]; returns the sum and the number of inliers.
     """
     a, b, c, d = transform[0, 0], transform[0, 1], transform[1, 0], transform[1, 1]
     shift_x, shift_y = transform[0, 2], transform[1, 2]
@@ -256,7 +255,7 @@ def support(pairs, n, transform, tolerance, inliers):
 
 @kernel
 def point_spread(pairs, n, inliers):
-    """Give the geometric mean of the distances of the inliers from their centre in the image: a few far ones change little."""
+    """Return the geometric mean of the distances of the inliers from their centre; a few far ones change little."""
     count = 0
     u = v = logarithms = 0.0
     for i in range(n):
@@ -273,10 +272,10 @@ def point_spread(pairs, n, inliers):
 
 @kernel
 def fit_transform(pairs, n, inliers, transform):
-    """Fit an affine transform to the inliers by least squares, drawn towards the best similarity where they are few.
+    """Fit an affine transform to the inliers by least squares, regularised towards the best similarity.
 
     The similarity counts as PRIOR matches spread like the inliers in every direction, so that matches on one line do not
-    stretch the image. out: transform; tells whether there is a plausible one.
+    stretch the image. out: transform; returns whether it is plausible.
     """
     count = 0
     x = y = u = v = 0.0
@@ -311,20 +310,20 @@ def fit_transform(pairs, n, inliers, transform):
 def refine(pairs, n, tolerance, tried, near, best, transform, inliers):
     """Fit a transform to its inliers while the tolerance narrows (locally optimised: Chum, Matas, Kittler, DAGM 2003).
 
-    out: tried; and, if it has more support than `best`, transform [2, 3] and inliers [n]. Gives the larger support.
+    out: tried; and, if it has more support than `best`, transform [2, 3] and inliers [n]. Returns the larger support.
     """
     for step in range(ROUNDS + 1):
-        total, _ = support(pairs, n, tried, tolerance, near)
+        total, _ = sum_support(pairs, n, tried, tolerance, near)
         local = LOCAL * point_spread(pairs, n, near)
-        if local < tolerance:  # inliers that lie closer together than they may err would prove nothing
-            total, _ = support(pairs, n, tried, local, near)
+        if local < tolerance:  # inliers closer together than the tolerance would fit any transform
+            total, _ = sum_support(pairs, n, tried, local, near)
         if total > best:
             best = total
             transform[:] = tried
             inliers[:n] = near[:n]
         if step < ROUNDS:
             width = WIDE + (1.0 - WIDE) * max(step - ROUNDS_WIDE, 0) / (ROUNDS - 1 - ROUNDS_WIDE)
-            support(pairs, n, tried, width * tolerance, near)
+            sum_support(pairs, n, tried, width * tolerance, near)
             if not fit_transform(pairs, n, near, tried):
                 break
     return best
@@ -332,16 +331,16 @@ def refine(pairs, n, tolerance, tried, near, best, transform, inliers):
 
 @kernel
 def find_transform(pairs, n, tolerance, transforms, near, transform, inliers):
-    """Find the transform on which most matches agree, and its inliers; gives how many, 0: no transform.
+    """Find the transform with the most support and its inliers; return their number, 0: no transform.
 
     transforms: [PROPOSALS, 2, 3], near: [n], for work. out: transform [2, 3], NaN if there is none; inliers [n].
     """
     scores, origins = np.zeros(PROPOSALS), np.zeros(PROPOSALS, np.int64)
     find_peak(pairs, n, near)
-    n_proposed = propose(pairs, n, near, transforms, origins)
+    n_proposed = propose_similarities(pairs, n, near, transforms, origins)
     for i in range(n_proposed):
         if is_plausible(transforms[i]):
-            total, count = support(pairs, min(n, MAX_SUPPORT), transforms[i], WIDE * tolerance, near)
+            total, count = sum_support(pairs, min(n, MAX_SUPPORT), transforms[i], WIDE * tolerance, near)
             scores[i] = total if count >= MIN_INLIERS else 0.0
     best = 0.0
     inliers[:n] = False
@@ -352,39 +351,39 @@ def find_transform(pairs, n, tolerance, transforms, near, transform, inliers):
         best = refine(pairs, n, tolerance, transforms[i], near, best, transform, inliers)
         scores[i] = 0.0
         for j in range(n_proposed):
-            if inliers[origins[j]]:  # the best transform so far explains where this one comes from
+            if inliers[origins[j]]:  # the best transform so far includes the match of this one
                 scores[j] = 0.0
-    found = scaled = 0
+    n_inliers = n_scaled = 0
     for i in range(n):
-        found += inliers[i]
-        scaled += inliers[i] and not math.isnan(pairs[OCTAVES, i])
-    if found < (MIN_INLIERS if scaled > 0 else LEAST_PLACES):
-        found = 0
+        n_inliers += inliers[i]
+        n_scaled += inliers[i] and not math.isnan(pairs[OCTAVES, i])
+    if n_inliers < (MIN_INLIERS if n_scaled > 0 else MIN_POSITIONS):
+        n_inliers = 0
         transform[:] = np.nan
         inliers[:n] = False
-    return found
+    return n_inliers
 
 
 @inlined
 def half(bits):
-    """Give the value of a float16 by its bits, NaN if it is not finite: compiled code knows no float16."""
-    exponent, mantissa = np.int64(bits) >> 10 & 31, np.int64(bits) & 1023
+    """Return the value of a float16 by its bits, NaN if it is not finite: compiled code has no float16."""
+    exponent, mantissa = int(np.int64(bits) >> 10 & 31), np.int64(bits) & 1023
     size = math.ldexp(mantissa + 1024.0, exponent - 25) if exponent > 0 else math.ldexp(np.float64(mantissa), -24)
     return np.nan if exponent == 31 else (-size if bits >> 15 else size)
 
 
 @kernel
-def pair_up(matches, kept, shares, rank_weights, query_frames, xy, shape, pairs):
+def write_pairs(matches, kept, shares, rank_weights, query_keypoints, xy, shape, pairs):
     """Write one-to-one matches as columns of `pairs`.
 
-    query_frames: [Q, 4] x, y, scale, angle; xy, shape: [n, 2] of the image, shape as bits of float16.
+    query_keypoints: [Q, 4] x, y, scale, angle; xy, shape: [n, 2] of the image, shape: scale and angle as bits of float16.
     """
     for i in range(len(kept)):
         q, f, rank = matches[kept[i], 0], matches[kept[i], 1], matches[kept[i], 2]
-        pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i] = query_frames[q, 0], query_frames[q, 1], xy[f, 0], xy[f, 1]
-        scale, octaves, turn = half(shape[f, 0]), np.nan, half(shape[f, 1]) - query_frames[q, 3]
-        if query_frames[q, 2] > 0 and scale > 0 and not math.isnan(turn):
-            octaves = math.log2(scale / query_frames[q, 2])
+        pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i] = query_keypoints[q, 0], query_keypoints[q, 1], xy[f, 0], xy[f, 1]
+        scale, octaves, turn = half(shape[f, 0]), np.nan, half(shape[f, 1]) - query_keypoints[q, 3]
+        if query_keypoints[q, 2] > 0 and scale > 0 and not math.isnan(turn):
+            octaves = math.log2(scale / query_keypoints[q, 2])
             turn -= 360.0 * math.floor((turn + 180.0) / 360.0)
         else:
             turn = np.nan
@@ -393,7 +392,7 @@ def pair_up(matches, kept, shares, rank_weights, query_frames, xy, shape, pairs)
 
 @kernel
 def image_extent(xy):
-    """Give the long side of the box around places [n, 2]."""
+    """Return the long side of the bounding box of positions [n, 2]."""
     left = top = np.inf
     right = bottom = -np.inf
     for i in range(len(xy)):
@@ -404,7 +403,7 @@ def image_extent(xy):
 
 @kernel
 def longest_list(starts):
-    """Give the length of the longest list of `list_words`."""
+    """Return the length of the longest list of `list_words`."""
     longest = 0
     for slot in range(len(starts) - 1):
         longest = max(longest, np.int64(starts[slot + 1]) - np.int64(starts[slot]))
@@ -413,41 +412,41 @@ def longest_list(starts):
 
 @kernel
 def verify_candidates(
-    positions, feature_starts, words, places, signatures, xy, shape, query_frames, query_signatures, bases, slots, starts,
-    features, ranks, rank_weights, tolerance, counts, weights, transforms, agreeing
+    positions, feature_starts, words, places, signatures, xy, shape, query_keypoints, query_signatures, bases, slots, starts,
+    features, ranks, rank_weights, tolerance, counts, weights, transforms, inlier_pairs
 ):  # fmt: skip
     """Verify the images of a segment at some positions. shape: bits of float16; bases .. features: of `list_words`.
 
-    out: counts, weights [n], transforms [n, 2, 3], NaN where none; agreeing [.., 2] query feature and feature of the inliers of
-    the last image, heaviest first, as many as there is room for.
+    out: counts, weights [n], transforms [n, 2, 3], NaN where none; inlier_pairs [.., 2] query feature and feature of the
+    inliers of the last image, heaviest first, as many as fit.
     """
-    most = 1
+    longest = 1
     for position in positions:
-        most = max(most, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
-    hits, met = np.empty((most * words.shape[1] + 1, 4), np.uint32), np.zeros(len(query_frames), np.uint32)
-    capacity = most * words.shape[1] * longest_list(starts)  # what is not written to is not taken from memory either
+        longest = max(longest, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
+    shared, latest = np.empty((longest * words.shape[1] + 1, 4), np.uint32), np.zeros(len(query_keypoints), np.uint32)
+    capacity = longest * words.shape[1] * longest_list(starts)  # pages that are not written to take no memory
     matches, order = np.empty((capacity + 1, 4), np.uint32), np.empty(capacity, np.int64)
-    query_uses, feature_uses = np.zeros(len(query_frames), np.int64), np.zeros(most, np.int64)
-    smaller = min(most, len(query_frames))
+    query_uses, feature_uses = np.zeros(len(query_keypoints), np.int64), np.zeros(longest, np.int64)
+    smaller = min(longest, len(query_keypoints))
     kept, shares, pairs = np.empty(smaller, np.int64), np.empty(smaller), np.empty((WEIGHT + 1, smaller))
     proposals, near, inliers = np.empty((PROPOSALS, 2, 3)), np.empty(smaller, np.bool_), np.empty(smaller, np.bool_)
     for i in range(len(positions)):
         first = np.int64(feature_starts[positions[i]])
         last = np.int64(feature_starts[positions[i] + 1])
-        n = find_shared(words[first:last], places[first:last], signatures, bases, slots, hits)
-        n = find_matches(hits[:n], signatures, query_signatures, starts, features, ranks, met, matches)
+        n = find_shared(words[first:last], places[first:last], signatures, bases, slots, shared)
+        n = find_matches(shared[:n], signatures, query_signatures, starts, features, ranks, latest, matches)
         for j in range(n):
             prefetch(shape, 2 * (first + matches[j, 1]))
         reach = tolerance * image_extent(xy[first:last])
         order_matches(matches[:n], len(rank_weights), order)
         n = one_to_one(order[:n], matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
-        pair_up(matches, kept[:n], shares, rank_weights, query_frames, xy[first:last], shape[first:last], pairs)
+        write_pairs(matches, kept[:n], shares, rank_weights, query_keypoints, xy[first:last], shape[first:last], pairs)
         counts[i] = find_transform(pairs, n, reach, proposals, near, transforms[i], inliers)
         weights[i] = 0.0
-        n_agreeing = 0
+        n_pairs = 0
         for j in range(n):
             if inliers[j]:
                 weights[i] += pairs[WEIGHT, j]
-                if n_agreeing < len(agreeing):
-                    agreeing[n_agreeing, 0], agreeing[n_agreeing, 1] = matches[kept[j], 0], matches[kept[j], 1]
-                    n_agreeing += 1
+                if n_pairs < len(inlier_pairs):
+                    inlier_pairs[n_pairs, 0], inlier_pairs[n_pairs, 1] = matches[kept[j], 0], matches[kept[j], 1]
+                    n_pairs += 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import numpy as np
 
 from polyvoc.errors import ClusterError, OptionError
 from polyvoc.index.segment import MAX_IMAGES, MAX_VOCABULARIES, Batch, Segment
-from polyvoc.index.statistics import Statistics, norm_key
+from polyvoc.index.statistics import Statistics
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.query import QueryWords, Weights, complete_counts, needs_signatures_text, weigh
 from polyvoc.scoring.rules import Counts, ScoringPlan, make_plan
@@ -91,7 +91,7 @@ class LocalShards:
         self.infos = [SegmentInfo.of(segment) for segment in self.segments]
         self.held = [HeldSegment(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
         for held, stored in zip(self.held, norms or (), strict=norms is not None):
-            held.norms[norm_key(ScoringOptions(), len(sizes))] = stored
+            held.norms[ScoringOptions().norm_key(len(sizes))] = stored
 
     def session(self, require_all: bool) -> Self:
         """Return the same shards: none of them is ever missing."""
@@ -103,8 +103,9 @@ class LocalShards:
 
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order."""
-        with thread_map(self.held, threads) as over:
-            return list(over(lambda held: operation(held, *shared), self.held))
+        if len(self.held) == 1:
+            return [operation(self.held[0], *shared)]
+        return thread_map(lambda held: operation(held, *shared), self.held, threads)
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each` to one; None if there are no segments."""
@@ -113,8 +114,9 @@ class LocalShards:
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, argument, *shared) for every (segment, argument)."""
-        with thread_map(own, threads) as over:
-            return list(over(lambda one: operation(self.held[one[0]], one[1], *shared), own))
+        if len(own) == 1:
+            return [operation(self.held[own[0][0]], own[0][1], *shared)]
+        return thread_map(lambda one: operation(self.held[one[0]], one[1], *shared), own, threads)
 
     def close(self) -> None:
         """Release nothing: memory maps end with their arrays."""
@@ -165,12 +167,12 @@ class Engine:
         """Return what the weights need of all segments."""
         return self.shards.statistics
 
-    @property
+    @cached_property
     def signed(self) -> bool:
         """Return whether Hamming signatures are stored."""
         return bool(self.shards.infos) and all(part.signed for part in self.shards.infos)
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Return the length of the signatures, 0 without."""
         return 64 * max((part.planes for part in self.shards.infos if part.n_features), default=0)
@@ -183,16 +185,14 @@ class Engine:
 
     def plan(self, options: ScoringOptions) -> ScoringPlan:
         """Resolve options for this collection: once per search."""
-        return make_plan(options, self.sizes, self.bits)
+        plan = make_plan(options, self.sizes, self.bits)
+        if (plan.rule.needs_table or options.hamming is not None) and self.shards.infos and not self.signed:
+            raise OptionError(f"{needs_signatures_text(options)} needs an index with signatures; this one has none")
+        return plan
 
     def query(self, words: Array, signatures: Array | None, plan: ScoringPlan) -> QueryWords:
         """Check a query against this collection."""
-        if plan.options.needs_signatures and self.shards.infos and not self.signed:
-            raise OptionError(f"{needs_signatures_text(plan.options)} needs an index with signatures; this one has none")
-        query = QueryWords.of(words, signatures, self.sizes, plan)
-        if query.bits and self.bits and query.bits != self.bits:
-            raise OptionError(f"the query has signatures of {query.bits} bits, the index of {self.bits}; use its vocabularies")
-        return query
+        return QueryWords.of(words, signatures, self.sizes, plan)
 
     def counts(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Counts:
         """Phase 1: count features (or images) of every exact mask [Q, 2^K]."""
@@ -225,12 +225,13 @@ class Engine:
             return [], []
         shared = query, self.weights(query, plan, threads), plan, depth, tuple(requested)
         result: BestCandidates | None = self.shards.joined(best, partial(join_best, depth), *shared, threads=threads)
-        return ([], []) if result is None else (as_candidates(result.ranked), as_candidates(result.requested))
+        return ([], []) if result is None else as_candidates(result)
 
     def rank(self, scores: Sequence[Floats32], images: Sequence[SegmentImages], depth: int) -> list[Candidate]:
         """Return the `depth` images with the highest scores above 0, ties by image id. scores: one array per segment."""
         parts = enumerate(zip(images, scores, strict=True))
-        return as_candidates(rank_entries([best_entries(number, part.ids, row, depth) for number, (part, row) in parts], depth))
+        ranked = rank_entries([best_entries(number, part.ids, row, depth) for number, (part, row) in parts], depth)
+        return as_candidates(BestCandidates(ranked, ranked[:0]))[0]
 
     # -- single images
 

@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.segment import with_planes, word_offsets
 from polyvoc.index.statistics import Statistics
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.rules import Counts, ScoringPlan
-from polyvoc.types import Array, Floats32, Floats64
+from polyvoc.types import Array, Floats32, Floats64, Signatures, with_planes
 
 MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel can tell apart
 
@@ -44,20 +43,15 @@ class QueryWords:
             raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}; quantise with those of the index")
         if (words.shape[2] + 1) ** k > MAX_CODES:
             raise OptionError(f"{words.shape[2]} assignments with {k} vocabularies are too many; lower assignments")
-        signed = _checked_signatures(signatures, shape, plan.options)
+        signed = _checked_signatures(signatures, shape, plan)
         if signed is not None:
             signed = np.ascontiguousarray(signed.reshape(*words.shape, signed.shape[-1])[:, :k])
         return cls(np.ascontiguousarray(words[:, :k]), signed, plan.sizes)
 
-    @property
-    def bits(self) -> int:
-        """Return the length of the signatures, 0 without."""
-        return 0 if self.signatures is None else 64 * self.signatures.shape[3]
-
     @cached_property
     def bases(self) -> npt.NDArray[np.int64]:
         """Return the number of the first word of each vocabulary."""
-        return word_offsets(self.sizes)
+        return np.cumsum((0, *self.sizes))[:-1]
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64]:
@@ -90,17 +84,19 @@ def needs_signatures_text(options: ScoringOptions) -> str:
     return f"hamming={options.hamming}" if options.hamming is not None else f"merge={options.merge!r}"
 
 
-def _checked_signatures(
-    signatures: Array | None, shape: tuple[int, ...], options: ScoringOptions
-) -> npt.NDArray[np.uint64] | None:
+def _checked_signatures(signatures: Array | None, shape: tuple[int, ...], plan: ScoringPlan) -> Signatures | None:
     """Return signatures with an axis of planes, None where they are not compared; raise OptionError if they are missing."""
     if signatures is not None and np.shape(signatures)[: len(shape)] != shape:
         raise OptionError(f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(shape)}")
-    if not options.needs_signatures:
+    if plan.options.hamming is None and not plan.rule.needs_table:
         return None
     if signatures is None:
-        raise OptionError(f"{needs_signatures_text(options)} needs the signatures of the query; none were given")
-    return with_planes(np.asarray(signatures, np.uint64), len(shape))
+        raise OptionError(f"{needs_signatures_text(plan.options)} needs the signatures of the query; none were given")
+    found = with_planes(np.asarray(signatures, np.uint64), len(shape))
+    if plan.bits and 64 * found.shape[-1] != plan.bits:
+        raise OptionError(f"the query has signatures of {64 * found.shape[-1]} bits, the index of {plan.bits}; use its "
+                          "vocabularies")  # fmt: skip
+    return found
 
 
 def _without_repeats(words: Array) -> Array:
@@ -165,13 +161,10 @@ def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, o
 def weigh(query: QueryWords, counts: Counts, statistics: Statistics, plan: ScoringPlan) -> Weights:
     """Turn the counts of the whole collection into the weights that every segment votes with."""
     squares = statistics.idf_squared[plan.options.idf]
-    cells, table = plan.table_rows(counts)
+    bits = 0 if query.signatures is None else 64 * query.signatures.shape[3]
     return Weights(
-        factors=plan.factors(counts, statistics.n_images),
         numbers=query.numbers,
         idf=np.where(query.words >= 0, squares[query.numbers], 0.0).astype(np.float32),
-        hamming=plan.hamming_weights(query.bits),
-        cells=cells,
-        table=table,
         on_difference=plan.options.merge == "bayes",  # as the paper
+        **plan.weights(counts, statistics.n_images, bits)._asdict(),
     )

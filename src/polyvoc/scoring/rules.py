@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.folder import IndexFolder
-from polyvoc.index.statistics import NormKey, norm_key
-from polyvoc.options import Merge, ScoringOptions
+from polyvoc.options import Merge, NormKey, ScoringOptions
 from polyvoc.storage.files import write_errors
 from polyvoc.types import Floats32, Floats64, LikelihoodTable
 
@@ -117,36 +116,34 @@ RULES: dict[Merge, Rule] = {
 }
 
 
+class RuleWeights(NamedTuple):
+    """What a rule makes of the counts of a query."""
+
+    factors: Floats32  # [Q, 2^K] of every query feature and mask
+    hamming: Floats32  # [bits + 1] of every Hamming distance
+    cells: Counts  # [Q, 2^K] row of the likelihood table for every query feature and mask; [0, 0] for other rules
+    table: Floats32  # [rows, bits + 1] log-likelihood ratios
+
+
 @dataclass(frozen=True, eq=False)
 class ScoringPlan:
     """The scoring options of one search, resolved for one collection. Made once, by `make_plan`."""
 
     options: ScoringOptions
     sizes: tuple[int, ...]  # of the vocabularies that vote
+    bits: int  # of the signatures of the collection, 0 without
     norm: NormKey
-    table: LikelihoodTable | None = None
+    rule: Rule
+    table: LikelihoodTable | None
+    needs_counts: bool  # whether phase 1 counts the sets: with one vocabulary all factors are 1
+    is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
 
-    @property
-    def rule(self) -> Rule:
-        """Return the merging rule."""
-        return RULES[self.options.merge]
-
-    @property
-    def needs_counts(self) -> bool:
-        """Return whether phase 1 counts the sets: with one vocabulary all factors are 1."""
-        by_ratio = self.table is not None and len(self.table.edges) > 0
-        return by_ratio or (self.rule.needs_counts and len(self.sizes) > 1)
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether no image can have a score: `likelihood` without signatures, as in a collection without features."""
-        return self.rule.needs_table and self.table is None
-
-    def factors(self, counts: Counts, n_images: int) -> Floats32:
-        """Return the factor of every query feature and mask [Q, 2^K]."""
-        if len(self.sizes) == 1:
-            return np.ones(counts.shape, np.float32)
-        return self.rule.factors(counts, BayesModel.of(self.options, n_images)).astype(np.float32)
+    def weights(self, counts: Counts, n_images: int, bits: int) -> RuleWeights:
+        """Turn the counts of a query, whose signatures have `bits`, into the weights of the rule."""
+        factors = np.ones(counts.shape)
+        if len(self.sizes) > 1:
+            factors = self.rule.factors(counts, BayesModel.of(self.options, n_images))
+        return RuleWeights(factors.astype(np.float32), self._hamming_weights(bits), *self.table_rows(counts))
 
     def table_rows(self, counts: Counts) -> tuple[Counts, Floats32]:
         """Return the row of the likelihood table for every query feature and mask [Q, 2^K], and the table [rows, bits + 1].
@@ -166,10 +163,11 @@ class ScoringPlan:
             rows[:, self.options.hamming + 1 :] = 0
         return np.array(self.table.groups) * (len(self.table.edges) + 1) + bins, rows
 
-    def hamming_weights(self, bits: int) -> Floats32:
+    def _hamming_weights(self, bits: int) -> Floats32:
         """Return the weight of each Hamming distance 0..bits: exp(-h^2 / sigma^2) up to the threshold, then 0.
 
-        Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent). 1 where the table weights distances, or none are compared.
+        Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent). 1 where the table weights distances, or none are
+        compared.
         """
         limit, sigma = self.options.hamming, self.options.sigma
         if limit is None or self.rule.needs_table:
@@ -180,12 +178,14 @@ class ScoringPlan:
 
 def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int) -> ScoringPlan:
     """Resolve scoring options for a collection: K vocabulary sizes, signatures of a length (0: without)."""
-    rule, norm = RULES[options.merge], norm_key(options, len(sizes))
+    rule, voting = RULES[options.merge], sizes
     if rule.first_vocabulary_only:
-        return ScoringPlan(options, sizes[:1], norm)
-    if not rule.needs_table or not bits:
-        return ScoringPlan(options, sizes, norm)
-    return ScoringPlan(options, sizes, norm, likelihood_table(options, len(sizes), bits))
+        voting = sizes[:1]
+    table = likelihood_table(options, len(sizes), bits) if rule.needs_table and bits else None
+    by_ratio = table is not None and len(table.edges) > 0
+    needs_counts = by_ratio or (rule.needs_counts and len(voting) > 1)
+    is_empty = rule.needs_table and table is None
+    return ScoringPlan(options, voting, bits, options.norm_key(len(sizes)), rule, table, needs_counts, is_empty)
 
 
 def likelihood_table(options: ScoringOptions, n_vocabularies: int, bits: int) -> LikelihoodTable:

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
-from polyvoc.index.statistics import NormKey, Statistics, norms
+from polyvoc.index.statistics import Statistics, norms
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.postings import find_runs
-from polyvoc.options import Burstiness
+from polyvoc.options import Burstiness, NormKey
 from polyvoc.scoring.query import QueryWords, Weights
 from polyvoc.scoring.rules import Counts, ScoringPlan
 from polyvoc.types import Array, Floats32, ImageRef, ImageWords
@@ -112,9 +112,13 @@ class BestCandidates(NamedTuple):
     requested: Entries
 
 
-def as_candidates(entries: Entries) -> list[Candidate]:
-    """Return entries as candidates."""
-    return [Candidate((segment, position), image, score) for segment, position, image, score in entries.tolist()]
+def as_candidates(best: BestCandidates) -> tuple[list[Candidate], list[Candidate]]:
+    """Return entries as candidates: the ranked and the requested ones."""
+    ranked, requested = (
+        [Candidate((segment, position), image, score) for segment, position, image, score in entries.tolist()]
+        for entries in best
+    )
+    return ranked, requested
 
 
 # -- operations: phase 1, phase 2
@@ -260,13 +264,13 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
             signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
         vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
                      weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
-                     plan.options.sets == "image", burstiness, weights.on_difference, np.zeros(len(query.words)), scores)  # fmt: skip
+                     plan.options.sets == "image", burstiness, weights.on_difference, scores)  # fmt: skip
         return scores
     assert query.signatures is not None
     lists = (*_shared_arrays(segment, query, held.runs(query)), segment.arrays["signatures"], query.signatures[:, :, 0])
     if path == "near matches":
         vote_near(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, weights.cells, weights.table,
-                  segment.alive, burstiness, weights.on_difference, np.zeros(len(query.words)), scores)  # fmt: skip
+                  segment.alive, burstiness, weights.on_difference, scores)  # fmt: skip
     else:
         vote_hamming(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, scores)
     return scores

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.index.segment import with_planes
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.query import QueryWords, Weights, weigh
@@ -17,7 +16,7 @@ from polyvoc.scoring.segments import Candidate, norms_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.query import Query
 from polyvoc.search.verify import VerificationQuery, inliers_in, match_table, outline, verify
-from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Region, Words
+from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Region, Words, with_planes
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from polyvoc.options import SearchOptions
@@ -30,11 +31,8 @@ class Hit:
 class Hits(list[Hit]):
     """The hits of a search, best first; the seconds of each stage; and the images that could not be searched."""
 
-    def __init__(self, hits: Iterable[Hit] = (), missing: Spans = (), seconds: Mapping[str, float] | None = None) -> None:
-        """Take hits, the ids of images on unavailable machines, and the seconds by stage, in their order."""
-        super().__init__(hits)
-        self.missing = missing
-        self.seconds = dict(seconds or {})
+    missing: Spans = ()  # ids of images on unavailable machines
+    seconds: Mapping[str, float] = MappingProxyType({})  # by stage, in their order
 
     @property
     def complete(self) -> bool:

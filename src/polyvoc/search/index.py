@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,8 +32,8 @@ from polyvoc.search.links import LinkGraph, read_links
 from polyvoc.search.pairs import Pairs, find_pairs
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import MEASURED, HitProbability, default_hit_probability
-from polyvoc.search.query import Photo, Query, query_of_image, query_of_photo, read_features, timed
-from polyvoc.search.verify import outline
+from polyvoc.search.query import Photo, PhotoReader, Query, query_of_image, timed
+from polyvoc.search.verify import outlines
 from polyvoc.types import Array, FeatureKind, Features, Floats32, ImageRef, LikelihoodTable, Problem, Progress, Region
 
 ATTEMPTS = 5  # to open while a writer commits
@@ -152,12 +153,14 @@ class Index:
         query = self._query(photo, options, region, vector, seconds)
         engine, started = self.engine.session(options.require_all), time.perf_counter()
 
-        def hits(candidates: list[Candidate]) -> Hits:
-            times = {**seconds, "score": time.perf_counter() - started}
-            return Hits(self._hits(candidates, engine, query), engine.shards.missing_ids, times)
+        def as_hits(candidates: list[Candidate]) -> Hits:
+            hits = Hits(self._hits(candidates, engine, query))
+            hits.missing = engine.shards.missing_ids
+            hits.seconds = {**seconds, "score": time.perf_counter() - started}
+            return hits
 
-        first = None if on_first is None else lambda candidates: on_first(hits(candidates))
-        return hits(search(engine, query, options, self.probability, self.links, threads, first))
+        first = None if on_first is None else lambda candidates: on_first(as_hits(candidates))
+        return as_hits(search(engine, query, options, self.probability, self.links, threads, first))
 
     def score_words(self, words: Array, signatures: Array | None = None, options: ScoringOptions | None = None, *,
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
@@ -194,7 +197,7 @@ class Index:
 
     # -- options
 
-    @property
+    @cached_property
     def default_options(self) -> SearchOptions:
         """Return the options of a search without options."""
         return self.preset("default")
@@ -212,12 +215,14 @@ class Index:
         """Return options: the given ones, else those of a preset or the default, with changes to single fields."""
         if options is not None and preset is not None:
             raise OptionError(f"give options or preset={preset!r}, not both")
-        unknown = changes.keys() - {option.name for option in options_of(SearchOptions)}
-        if unknown:
-            raise OptionError(f"{min(unknown)}: no such option; see polyvoc.SearchOptions")
-        return replace(options or self.preset(preset or "default"), **changes)
+        chosen = options or (self.default_options if preset is None else self.preset(preset))
+        try:
+            return replace(chosen, **changes)
+        except TypeError:
+            unknown = changes.keys() - {option.name for option in options_of(SearchOptions)}
+            raise OptionError(f"{min(unknown)}: no such option; see polyvoc.SearchOptions") from None
 
-    @property
+    @cached_property
     def probability(self) -> HitProbability | None:
         """Return the model of hit probabilities; None where none was fitted: features other than SIFT, or bare words."""
         fitted = self._folder is not None and self._folder.kind == FeatureKind() and self._folder.bits in MEASURED
@@ -227,7 +232,7 @@ class Index:
 
     def features(self, photo: Photo) -> Features:
         """Extract features as those of this index were; features made elsewhere are checked."""
-        return read_features(self.folder, self._source(photo), {})
+        return self._reader.features(self._source(photo), {})
 
     def embed(self, photo: Photo) -> Floats32:
         """Return the unit vector [d] of a photograph by the model of this index; of an image of the index the stored one."""
@@ -253,11 +258,15 @@ class Index:
             row = self.image(photo)
             query = query_of_image(self.engine, self.find(photo), (row.width, row.height), region)
         else:
-            query = query_of_photo(self.folder, self._source(photo), options.assignments, region, seconds)
+            query = self._reader.query(self._source(photo), options.assignments, region, seconds)
         if not options.fuse or vector is not None:
             return replace(query, vector=vector)
         with timed(seconds, "embed"):
             return replace(query, vector=self.embed(photo))
+
+    @cached_property
+    def _reader(self) -> PhotoReader:
+        return PhotoReader.of(self.folder)
 
     def _source(self, photo: Photo) -> str | bytes | Features:
         """Return where the file of a photograph is, its bytes, or its features."""
@@ -269,13 +278,12 @@ class Index:
         """Return candidates as hits, without images that were removed since, or whose segment became unavailable."""
         missing = engine.shards.missing
         rows = {} if self._folder is None else self._folder.catalogue.images_by_id([one.image for one in candidates])
-        for one in candidates:
+        corners_of = outlines(query.region, [one.transform for one in candidates])
+        for one, corners in zip(candidates, corners_of, strict=True):
             row = rows.get(one.image)
             if one.ref[0] in missing or (row is None and self._folder is not None):
                 continue
             path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
-            known = query.region is not None and one.transform is not None
-            corners = outline(query.region, one.transform) if known else None  # type: ignore[arg-type]
             yield Hit(one.image, path, one.score, one.inliers, corners, width, height, one.probability)
 
     # -- images

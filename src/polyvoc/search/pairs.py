@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ClusterError, OptionError
-from polyvoc.index.segment import with_planes, word_offsets
-from polyvoc.kernels.pairs import keep_best, score_exactly, vote_roughly
+from polyvoc.index.segment import word_offsets
+from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
 from polyvoc.kernels.verification import list_words
 from polyvoc.options import PairOptions, ScoringOptions
 from polyvoc.scoring.engine import UNAVAILABLE, Engine, LocalShards
@@ -26,7 +26,7 @@ from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, norms_of
 from polyvoc.search.verify import VerificationQuery, match_table, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Array, Floats32, ImageRef, Progress
+from polyvoc.types import Array, Floats32, ImageRef, Progress, with_planes
 
 # Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a limit of 1 nat with as many extra
 # candidates 94 and 92 %, in about the same time; of the 5 best they find all.
@@ -299,7 +299,7 @@ class _Comparison:
             votes = np.zeros((len(ids), segment.n_images), np.float32)
             lists = (segment.arrays[name] for name in ("starts", "postings", "signatures"))
             if segment.n_features:
-                vote_roughly(numbers, owners, planes, self.idf_squared[numbers], *lists, self.singles, threshold, votes)
+                vote_coarse(numbers, owners, planes, self.idf_squared[numbers], *lists, self.singles, threshold, votes)
             keep_best(votes, norms, segment.alive, segment.ids, ids, best, others)
         return others
 
@@ -326,7 +326,7 @@ class _Comparison:
             mine, arrays = at[:, 0] == number, self.engine.segments[number].arrays
             stored = (arrays[name] for name in ("feature_starts", "words", "places", "signatures"))
             positions, votes = at[mine, 1], np.zeros((2, mine.sum()), np.float32)
-            score_exactly(positions, *stored, signatures, idf, offsets, *lists, self.gains, *votes)
+            score_exact(positions, *stored, signatures, idf, offsets, *lists, self.gains, *votes)
             scores[present[mine]], backs[present[mine]] = votes[0] / _divisors(self.norms[number][positions]), votes[1]
         return scores, backs
 

@@ -18,7 +18,7 @@ from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, SegmentImages, image_words_at
 from polyvoc.search.fuse import fuse_embedding
 from polyvoc.search.links import LinkGraph
-from polyvoc.search.probability import DEPTH, HitProbability, NoiseRanks
+from polyvoc.search.probability import DEPTH, HitProbability
 from polyvoc.search.query import Query, expand
 from polyvoc.search.verify import VerificationQuery, is_reliable, match_table, verify
 from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Keypoints
@@ -144,10 +144,7 @@ class _Search:
         ranking = [replace(self.verified.get(one.ref, one), score=one.score) for one in ranking]
         if probability is None:
             return ranking
-        noise = NoiseRanks.of([one.score for one in self.first], self.engine.statistics.n_images)
-        ranks = {one.ref: (one.score, rank) for rank, one in enumerate(self.first, start=1)}
-        rated = [replace(one, noise_rank=noise.noise_rank(*ranks.get(one.ref, (None, 0)))) for one in ranking]
-        rated = [replace(one, probability=probability.of(one.noise_rank or 0.0, one.weight)) for one in rated]
+        rated = probability.rate(ranking, self.first, self.engine.shards.statistics.n_images)
         return [one for one in rated if (one.probability or 0.0) >= self.options.min_probability]
 
 

@@ -20,7 +20,7 @@ import importlib.resources
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.scoring.segments import Candidate
 from polyvoc.types import Floats64
 
 FORMAT = "polyvoc hit probability"
@@ -107,6 +108,16 @@ class HitProbability:
             return _logistic(a + b * noise_rank)
         a, b, c = self.verified
         return _logistic(a + b * noise_rank + c * math.log1p(weight / USUAL))
+
+    def rate(self, candidates: Sequence[Candidate], best: Sequence[Candidate], n_images: int) -> list[Candidate]:
+        """Return candidates with their noise rank and probability. best: the ranking by words alone, of n images."""
+        noise = NoiseRanks.of([one.score for one in best], n_images)
+        ranks = {one.ref: (one.score, rank) for rank, one in enumerate(best, start=1)}
+        rated = []
+        for one in candidates:
+            noise_rank = noise.noise_rank(*ranks.get(one.ref, (None, 0)))
+            rated.append(replace(one, noise_rank=noise_rank, probability=self.of(noise_rank, one.weight)))
+        return rated
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -19,10 +19,21 @@ from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import check_features, extract_pixels
 from polyvoc.index.folder import IndexFolder
-from polyvoc.index.segment import with_planes
+from polyvoc.options import FeatureOptions
 from polyvoc.scoring.engine import Engine
-from polyvoc.storage.stores import display_name
-from polyvoc.types import Array, Features, Floats32, ImageRef, ImageWords, Keypoints, Region, inside_region
+from polyvoc.types import (
+    Array,
+    FeatureKind,
+    Features,
+    Floats32,
+    ImageRef,
+    ImageWords,
+    Keypoints,
+    Region,
+    inside_region,
+    with_planes,
+)
+from polyvoc.vocabulary.assign import Quantiser
 
 # A path, the address of a file in a store, the bytes of a file, features made elsewhere, or the id of an image of the index.
 Photo = str | os.PathLike[str] | bytes | Features | int
@@ -65,28 +76,41 @@ def query_of_image(engine: Engine, ref: ImageRef, size: tuple[int, int], region:
     return Query(stored.words[kept], signatures, keypoints, region=region or (0, 0, *size))
 
 
-def query_of_photo(folder: IndexFolder, photo: str | bytes | Features, assignments: int, region: Region | None,
-                   seconds: dict[str, float]) -> Query:  # fmt: skip
-    """Extract and quantise a photograph as those of the index were; write the seconds of each stage to `seconds`."""
-    features = read_features(folder, photo, seconds)
-    if region is not None:
-        features = features.inside(region)
-    with timed(seconds, "quantise"):
-        words, signatures = folder.quantiser.quantise(features.descriptors, assignments)
-    whole = (0, 0, features.width, features.height)
-    return Query(words, signatures, features.keypoints, region=region or whole)
+@dataclass(frozen=True, eq=False)
+class PhotoReader:
+    """Reads photographs as those of an index were read."""
 
+    options: FeatureOptions | None  # None: polyvoc does not extract the features of this index
+    kind: FeatureKind
+    quantiser: Quantiser
+    folder: IndexFolder
 
-def read_features(folder: IndexFolder, photo: str | bytes | Features, seconds: dict[str, float]) -> Features:
-    """Return the features of a photograph, extracted as those of the index were; features made elsewhere are checked."""
-    if isinstance(photo, Features):
-        check_features(photo, folder.kind, str(folder.path))
-        return photo
-    options = folder.extraction
-    with timed(seconds, "decode"):
-        grey = read_grey(photo, options.long_side)
-    with timed(seconds, "sift"):
-        return extract_pixels(grey, options, display_name(photo))
+    @classmethod
+    def of(cls, folder: IndexFolder) -> PhotoReader:
+        """Load what is needed of an index."""
+        options = folder.feature_options
+        return cls(options if options.kind == folder.kind else None, folder.kind, folder.quantiser, folder)
+
+    def query(self, photo: str | bytes | Features, assignments: int, region: Region | None, seconds: dict[str, float]) -> Query:
+        """Extract and quantise a photograph; write the seconds of each stage to `seconds`."""
+        features = self.features(photo, seconds)
+        if region is not None:
+            features = features.inside(region)
+        with timed(seconds, "quantise"):
+            words, signatures = self.quantiser.quantise(features.descriptors, assignments)
+        whole = (0, 0, features.width, features.height)
+        return Query(words, signatures, features.keypoints, region=region or whole)
+
+    def features(self, photo: str | bytes | Features, seconds: dict[str, float]) -> Features:
+        """Return the features of a photograph; features made elsewhere are checked."""
+        if isinstance(photo, Features):
+            check_features(photo, self.kind, str(self.folder.path))
+            return photo
+        options = self.options or self.folder.extraction  # which raises
+        with timed(seconds, "decode"):
+            grey = read_grey(photo, options.long_side)
+        with timed(seconds, "sift"):
+            return extract_pixels(grey, options, photo)
 
 
 @contextmanager

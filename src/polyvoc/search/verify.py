@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.segment import Segment, with_planes
+from polyvoc.index.segment import Segment
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import USUAL_HAMMING, likelihood_table
 from polyvoc.scoring.segments import Candidate, HeldSegment
-from polyvoc.types import Array, Floats32, Floats64, ImageRef, ImageWords, Region
+from polyvoc.types import Array, Floats32, Floats64, ImageRef, ImageWords, Region, with_planes
 
 TOLERANCE = 0.02  # of the long side of the indexed image: how far from its predicted position an inlier may be
 MAX_PER_WORD = 64  # features of a query with one word that are matched: more of them are texture
@@ -42,6 +42,7 @@ class VerificationQuery:
     """A query prepared for verification: once for all candidates."""
 
     image: ImageWords
+    signatures: npt.NDArray[np.uint64]  # [Q, K, B]; [Q, 0, 1] without
     keypoints: Floats64  # [Q, 4] x, y, scale, angle
     lists: tuple[Array, ...]  # numbers of its words and the features of each, as `kernels.verification` takes them
     ranks: npt.NDArray[np.int32]  # [K + 1, sum of distances] rank of a match, -1 for none
@@ -60,27 +61,27 @@ class VerificationQuery:
                               f"{len(image.keypoints)} keypoints")  # fmt: skip
         if not np.isfinite(table).all():
             raise OptionError("geometry: the table of match weights holds values that are not finite")
-        at, words = image.keypoints, np.ascontiguousarray(image.words, np.int64)
+        at, words, signatures = image.keypoints, np.ascontiguousarray(image.words, np.int64), with_planes(image.signatures, 2)
         offsets = np.concatenate([[0], np.cumsum(words.max(axis=0, initial=-1) + 2)])
         lists = (offsets, *list_words(words, offsets, MAX_PER_WORD)) if len(words) else ()
-        return cls(image, np.column_stack([at.xy, at.scale, at.angle]), lists, *_ranks(table), table.shape)
+        return cls(image, signatures, np.column_stack([at.xy, at.scale, at.angle]), lists, *_ranks(table), table.shape)
+
+    @property
+    def bits(self) -> int:
+        """Return the length of the signatures, 0 without."""
+        return 64 * self.signatures.shape[2] if self.signatures.shape[1] else 0
 
     def check(self, segment: Segment) -> None:
         """Raise OptionError if the query does not fit a segment."""
         if len(self.image.words) and self.image.words.shape[1] != segment.n_vocabularies:
             raise OptionError(f"geometry: words of {self.image.words.shape[1]} vocabularies where {segment.n_vocabularies} "
                               "are expected")  # fmt: skip
-        planes = signature_bits(self.image) // 64
+        planes = self.bits // 64
         if len(self.image.words) and segment.planes not in (0, planes):
             raise OptionError(f"geometry: the query has signatures of {64 * planes} bits, the images of {64 * segment.planes}")
         shape = (segment.n_vocabularies + 1, 64 * segment.planes + 1)
         if self.table_shape != shape:
             raise OptionError(f"geometry: a table of shape {self.table_shape} should be {shape}")
-
-
-def signature_bits(image: ImageWords) -> int:
-    """Return the length of the signatures, 0 without."""
-    return 64 * with_planes(image.signatures, 2).shape[2] if image.signatures.shape[1] else 0
 
 
 def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
@@ -95,9 +96,9 @@ def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
 def verify(engine: Engine, query: VerificationQuery, refs: Sequence[ImageRef],
            threads: int | None = None) -> dict[ImageRef, Candidate]:  # fmt: skip
     """Verify images. Those of an unavailable machine are left out: they keep the rank that their words give them."""
-    bits = signature_bits(query.image)
-    if engine.bits and bits != engine.bits:
-        raise OptionError(f"verify needs the query's signatures of {engine.bits} bits, not {bits}; quantise as the index does")
+    if engine.bits and query.bits != engine.bits:
+        raise OptionError(f"verify needs the query's signatures of {engine.bits} bits, not {query.bits}; quantise as the index "
+                          "does")  # fmt: skip
     by_segment: dict[int, list[int]] = {}
     for segment, position in refs:
         by_segment.setdefault(segment, []).append(position)
@@ -152,7 +153,7 @@ def verify_images(query: VerificationQuery, segment: Segment, positions: Sequenc
     result = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
     if not len(query.image.words) or not n:
         return result
-    signatures = np.ascontiguousarray(with_planes(query.image.signatures, 2)[:, :, : segment.planes])
+    signatures = np.ascontiguousarray(query.signatures[:, :, : segment.planes])
     a = segment.arrays
     verify_candidates(at, a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"], a["shape"].view(np.uint16),
                       query.keypoints, signatures, *query.lists, query.ranks, query.weights, tolerance, result.counts,
@@ -190,7 +191,15 @@ def default_match_table(n_vocabularies: int, bits: int) -> Floats32:
     return np.asarray(np.arange(n_vocabularies + 1)[:, None] * near, np.float32)
 
 
-def outline(region: Region, transform: Array) -> tuple[tuple[float, float], ...]:
+Outline = tuple[tuple[float, float], ...]
+
+
+def outlines(region: Region | None, transforms: Sequence[Array | None]) -> list[Outline | None]:
+    """Return the corners of a region in each image, from the upper left, clockwise; None where it is not known."""
+    return [None if region is None or transform is None else outline(region, transform) for transform in transforms]
+
+
+def outline(region: Region, transform: Array) -> Outline:
     """Return the corners of a region in the image that a transform maps it to, from the upper left, clockwise."""
     x0, y0, x1, y1 = region
     corners = np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1]])

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +30,10 @@ _URL = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # `Path` keeps one o
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a path to write to; then flush that file and rename it to `path`. On an error `path` stays as it was.
 
-    Several processes may replace the same file: the last one to finish wins.
+    Several processes and threads may replace the same file: the last one to finish wins.
     """
     with write_errors(path):
-        partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+        partial = path.with_name(f"{path.name}.{threading.get_native_id()}{PARTIAL}")
         try:
             yield partial
             flush_path(partial)
@@ -54,7 +55,7 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, A
         try:
             _fill(partial, arrays, meta)
             if replace and folder.exists():
-                _exchange(partial, folder)
+                _swap_folders(partial, folder)
             else:
                 partial.rename(folder)
         except BaseException:
@@ -63,7 +64,7 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, A
         flush_path(folder.parent)
 
 
-def _exchange(new: Path, folder: Path) -> None:
+def _swap_folders(new: Path, folder: Path) -> None:
     """Rename `new` to the name of a folder that exists, and delete the old one."""
     old = new.with_name(folder.name + ".old" + PARTIAL)
     shutil.rmtree(old, ignore_errors=True)
@@ -180,7 +181,7 @@ def file_errors(path: Path, expected: str) -> str | None:
         return f"{path} is missing"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
-    return f"{path} is damaged: its checksum differs from the recorded one"
+    return f"{path} is damaged: its checksum differs from the one recorded"
 
 
 def require_local_path(path: Path) -> None:

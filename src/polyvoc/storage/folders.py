@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
 from polyvoc.storage.files import DIGEST_BYTES, checksum
@@ -20,6 +20,7 @@ from polyvoc.storage.stores import (
     is_url,
     is_url_below,
     list_files,
+    open_source,
     read_url,
     remote_version,
     url_exists,
@@ -112,7 +113,7 @@ def read_with_digest(path: Location) -> tuple[Source, str]:
     if isinstance(path, str) and is_url(path):
         content = read_url(path)
         return content, _digest(content)
-    with open_file(path) as file:
+    with open_source(path) as file:
         try:
             if os.fstat(file.fileno()).st_size > STREAM_BYTES:
                 return path, checksum(Path(path))
@@ -120,24 +121,6 @@ def read_with_digest(path: Location) -> tuple[Source, str]:
         except (OSError, MemoryError) as error:
             raise UnreachableError(f"{display_name(path)}: cannot be read ({one_line(error)}); try again later") from error
     return content, _digest(content)
-
-
-def open_file(path: Location) -> IO[bytes]:
-    """Open a local file. Raise ImageError unless it is a regular one: reading a pipe might never end."""
-    name = display_name(path)
-    try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError(f"{name}: a folder, not a photograph; name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError(f"{name}: not a regular file; name a photograph")
-        if status.st_size == 0:
-            raise ImageError(f"{name}: empty file; replace or remove it")
-        return open(path, "rb")
-    except FileNotFoundError as error:
-        raise ImageError(f"{name}: no such file; check the path") from error
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"{name}: cannot be opened ({one_line(error)}); check the path and its permissions") from error
 
 
 def _list_store(root: str, report: ErrorHandler) -> Iterator[tuple[str, FileState]]:

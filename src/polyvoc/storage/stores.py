@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import os
 import re
+import stat
 import tarfile
 import threading
 import unicodedata
@@ -18,7 +20,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError, one_line
 from polyvoc.threads import ordered_map
@@ -133,6 +135,32 @@ def read_url(url: str, max_bytes: int = MAX_BYTES) -> bytes:
             content = bytes(store.cat_file(path))
     _check_entry(url, {**entry, "size": len(content)}, max_bytes)
     return content
+
+
+def open_source(source: Source) -> IO[bytes]:
+    """Open bytes, a local file or an address. Raise ImageError unless it is a regular file: reading a pipe might never end."""
+    if isinstance(source, str) and is_url(source):
+        return io.BytesIO(read_url(source))
+    try:
+        if isinstance(source, bytes):
+            if source:
+                return io.BytesIO(source)
+            raise ImageError("empty; replace it")
+        status = os.stat(source)
+        if stat.S_ISDIR(status.st_mode):
+            raise ImageError("a folder, not a photograph; name a file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError("not a regular file; name a photograph")
+        if status.st_size == 0:
+            raise ImageError("empty file; replace or remove it")
+        return open(source, "rb")
+    except ImageError as error:
+        raise ImageError(f"{display_name(source)}: {error}") from None
+    except FileNotFoundError as error:
+        raise ImageError(f"{display_name(source)}: no such file; check the path") from error
+    except (OSError, ValueError) as error:
+        reason = f"cannot be opened ({one_line(error)}); check the path and its permissions"
+        raise UnreachableError(f"{display_name(source)}: {reason}") from error
 
 
 def list_files(

@@ -1,5 +1,4 @@
-"""Visual vocabularies: train one, load one, assign descriptors to words.
+"""Visual vocabularies: `train` makes one, `vocabulary` stores it, `assign` finds the nearest words of descriptors.
 
-`train` samples descriptors and runs approximate k-means; `vocabulary` is the result, with its Hamming signatures and its folder;
-`assign` finds the nearest words of descriptors.
+`train` samples descriptors and runs approximate k-means. A `Vocabulary` is the result, with what its Hamming signatures need.
 """

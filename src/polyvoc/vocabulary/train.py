@@ -1,33 +1,30 @@
-"""Sample descriptors, approximate k-means."""
+"""Training of a vocabulary: a random sample of descriptors, approximate k-means, thresholds of the Hamming signatures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import __version__
 from polyvoc.errors import ExchangeError, ImageError, OptionError, VocabularyError
-from polyvoc.features.extract import check_features
+from polyvoc.features.extract import check_features, extract_many
 from polyvoc.features.feature_files import FeatureFile, kind_of
 from polyvoc.kernels.vectors import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.storage.stores import display_name
-from polyvoc.threads import map_in_threads
-from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Problem, Words
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches
-from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, fitting_bits, project, random_rotation
-
-if TYPE_CHECKING:
-    from polyvoc.types import Location
+from polyvoc.threads import thread_map
+from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Location, Problem, Words
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, project
+from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, random_rotation
 
 # Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
 RoundDone = Callable[[int, int, float, float], None]
-# Called after each photograph with: photographs done, photographs in all.
-PhotographDone = Callable[[int, int], None]
+# Called after each image with: images done, images in all.
+ImageDone = Callable[[int, int], None]
 _SETTLED = 1e-3  # training stops when the distortion falls by less than this share
 _EFFORT = 0.5  # share of the usual probes in a round: a descriptor keeps its word unless a nearer one is found
 _BATCH = 8192
@@ -35,80 +32,85 @@ _BATCH = 8192
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Descriptors drawn from photographs, and where they came from."""
+    """A random sample of descriptors, and where they came from."""
 
     descriptors: Descriptors  # [n, dimension]  numbers, or bits
     provenance: Mapping[str, Any]
-    problems: tuple[Problem, ...] = field(default=())  # photographs that could not be used
-    name: str = SIFT  # what made the descriptors
+    problems: tuple[Problem, ...] = field(default=())  # images that could not be used
+    name: str = SIFT  # of the kind of features
 
 
 class KeyedSample(NamedTuple):
-    """Descriptors of one photograph, each with a random key: a sample holds those with the lowest keys of all."""
+    """Descriptors of one image, each with a random key: the sample consists of those with the lowest keys of all images."""
 
     descriptors: Descriptors  # [n, dimension]
-    keys: npt.NDArray[np.float64]  # [n]  from 0 to 1
+    keys: Floats64  # [n]  from 0 to 1
 
-    def below(self, ceiling: float) -> KeyedSample:
-        """Give those with keys below a ceiling."""
-        low = self.keys < ceiling
+    @classmethod
+    def of(cls, descriptors: Descriptors, seed: int, number: int) -> KeyedSample:
+        """Draw keys that depend on the seed and the image's number alone, so images may be sampled in any parts."""
+        return cls(descriptors, np.random.default_rng([seed, number]).random(len(descriptors)))
+
+    def below(self, max_key: float) -> KeyedSample:
+        """Return the descriptors with keys below `max_key`."""
+        low = self.keys < max_key
         return KeyedSample(self.descriptors[low], self.keys[low])
 
 
 class PointSet(Protocol):
-    """Points that look for their nearest words, round after round."""
+    """Points that are assigned to their nearest words, round after round."""
 
     def assign(self, table: WordTable, centroids: Floats32, words: Words) -> tuple[Floats32, Words]:
-        """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
+        """Return the score and word of each point: the nearest in the cells it probes, or its word in `words` if nearer."""
 
 
 class TrainWorkers(Protocol):
-    """Whoever does the work of training; who they are does not change the result."""
+    """Where training runs: this process or a cluster. The result does not depend on it."""
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Give what is drawn from each photograph, in their order; descriptors with keys above the ceiling are not needed."""
+        """Yield the descriptors of each image, in order; those with keys above `max_key()` may be left out."""
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
-        """Let points [n, padded], in the coordinates of the cells, look for words."""
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
+        """Return points [n, padded], in the coordinates of the cells, ready to be assigned to words."""
 
     def assign(self, vocabulary: Vocabulary, descriptors: Floats32) -> Words:
-        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+        """Return the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
 
 
 class LocalTrainWorkers:
-    """Workers: the cores of this machine."""
+    """TrainWorkers: the cores of this machine."""
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Give what is drawn from each photograph, in their order."""
+        """Yield the descriptors of each image, in order."""
         return draw_descriptors(paths, options, seed)
 
-    def gather(self, points: Floats32, cells: Cells) -> PointSet:
-        """Let points [n, padded], in the coordinates of the cells, look for words."""
-        return Batches(points, cells)
+    def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
+        """Return points [n, padded], in the coordinates of the cells, ready to be assigned to words."""
+        return LocalPointSet(points, cells)
 
     def assign(self, vocabulary: Vocabulary, descriptors: Floats32) -> Words:
-        """Give the nearest word of each of descriptors [n, dimension], as an `Assigner` does: int32 [n]."""
+        """Return the nearest word of each of descriptors [n, dimension]: int32 [n]."""
         words: Words = Assigner([vocabulary]).assign(descriptors)[:, 0]
         return words
 
 
-class Batches:
-    """A crowd in this process, in batches that fit a cache; what a point probes is found once, since cells stay in place."""
+class LocalPointSet:
+    """A PointSet in this process, in batches that fit a cache; cells stay in place, so probes are computed once."""
 
     def __init__(self, points: Floats32, cells: Cells, threads: int | None = None) -> None:
         """Prepare points [n, padded], in the coordinates of the cells, for this many threads or one per core."""
         self._threads = threads
-        self._work = map_in_threads(lambda rows: _probe(rows, cells), batches(points, _BATCH), threads)
-        self._ends = np.cumsum([len(points.rows) for points, _ in self._work])[:-1]
+        self._batches = thread_map(lambda rows: _probe(rows, cells), batches(points, _BATCH), threads)
+        self._ends = np.cumsum([len(points.rows) for points, _ in self._batches])[:-1]
 
     def assign(self, table: WordTable, centroids: Floats32, words: Words) -> tuple[Floats32, Words]:
-        """Give the score and word of each point: the nearest in the cells that it probes, or the one it had if nearer."""
+        """Return the score and word of each point: the nearest in the cells it probes, or its word in `words` if nearer."""
 
-        def of_batch(job: tuple[tuple[Points, tuple[Probes, Probes]], Words]) -> tuple[Floats32, Words]:
+        def assign_batch(job: tuple[tuple[Points, tuple[Probes, Probes]], Words]) -> tuple[Floats32, Words]:
             (points, probes), old = job
             nearest = old.copy()
             best = np.empty(len(old), dtype=np.float32)
@@ -117,9 +119,9 @@ class Batches:
                 scan_cells(points, probe, table, best[:, None, None], nearest[:, None, None])
             return best, nearest
 
-        jobs = list(zip(self._work, np.split(words, self._ends), strict=True))
-        done = map_in_threads(of_batch, jobs, self._threads)
-        return np.concatenate([scores for scores, _ in done]), np.concatenate([found for _, found in done])
+        jobs = list(zip(self._batches, np.split(words, self._ends), strict=True))
+        scores, nearest = zip(*thread_map(assign_batch, jobs, self._threads), strict=True)
+        return np.concatenate(scores), np.concatenate(nearest)
 
 
 def sample_descriptors(
@@ -127,42 +129,46 @@ def sample_descriptors(
     options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
     limit: int = 10_000_000,
     seed: int = 0,
-    progress: PhotographDone | None = None,
+    progress: ImageDone | None = None,
     workers: TrainWorkers = LocalTrainWorkers(),  # noqa: B008 (holds nothing)
 ) -> Sample:
-    """Draw at most `limit` descriptors from photographs, each with the same chance; broken files are reported."""
+    """Return at most `limit` descriptors of photographs, drawn with equal probability; unusable files are `problems`."""
     if limit < 1:
         raise OptionError(f"limit={limit!r} should be at least 1")
-    urn = _Reservoir(limit)
+    reservoir = _Reservoir(limit)
     problems = []
-    for done, drawn in enumerate(workers.draw(paths, options, seed, lambda: urn.ceiling), 1):
+    for done, drawn in enumerate(workers.draw(paths, options, seed, lambda: reservoir.max_key), 1):
         if isinstance(drawn, Problem):
             problems.append(drawn)
         else:
-            urn.add(drawn)
+            reservoir.add(drawn)
         if progress is not None:
             progress(done, len(paths))
     used = len(paths) - len(problems)
     if not used:
         raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
     provenance = {"photographs": used, "features": asdict(options)}
-    return Sample(urn.descriptors(), provenance, tuple(problems), options.kind.name)
+    return Sample(reservoir.descriptors(), provenance, tuple(problems), options.kind.name)
+
+
+def sample_features(file: FeatureFile, options: TrainOptions, progress: ImageDone | None = None) -> Sample:
+    """Return a sample of the descriptors in a file of features, drawn with equal probability."""
+    kind = kind_of(file)
+    sample = sample_descriptors(
+        file.names(), limit=options.max_descriptors, seed=options.seed, progress=progress, workers=_FeatureReader(file, kind)
+    )
+    return replace(sample, provenance={"photographs": sample.provenance["photographs"]}, name=kind.name)
 
 
 def draw_descriptors(
     paths: Sequence[Location], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
 ) -> Iterator[KeyedSample | Problem]:
-    """Give all descriptors of each photograph with their keys, or what is wrong with it; `first` is the first one's number.
-
-    The keys depend on the seed and the photograph's number alone, so photographs may be drawn from in any parts.
-    """
-    from polyvoc.features.extract import extract_many  # training on descriptors made elsewhere does without OpenCV
-
+    """Yield all descriptors of each image with their keys, or its problem; `first` is the number of the first image."""
     for number, (path, result) in enumerate(extract_many(paths, options, threads), first):
         if isinstance(result, ImageError):
             yield Problem(str(path), str(result))
         else:
-            yield KeyedSample(result.descriptors, np.random.default_rng([seed, number]).random(len(result)))
+            yield KeyedSample.of(result.descriptors, seed, number)
 
 
 def train(
@@ -173,104 +179,106 @@ def train(
     workers: TrainWorkers = LocalTrainWorkers(),  # noqa: B008 (holds nothing)
     name: str = SIFT,
 ) -> Vocabulary:
-    """Learn a vocabulary from descriptors [n, dimension]; the same sample and options give the same vocabulary.
+    """Train a vocabulary on descriptors [n, dimension]; the same sample and options give the same vocabulary.
 
-    `source` names the photographs in the vocabulary's provenance. Bits (bool) are those of a binary feature. `name` says what
-    made bare descriptors, such as "superpoint"; a sample knows it.
+    `source` names the photographs in the vocabulary's provenance. Bits (bool) are those of a binary feature. `name` is the kind
+    of bare descriptors, such as "superpoint"; a `Sample` has its own.
     """
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
-    origin = dict(sample.provenance)
     descriptors = _checked(sample.descriptors, options.size)
-    bits = fitting_bits(options.bits, descriptors.shape[1])
-    rotation = random_rotation(descriptors.shape[1], bits) if bits else None
+    dimension = descriptors.shape[1]
+    # A bit needs an axis. Where not all fit, one uint64: such signatures are compared fastest, and have likelihood tables.
+    bits = options.bits if options.bits <= dimension else min(64, dimension)
+    rotation = random_rotation(dimension, bits) if bits else None
     random = np.random.default_rng(options.seed)
-    chosen = descriptors
+    clustered = descriptors
     if len(descriptors) > options.max_descriptors:
         rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
-        chosen = descriptors[np.sort(rows)]
-    centroids, rounds = _cluster(chosen, options, random, progress, workers)
+        clustered = descriptors[np.sort(rows)]
+    centroids, rounds = _cluster(clustered, options, random, progress, workers)
     vocabulary = Vocabulary.create(centroids, name=sample.name, binary=sample.descriptors.dtype == np.bool_)
     words = workers.assign(vocabulary, descriptors)
     scores = np.empty(len(words), dtype=np.float32)
     score_words(descriptors, words, vocabulary.centroids, scores)
-    origin |= {
+    provenance = {
+        **sample.provenance,
         "source": source,
         "descriptors": len(descriptors),
-        "descriptors_clustered": len(chosen),
+        "descriptors_clustered": len(clustered),
         "seed": options.seed,
         "rounds": rounds,
         "distortion": round(_distortion(descriptors, scores), 6),
         "polyvoc": __version__,
     }
     if rotation is None:
-        return replace(vocabulary, provenance=origin)
+        return replace(vocabulary, provenance=provenance)
     thresholds = learn_thresholds(descriptors, words, vocabulary.centroids, rotation)
-    return replace(vocabulary, medians=ByteTable.of(thresholds), rotation=rotation, provenance=origin)
+    return replace(vocabulary, medians=ByteTable.of(thresholds), rotation=rotation, provenance=provenance)
 
 
 def learn_thresholds(descriptors: Floats32, words: Words, centroids: Floats32, rotation: Floats32) -> Floats32:
-    """Give the median of each word's projected descriptors, [size, bits]; a word without any gets its own projection."""
+    """Return the median of each word's projected descriptors, [size, bits]; a word without any gets its own projection."""
     thresholds = project(centroids, rotation)
     order = np.argsort(words, kind="stable")
     ends = np.cumsum(np.bincount(words, minlength=len(centroids)))
 
-    def of_words(numbers: npt.NDArray[np.int64]) -> None:
+    def learn(numbers: npt.NDArray[np.int64]) -> None:
         first = ends[numbers[0] - 1] if numbers[0] else 0
         z = project(descriptors[order[first : ends[numbers[-1]]]], rotation)
         for word, members in zip(numbers, np.split(z, ends[numbers[:-1]] - first), strict=True):
             if len(members):
                 thresholds[word] = np.median(members, axis=0)
 
-    map_in_threads(of_words, np.array_split(np.arange(len(centroids)), -(-len(centroids) // 256)))
+    thread_map(learn, np.array_split(np.arange(len(centroids)), -(-len(centroids) // 256)))
     return thresholds
 
 
 def _cluster(
     descriptors: Floats32, options: TrainOptions, random: np.random.Generator, progress: RoundDone | None, workers: TrainWorkers
 ) -> tuple[Floats32, int]:
-    """Give the centroids [size, dimension] of approximate k-means, and the number of rounds it took."""
+    """Return the centroids [size, dimension] of approximate k-means, and its number of rounds."""
     first = _distinct(descriptors, options.size, random)
-    basis = PrincipalAxes.of(first)  # distances are the same in its coordinates
-    centroids = basis.turn(first).rows
-    cells = Cells.among(centroids, basis)
-    points = basis.turn(descriptors).rows
-    crowd = workers.gather(points, cells)
+    axes = PrincipalAxes.of(first)  # distances are the same in its coordinates
+    centroids = axes.rotate(first).rows
+    cells = Cells.among(centroids, axes)
+    points = axes.rotate(descriptors).rows
+    point_set = workers.assign_points(points, cells)
     words = np.zeros(len(points), dtype=np.int32)
-    before = np.inf
+    last = np.inf
     for number in range(1, options.rounds + 1):
-        scores, now = crowd.assign(cells.arrange([centroids]), centroids, words)
-        moved, words = float(np.mean(now != words)), now
+        scores, nearest = point_set.assign(cells.word_table([centroids]), centroids, words)
+        moved, words = float(np.mean(nearest != words)), nearest
         distortion = _distortion(points, scores)
         centroids = _means(points, words, options.size, random)
         if progress is not None:
             progress(number, options.rounds, distortion, moved)
-        if before - distortion < _SETTLED * before:
+        if last - distortion < _SETTLED * last:
             break
-        before = distortion
-    return basis.back(centroids), number
+        last = distortion
+    return axes.unrotate(centroids), number
 
 
 def _probe(rows: Floats32, cells: Cells) -> tuple[Points, tuple[Probes, Probes]]:
-    points = cells.basis.points(rows)
+    points = cells.axes.points(rows)
     return points, cells.probe(points, _EFFORT)
 
 
 def _means(points: Floats32, words: Words, size: int, random: np.random.Generator) -> Floats32:
-    """Give the mean of each word's points; an empty word starts anew at a random point of a crowded word."""
+    """Return the mean of each word's points; an empty word starts anew at a random point of a large word."""
     sums = np.zeros((size, points.shape[1]), dtype=np.float64)
     sum_by_word(points, words, sums)
-    held = np.bincount(words, minlength=size)
-    means = (sums / np.maximum(held, 1)[:, None]).astype(np.float32)
-    empty = np.flatnonzero(held == 0)
+    counts = np.bincount(words, minlength=size)
+    means = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
+    empty = np.flatnonzero(counts == 0)
     if len(empty):
-        crowded = np.flatnonzero(held[words] >= 2 * len(words) / size)
+        crowded = np.flatnonzero(counts[words] >= 2 * len(words) / size)
         pool = crowded if len(crowded) >= len(empty) else np.arange(len(words))
         means[empty] = points[random.choice(pool, len(empty), replace=False)]
     return means
 
 
 def _distinct(descriptors: Floats32, size: int, random: np.random.Generator) -> Floats32:
-    """Give `size` random descriptors, all different."""
+    """Return `size` random descriptors, all different."""
     shuffled = random.permutation(len(descriptors))
     for count in (min(len(descriptors), 2 * size), len(descriptors)):
         rows = descriptors[shuffled[:count]]
@@ -281,37 +289,8 @@ def _distinct(descriptors: Floats32, size: int, random: np.random.Generator) -> 
     raise _too_few(len(first), size, "distinct descriptors")
 
 
-class _Reservoir:
-    """What was drawn so far: a descriptor stays if its key is among the `limit` lowest."""
-
-    def __init__(self, limit: int) -> None:
-        self.ceiling = 1.0  # keys above it are too high already
-        self._limit = limit
-        self._drawn: list[KeyedSample] = []
-        self._held = 0
-
-    def add(self, drawn: KeyedSample) -> None:
-        """Put in what was drawn from the next photograph."""
-        self._drawn.append(drawn.below(self.ceiling))
-        self._held += len(self._drawn[-1].keys)
-        if self._held > 2 * self._limit:
-            self._prune()
-
-    def descriptors(self) -> Descriptors:
-        """Give the descriptors with the lowest keys, in the order in which they came."""
-        if self._held > self._limit:
-            self._prune()
-        return np.concatenate([drawn.descriptors for drawn in self._drawn])
-
-    def _prune(self) -> None:
-        keys = np.concatenate([drawn.keys for drawn in self._drawn])
-        chosen = np.sort(np.argpartition(keys, self._limit)[: self._limit])
-        lowest = KeyedSample(np.concatenate([drawn.descriptors for drawn in self._drawn])[chosen], keys[chosen])
-        self._drawn, self._held, self.ceiling = [lowest], self._limit, float(lowest.keys.max())
-
-
 def _distortion(points: Floats32, scores: Floats32) -> float:
-    """Give the mean squared distance of points to their words, from scores x.w - |w|^2 / 2."""
+    """Return the mean squared distance of points to their words, from scores x.w - |w|^2 / 2."""
     squares = sum(float(np.einsum("ij,ij->", rows, rows, dtype=np.float64)) for rows in batches(points))
     return (squares - 2 * float(scores.sum(dtype=np.float64))) / len(points)
 
@@ -331,33 +310,52 @@ def _too_few(count: int, size: int, what: str) -> VocabularyError:
     return VocabularyError(f"{count} {what}, {size} words: give more photographs or a smaller size")
 
 
-def sample_features(file: FeatureFile, options: TrainOptions, progress: Callable[[int, int], None] | None = None) -> Sample:
-    """Draw descriptors from a file, each with the same chance, to train a vocabulary on."""
-    kind = kind_of(file)
-    drawn = sample_descriptors(
-        file.names(), limit=options.max_descriptors, seed=options.seed, progress=progress, workers=_FeatureReader(file, kind)
-    )
-    used = drawn.provenance["photographs"]
-    return replace(drawn, provenance={"photographs": used}, name=kind.name)
+class _Reservoir:
+    """The sample so far: a descriptor stays if its key is among the `limit` lowest."""
+
+    def __init__(self, limit: int) -> None:
+        self.max_key = 1.0  # descriptors with higher keys are not needed
+        self._limit = limit
+        self._samples: list[KeyedSample] = []
+        self._count = 0
+
+    def add(self, sample: KeyedSample) -> None:
+        """Add the descriptors of the next image."""
+        self._samples.append(sample.below(self.max_key))
+        self._count += len(self._samples[-1].keys)
+        if self._count > 2 * self._limit:
+            self._prune()
+
+    def descriptors(self) -> Descriptors:
+        """Return the descriptors with the lowest keys, in the order in which they were added."""
+        if self._count > self._limit:
+            self._prune()
+        return np.concatenate([sample.descriptors for sample in self._samples])
+
+    def _prune(self) -> None:
+        keys = np.concatenate([sample.keys for sample in self._samples])
+        chosen = np.sort(np.argpartition(keys, self._limit)[: self._limit])
+        lowest = KeyedSample(np.concatenate([sample.descriptors for sample in self._samples])[chosen], keys[chosen])
+        self._samples, self._count, self.max_key = [lowest], self._limit, float(lowest.keys.max())
 
 
 class _FeatureReader(LocalTrainWorkers):
-    """Draws from a file what it holds of each image, instead of reading photographs."""
+    """Draws the descriptors from a file of features instead of photographs."""
 
     def __init__(self, file: FeatureFile, kind: FeatureKind) -> None:
         self._file, self._kind = file, kind
 
     def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, ceiling: Callable[[], float]
+        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
     ) -> Iterator[KeyedSample | Problem]:
-        """Give what is drawn from each image, in their order."""
-        for number, (name, found) in enumerate(self._file.read()):
-            if isinstance(found, ExchangeError):
-                yield Problem(name, str(found))
+        """Yield the descriptors of each image of the file, in order."""
+        for number, (name, result) in enumerate(self._file.read()):
+            if isinstance(result, ExchangeError):
+                yield Problem(name, str(result))
                 continue
             try:
-                check_features(found, self._kind, "the sample")
+                check_features(result, self._kind, "the sample")
             except OptionError as error:
                 yield Problem(name, f"{display_name(self._file.path)}: {display_name(name)}: {error}")
             else:
-                yield KeyedSample(found.descriptors, np.random.default_rng([seed, number]).random(len(found)))
+                yield KeyedSample.of(result.descriptors, seed, number)

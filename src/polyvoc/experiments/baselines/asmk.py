@@ -1,4 +1,4 @@
-"""Similarities of images that hold one binary code per word."""
+"""ASMK* (Tolias, Avrithis, Jégou, ICCV 2013): one binary code per image and word, compared with a selective kernel."""
 
 from __future__ import annotations
 
@@ -14,47 +14,27 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.index.statistics import Statistics, idf_squared
-from polyvoc.kernels.compiler import kernel, popcount
 from polyvoc.kernels.vectors import sum_by_word
 from polyvoc.types import Floats32, Floats64, Signatures, Words
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
-
-@kernel
-def add_similarities(words, codes, weights, starts, images, indexed, similarity, scores):
-    """Compare the codes of a query with those of the same words in an inverted file. out: scores [n_images] float64.
-
-    words: [m] of the query, each once; codes: [m, lanes] uint64; weights: [size] of each word; starts: [size + 1] and
-    images: [P] are the inverted file, indexed: [P, lanes] its codes; similarity: [bits + 1] of each Hamming distance.
-    """
-    for i in range(len(words)):
-        weight = weights[words[i]]
-        if weight == 0:
-            continue
-        for p in range(starts[words[i]], starts[words[i] + 1]):
-            distance = np.int64(0)
-            for lane in range(codes.shape[1]):
-                distance += popcount(codes[i, lane] ^ indexed[p, lane])
-            scores[images[p]] += weight * similarity[distance]
-
-
 Weighting = Literal["none", "idf"]
 _LANE = 64  # bits of an element of a code
-_missing: Any = object()  # stands for an array that the shorter of two sequences lacks
+_missing: Any = object()  # fills the shorter of two sequences
 
 
 @dataclass(frozen=True)
 class AsmkOptions:
-    """How images are compared. The defaults are those of the first authors' experiments."""
+    """How images are compared. The defaults are those of the authors' experiments."""
 
-    alpha: float = 3.0  # exponent of the similarity: higher trusts near matches alone
+    alpha: float = 3.0  # exponent of the similarity: the higher, the more only near matches count
     threshold: float = 0.0  # similarities up to this do not count
     idf: Weighting = "idf"  # weigh a word by ln(N / images that hold it), squared, or all words alike
     assignments: int = 5  # words per query feature; those of the collection get one
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense, naming the choices."""
+        """Raise OptionError for values out of range, naming the choices."""
         if not 0 < self.alpha < math.inf:
             raise OptionError(f"alpha={self.alpha!r} should be positive")
         if not -1 <= self.threshold < 1:
@@ -69,40 +49,42 @@ class Asmk:
     """The method for one vocabulary: `Asmk(vocabulary).index(images).scores(query)`."""
 
     def __init__(self, vocabulary: Vocabulary, options: AsmkOptions = AsmkOptions()) -> None:
-        """Take a vocabulary of the descriptors' own kind: one for shifted descriptors is trained on shifted ones."""
+        """Take a vocabulary that was trained on the same kind of descriptors."""
         self.vocabulary = vocabulary
         self.options = options
 
     def index(self, images: Iterable[npt.ArrayLike], words: Iterable[npt.ArrayLike] | None = None) -> AsmkIndex:
-        """Give the inverted file of images of descriptors [n_i, dimension]; `words` [n_i] of each, if they are known."""
-        held, codes, occupied = [np.empty(0, np.int32)], [np.empty((0, self.lanes), np.uint64)], []
+        """Return the inverted file of images of descriptors [n_i, dimension]; `words` [n_i] of each, if they are known."""
+        words_of, codes, counts = [np.empty(0, np.int32)], [np.empty((0, self.lanes), np.uint64)], []
         pairs = zip(images, repeat(None)) if words is None else zip_longest(images, words, fillvalue=_missing)
         for number, (descriptors, of_image) in enumerate(pairs):
             if descriptors is _missing or of_image is _missing:
                 raise OptionError(
                     f"image {number}: descriptors or words are missing: give as many arrays of one as of the other"
                 )
-            found, signs = self.aggregate(descriptors, of_image)
-            held.append(found)
-            codes.append(signs)
-            occupied.append(len(found))
-        every = np.concatenate(held)  # [P], by image
+            image_words, image_codes = self.aggregate(descriptors, of_image)
+            words_of.append(image_words)
+            codes.append(image_codes)
+            counts.append(len(image_words))
+        every = np.concatenate(words_of)  # [P], by image
         order = np.argsort(every, kind="stable")
-        of_posting = np.repeat(np.arange(len(occupied), dtype=np.int32), occupied)
-        squares = self._squares(np.bincount(every, minlength=self.vocabulary.size), len(occupied))
+        of_posting = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        idf_squares = self._idf_squared(np.bincount(every, minlength=self.vocabulary.size), len(counts))
         return AsmkIndex(
             model=self,
             starts=np.searchsorted(every[order], np.arange(self.vocabulary.size + 1)).astype(np.int64),
             images=of_posting[order],
             codes=np.concatenate(codes)[order],
-            squares=squares,
-            norms=np.sqrt(np.bincount(of_posting, weights=squares[every], minlength=len(occupied))),
+            idf_squared=idf_squares,
+            norms=np.sqrt(np.bincount(of_posting, weights=idf_squares[every], minlength=len(counts))),
         )
 
     def aggregate(
         self, descriptors: npt.ArrayLike, words: npt.ArrayLike | None = None, assignments: int = 1
     ) -> tuple[Words, Signatures]:
-        """Give the words of one image, ascending, and their codes [m, lanes]: bit j is set if the sum of residuals has x_j > 0.
+        """Return the words of one image, ascending, and their codes [m, lanes].
+
+        Bit j is set if the sum of residuals has x_j > 0.
 
         descriptors: [n, dimension]; words: [n] or [n, assignments], found here if they are not given.
         """
@@ -110,15 +92,15 @@ class Asmk:
         if words is None:
             words = self._assigner.assign(points, assignments)[:, 0]
         assigned = self._assigned(words, len(points))  # [n, assignments]
-        held, places = np.unique(assigned, return_inverse=True)
-        places = places.reshape(assigned.shape)
+        found, columns = np.unique(assigned, return_inverse=True)
+        columns = columns.reshape(assigned.shape)
         # In float64 these sums of float32 have no rounding to speak of: signs do not depend on the order of features.
-        sums = np.zeros((len(held), self.vocabulary.dimension))
-        for column in places.T:
+        sums = np.zeros((len(found), self.vocabulary.dimension))
+        for column in columns.T:
             sum_by_word(points, np.ascontiguousarray(column, np.int32), sums)
-        times = np.bincount(places.ravel(), minlength=len(held))
-        sums -= times[:, None] * self.vocabulary.centroids[held].astype(np.float64)
-        return held, _pack(sums > 0, self.lanes)
+        times = np.bincount(columns.ravel(), minlength=len(found))
+        sums -= times[:, None] * self.vocabulary.centroids[found].astype(np.float64)
+        return found, _pack(sums > 0, self.lanes)
 
     @property
     def lanes(self) -> int:
@@ -127,7 +109,7 @@ class Asmk:
 
     @cached_property
     def similarity(self) -> Floats64:
-        """Give the selective similarity of each Hamming distance: [dimension + 1]."""
+        """Return the selective similarity of each Hamming distance: [dimension + 1]."""
         plain = 1 - 2 * np.arange(self.vocabulary.dimension + 1) / self.vocabulary.dimension
         return np.where(plain > self.options.threshold, np.sign(plain) * np.abs(plain) ** self.options.alpha, 0.0)
 
@@ -135,8 +117,8 @@ class Asmk:
     def _assigner(self) -> Assigner:
         return Assigner([self.vocabulary])
 
-    def _squares(self, documents: npt.NDArray[np.int64], n_images: int) -> Floats64:
-        """Give the squared weight of each word [size]; a word that no image holds has none by idf."""
+    def _idf_squared(self, documents: npt.NDArray[np.int64], n_images: int) -> Floats64:
+        """Return the squared weight of each word [size]; a word that no image holds has none by idf."""
         if self.options.idf == "none":
             return np.ones(len(documents))
         return idf_squared(Statistics(n_images, (len(documents),), documents, documents), "plain")
@@ -150,7 +132,7 @@ class Asmk:
         return points
 
     def _assigned(self, words: npt.ArrayLike, n_features: int) -> Words:
-        """Give words [n] or [n, assignments] as int32 [n, assignments]."""
+        """Return words [n] or [n, assignments] as int32 [n, assignments]."""
         given = np.asarray(words)
         table = given[:, None] if given.ndim == 1 else given
         if table.ndim != 2 or len(table) != n_features or table.shape[1] == 0 or (table.size and table.dtype.kind not in "iu"):
@@ -168,38 +150,30 @@ class AsmkIndex:
     starts: npt.NDArray[np.int64]  # [size + 1]  list of each word
     images: npt.NDArray[np.int32]  # [P]  image of each posting
     codes: Signatures  # [P, lanes]
-    squares: Floats64  # [size]  squared weight of each word
+    idf_squared: Floats64  # [size]  squared weight of each word
     norms: Floats64  # [N]  1 / g of each image; 0 if none of its words weighs anything
 
     def __len__(self) -> int:
-        """Count the images."""
+        """Return the number of images."""
         return len(self.norms)
 
     def scores(self, descriptors: npt.ArrayLike, words: npt.ArrayLike | None = None) -> Floats32:
-        """Give the similarity of each image to a query: float32 [N], at most 1; 0 where nothing is in common.
+        """Return the similarity of each image to a query: float32 [N], at most 1; 0 where nothing is in common.
 
         descriptors: [n, dimension]; words: [n] or [n, assignments] if they are known, nearest words are found otherwise.
         """
-        held, codes = self.model.aggregate(descriptors, words, self.model.options.assignments)
+        found, codes = self.model.aggregate(descriptors, words, self.model.options.assignments)
         scores = np.zeros(len(self))
-        add_similarities(held, codes, self.squares, self.starts, self.images, self.codes, self.model.similarity, scores)
-        norms = self.norms * math.sqrt(self.squares[held].sum())
+        for word, code, weight in zip(found.tolist(), codes, self.idf_squared[found].tolist(), strict=True):
+            postings = slice(self.starts[word], self.starts[word + 1])  # an image is at most once among them
+            distances = np.bitwise_count(self.codes[postings] ^ code).sum(axis=1)
+            scores[self.images[postings]] += weight * self.model.similarity[distances]
+        norms = self.norms * math.sqrt(self.idf_squared[found].sum())
         return np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0).astype(np.float32)
 
 
-def shift(descriptors: npt.ArrayLike, mean: npt.ArrayLike) -> Floats32:
-    """Give descriptors [n, dimension] around the mean [dimension] of independent ones, with length 1 again.
-
-    The authors' "SHIFT-SIFT": rootSIFT has no negative values, so two of them resemble each other whatever they show. It
-    goes with a vocabulary that was trained on shifted descriptors.
-    """
-    moved = np.asarray(descriptors, dtype=np.float64) - np.asarray(mean, dtype=np.float64)
-    lengths = np.linalg.norm(moved, axis=1, keepdims=True)
-    return (moved / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
 def _pack(bits: npt.NDArray[np.bool_], lanes: int) -> Signatures:
-    """Give bits [m, dimension] as uint64 [m, lanes]; those beyond the dimension are 0."""
+    """Return bits [m, dimension] as uint64 [m, lanes]; those beyond the dimension are 0."""
     padded = np.zeros((len(bits), lanes * _LANE), np.bool_)
     padded[:, : bits.shape[1]] = bits
     return np.packbits(padded, axis=1, bitorder="little").view(np.uint64)

@@ -12,7 +12,7 @@ from polyvoc.errors import OptionError
 from polyvoc.index.statistics import Statistics, idf_squared
 from polyvoc.types import Array, Floats32, Floats64
 
-_BLOCK = 256  # images whose whole histograms are held at once
+_BLOCK = 256  # images whose histograms are in memory at once
 _FAINTEST = 1e-6  # of the largest variance: below is the rounding of float32, which whitening would blow up
 _NOTHING = 1e-12  # a variance of vectors of length 1 that is rounding alone
 
@@ -39,7 +39,7 @@ class Histograms:
         return cls(sizes, np.sqrt(squares).astype(np.float32), power)
 
     def part(self, images: Sequence[Array], k: int) -> Floats32:
-        """Give the histograms of vocabulary k: [n, size of k]."""
+        """Return the histograms of vocabulary k: [n, size of k]."""
         size, first = self.sizes[k], sum(self.sizes[:k])
         table = np.empty((len(images), size), np.float32)
         for row, words in zip(table, images, strict=True):
@@ -48,14 +48,14 @@ class Histograms:
         table **= self.power
         return _unit(table)
 
-    def whole(self, images: Sequence[Array]) -> Floats32:
-        """Give the histograms of all vocabularies side by side: [n, W]."""
+    def joint(self, images: Sequence[Array]) -> Floats32:
+        """Return the histograms of all vocabularies side by side: [n, W]."""
         return np.hstack([self.part(images, k) for k in range(len(self.sizes))])
 
 
 @dataclass(frozen=True, eq=False)
 class JointPca:
-    """A projection of K histograms to a short vector, learnt by `JointPca.fit`."""
+    """A projection of K histograms to a short vector, fitted by `JointPca.fit`."""
 
     histograms: Histograms
     axes: Floats32  # [W, D']  principal axes, each over the standard deviation along it
@@ -65,25 +65,25 @@ class JointPca:
     def fit(
         cls, images: Sequence[npt.ArrayLike], sizes: Sequence[int], dimensions: int = 128, idf: bool = True, power: float = 0.5
     ) -> JointPca:
-        """Learn from the words [n_i, K] of independent images; images without features do not count.
+        """Fit to the words [n_i, K] of independent images; images without features are ignored.
 
-        `dimensions` should be well below the number of images: the last axes are noise, and whitening makes it loud.
+        `dimensions` should be well below the number of images: the last axes are noise, which whitening amplifies.
         """
         shape = tuple(int(size) for size in sizes)
         if not shape or min(shape) < 1:
             raise OptionError(f"sizes={sizes!r} should be the sizes of one or more vocabularies")
         if not 0 < power < np.inf:
             raise OptionError(f"power={power!r} should be positive")
-        taught = [words for words in _checked(images, shape) if len(words)]
-        most = min(len(taught) - 1, sum(shape))
+        training = [words for words in _checked(images, shape) if len(words)]
+        most = min(len(training) - 1, sum(shape))
         if not 1 <= dimensions <= most:
             raise OptionError(
-                f"dimensions={dimensions!r} should be 1 to {max(most, 0)} for {len(taught)} training images with features "
-                f"and {sum(shape)} words: give more images or ask for fewer dimensions"
+                f"dimensions={dimensions!r} should be 1 to {max(most, 0)} for {len(training)} training images with features "
+                f"and {sum(shape)} words: give more images or fewer dimensions"
             )
-        histograms = Histograms.learn(taught, shape, idf, power)
-        learn = _from_gram if len(taught) < sum(shape) else _from_covariance
-        mean, axes = learn(histograms, taught, dimensions)
+        histograms = Histograms.learn(training, shape, idf, power)
+        learn = _from_gram if len(training) < sum(shape) else _from_covariance
+        mean, axes = learn(histograms, training, dimensions)
         return cls(histograms, axes.astype(np.float32), (mean @ axes).astype(np.float32))
 
     @property
@@ -92,24 +92,24 @@ class JointPca:
         return len(self.offset)
 
     def encode(self, images: Sequence[npt.ArrayLike]) -> Floats32:
-        """Give the codes of images of words [n_i, K]: [N, D'], of length 1. Scores are `encode(database) @ encode(queries).T`.
+        """Return the codes of images of words [n_i, K]: [N, D'], of length 1; 0 for an image without features.
 
-        The code of an image without features is 0: it resembles none.
+        Scores are `encode(database) @ encode(queries).T`.
         """
         return _unit(self.project(images))
 
     def project(self, images: Sequence[npt.ArrayLike]) -> Floats32:
-        """Give the codes before they get length 1; over the training images their mean is 0 and their covariance 1."""
+        """Return the codes before they get length 1; over the training images their mean is 0 and their covariance 1."""
         checked = _checked(images, self.histograms.sizes)
         codes = np.zeros((len(checked), self.dimensions), np.float32)
         for first, block in _blocks(checked):
-            codes[first : first + len(block)] = self.histograms.whole(block) @ self.axes - self.offset
+            codes[first : first + len(block)] = self.histograms.joint(block) @ self.axes - self.offset
         codes[[len(words) == 0 for words in checked]] = 0
         return codes
 
 
 def _from_gram(histograms: Histograms, images: Sequence[Array], dimensions: int) -> tuple[Floats64, Floats64]:
-    """Give the mean [W] and the whitening axes [W, D'] by way of the inner products of n images, n < W.
+    """Return the mean [W] and the whitening axes [W, D'] by way of the inner products of n images, n < W.
 
     One vocabulary at a time: it is the largest dense table, [n, size], and the histograms are quickly made a second time.
     """
@@ -133,26 +133,26 @@ def _from_gram(histograms: Histograms, images: Sequence[Array], dimensions: int)
 
 
 def _from_covariance(histograms: Histograms, images: Sequence[Array], dimensions: int) -> tuple[Floats64, Floats64]:
-    """Give the mean [W] and the whitening axes [W, D'] by way of the W x W covariance, for many images and few words."""
+    """Return the mean [W] and the whitening axes [W, D'] by way of the W x W covariance, for many images and few words."""
     n, words = len(images), sum(histograms.sizes)
     mean = np.zeros(words)
     for _, block in _blocks(images):
-        mean += histograms.whole(block).sum(axis=0, dtype=np.float64) / n
+        mean += histograms.joint(block).sum(axis=0, dtype=np.float64) / n
     covariance = np.zeros((words, words))
     for _, block in _blocks(images):
-        table = histograms.whole(block) - mean
+        table = histograms.joint(block) - mean
         covariance += table.T @ table / n
     values, vectors = _leading(covariance, dimensions)
     return mean, vectors / np.sqrt(values)
 
 
 def _leading(matrix: Floats64, count: int) -> tuple[Floats64, Floats64]:
-    """Give the `count` largest eigenvalues of a symmetric matrix, largest first, and their eigenvectors as columns."""
+    """Return the `count` largest eigenvalues of a symmetric matrix, largest first, and their eigenvectors as columns."""
     values, vectors = np.linalg.eigh(matrix)  # ascending
     rank = np.count_nonzero(values > max(_FAINTEST * values[-1], _NOTHING))
     if count > rank:
         raise OptionError(
-            f"dimensions={count!r}, but the training images differ in {rank} only: give more different images or ask for fewer"
+            f"dimensions={count!r}, but the training images differ in {rank}: give more different images or fewer dimensions"
         )
     return values[::-1][:count], vectors[:, ::-1][:, :count]
 
@@ -165,7 +165,7 @@ def _unit(rows: Floats32) -> Floats32:
 
 
 def _blocks(images: Sequence[Array]) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Give images in blocks, each with the number of its first."""
+    """Return images in blocks, each with the number of its first."""
     for first in range(0, len(images), _BLOCK):
         yield first, images[first : first + _BLOCK]
 

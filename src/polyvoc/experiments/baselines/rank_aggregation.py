@@ -1,4 +1,4 @@
-"""Rank aggregation: each vocabulary ranks alone, and an image's place is the median of its ranks."""
+"""Rank aggregation: each vocabulary ranks by itself, and images are ordered by the median of their ranks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ from polyvoc.errors import OptionError
 from polyvoc.types import Floats64
 
 
-def median_ranks(scores: npt.ArrayLike) -> Floats64:
-    """Give the median over K vocabularies of the rank of each image: float64 [N], lower is better, 1 is the best.
-
-    scores: [K, N], higher is better. Images with equal scores share the mean of their ranks, so those that a vocabulary does
-    not find (score 0) tie at its end. For an even K the median is the mean of the two middle ranks.
-    """
-    return np.median(_ranks(_checked(scores)), axis=0)
-
-
 def aggregate(scores: npt.ArrayLike) -> Floats64:
-    """Give how many images each image beats: float64 [N], higher is better, so that any ranking code can order them.
+    """Return how many images each image beats: float64 [N], higher is better.
 
     scores: [K, N], higher is better. The median rank decides, then the mean rank, then the summed score; images that are
-    equal in all three get the same value.
+    equal in all three get the same value. In one vocabulary images with equal scores share the mean of their ranks.
     """
     table = _checked(scores)
     ranks = _ranks(table)
@@ -38,7 +29,7 @@ def aggregate(scores: npt.ArrayLike) -> Floats64:
 
 
 def _ranks(table: Floats64) -> Floats64:
-    """Give the rank of each image in each vocabulary [K, N]; equal scores share the mean of their ranks."""
+    """Return the rank of each image in each vocabulary [K, N]; equal scores share the mean of their ranks."""
     ranks = np.empty(table.shape)
     for row, scores in zip(ranks, table, strict=True):
         _, group, counts = np.unique(-scores, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""The features of many files, extracted once and kept: SIFT as bytes, by parts of 256 files that survive an interruption."""
+"""Cache of the SIFT features of many files, as bytes, in parts of 256 files that survive an interruption."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DatasetError, ImageError, OptionError, UnreachableError
-from polyvoc.experiments.cache import digest_of, keep
-from polyvoc.experiments.datasets.descriptor_files import read_hesaff_features, read_siftgeo_features
+from polyvoc.experiments.cache import digest_of, store_folder
+from polyvoc.experiments.datasets.descriptor_files import SiftFeatures, read_hesaff, read_siftgeo
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.features.extract import extract_many, root_sift
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import map_array, read_meta
-from polyvoc.types import FeatureKind, Floats32, Problem, Progress
+from polyvoc.types import Array, FeatureKind, Features, Floats32, Problem, Progress
 
 PART = 256  # files
 VERSION = 1  # of the stored arrays
@@ -37,16 +37,16 @@ class FeatureStore:
 
     @classmethod
     def open(cls, cache: Path, files: Sequence[Path], kind: Kind, options: FeatureOptions, progress: Progress) -> FeatureStore:
-        """Give the features of files; those that the cache has not are extracted and kept there."""
+        """Return the features of files; those that the cache lacks are extracted and written to it."""
         if options.kind != FeatureKind():
-            raise OptionError(f"detector={options.detector!r} makes no SIFT; datasets are read with sift or affine")
+            raise OptionError(f"detector={options.detector!r} extracts no SIFT; datasets are read with sift or affine")
         digests = [_digest(files[i : i + PART], kind, options) for i in range(0, len(files), PART)]
         parts = [cache / "features" / name for name in digests]
         done = sum(_length(files, n) for n, part in enumerate(parts) if part.is_dir())
         for number, part in enumerate(parts):
             if not part.is_dir():
                 several = files[number * PART : (number + 1) * PART]
-                _write_part(part, _watched(_read(several, kind, options), done, len(files), progress))
+                _write_part(part, _report(_read(several, kind, options), done, len(files), progress))
                 done += len(several)
         metas = [read_meta(part) for part in parts]
         counts = [count for meta in metas for count in meta["counts"]]
@@ -55,12 +55,12 @@ class FeatureStore:
         return cls(tuple(files), digest_of(*digests), tuple(parts), starts, problems)
 
     def __len__(self) -> int:
-        """Count the files."""
+        """Return the number of files."""
         return len(self.files)
 
     @property
     def n_features(self) -> int:
-        """Count the features of all files."""
+        """Return the number of features of all files."""
         return int(self.starts[-1])
 
     def sift(self, part: int) -> npt.NDArray[np.uint8]:
@@ -68,15 +68,15 @@ class FeatureStore:
         return self._arrays[part][0]
 
     def descriptors(self, file: int) -> Floats32:
-        """Give the rootSIFT descriptors [n, 128] of one file."""
+        """Return the rootSIFT descriptors [n, 128] of one file."""
         return root_sift(self.sift(file // PART)[self._within(file)])
 
     def geometry(self, file: int) -> Floats32:
-        """Give x, y, scale (diameter) and angle (degrees) of the features of one file [n, 4]."""
+        """Return x, y, scale (diameter) and angle (degrees) of the features of one file [n, 4]."""
         return np.array(self._arrays[file // PART][1][self._within(file)])
 
     def sample(self, limit: int, seed: int) -> Floats32:
-        """Draw at most `limit` rootSIFT descriptors from all files, each with the same chance, in their order."""
+        """Return at most `limit` rootSIFT descriptors drawn at random from all files, in their order."""
         if self.n_features <= limit:
             rows = np.arange(self.n_features)
         else:
@@ -92,65 +92,66 @@ class FeatureStore:
         return slice(int(self.starts[file] - first), int(self.starts[file + 1] - first))
 
     @cached_property
-    def _arrays(self) -> list[tuple[npt.NDArray[np.uint8], Floats32]]:
+    def _arrays(self) -> list[tuple[Array, ...]]:
         """Map the descriptors [n, 128] and the geometry [n, 4] of every part."""
-        arrays = []
-        for number, part in enumerate(self.parts):
-            first, last = number * PART, min((number + 1) * PART, len(self.files))
-            n = int(self.starts[last] - self.starts[first])
-            arrays.append(
-                (
-                    map_array(part / "sift.npy", np.uint8, (n, DIMENSION)),
-                    map_array(part / "geometry.npy", np.float32, (n, 4)),
-                )
-            )
-        return arrays
+        shapes = {"sift.npy": (np.uint8, DIMENSION), "geometry.npy": (np.float32, 4)}
+        ends = self.starts[np.minimum(PART * np.arange(len(self.parts) + 1), len(self.files))]
+        return [
+            tuple(map_array(part / name, kind, (int(n), width)) for name, (kind, width) in shapes.items())
+            for part, n in zip(self.parts, np.diff(ends), strict=True)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """What one file gave: arrays, or a problem."""
+class _FileFeatures:
+    """The features of one file, or why it has none."""
 
     sift: npt.NDArray[np.uint8]
     geometry: Floats32
     problem: Problem | None = None
 
 
-def _read(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> Iterator[_Found]:
+def _read(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> Iterator[_FileFeatures]:
     if kind == "photographs":
         yield from _extract(files, options)
         return
-    read = read_siftgeo_features if kind == "siftgeo" else read_hesaff_features
+    read = read_siftgeo if kind == "siftgeo" else read_hesaff
     for file in files:
-        found = read(file)
-        if found.descriptors.shape[1] != DIMENSION:
-            raise DatasetError(f"{file}: descriptors of {found.descriptors.shape[1]} numbers; {DIMENSION} are expected")
-        geometry = np.column_stack([found.xy, found.scale, found.angle])
-        yield _Found(found.descriptors, geometry.astype(np.float32))
+        features = read(file)
+        if features.descriptors.shape[1] != DIMENSION:
+            raise DatasetError(f"{file}: descriptors of {features.descriptors.shape[1]} numbers; {DIMENSION} are expected")
+        yield _FileFeatures(features.descriptors, _geometry(features))
 
 
-def _extract(files: Sequence[Path], options: FeatureOptions) -> Iterator[_Found]:
+def _extract(files: Sequence[Path], options: FeatureOptions) -> Iterator[_FileFeatures]:
     for file, result in extract_many(files, options, root=False):
         if isinstance(result, UnreachableError):  # may be there again tomorrow, and the cache would never look
             raise result
         if isinstance(result, ImageError):
-            yield _Found(np.empty((0, DIMENSION), np.uint8), np.empty((0, 4), np.float32), Problem(str(file), str(result)))
+            none = np.empty((0, DIMENSION), np.uint8), np.empty((0, 4), np.float32)
+            yield _FileFeatures(*none, Problem(str(file), str(result)))
         else:
-            geometry = np.column_stack([result.xy, result.scale, result.angle])
-            yield _Found(result.descriptors.astype(np.uint8), geometry)
+            yield _FileFeatures(result.descriptors.astype(np.uint8), _geometry(result))
 
 
-def _watched(found: Iterable[_Found], done: int, total: int, progress: Progress) -> Iterator[_Found]:
-    for number, one in enumerate(found, start=done + 1):
-        yield one
+def _geometry(features: SiftFeatures | Features) -> Floats32:
+    return np.column_stack([features.xy, features.scale, features.angle]).astype(np.float32)
+
+
+def _report(files: Iterable[_FileFeatures], done: int, total: int, progress: Progress) -> Iterator[_FileFeatures]:
+    for number, file in enumerate(files, start=done + 1):
+        yield file
         progress("features", number, total)
 
 
-def _write_part(part: Path, found: Iterable[_Found]) -> None:
-    every = list(found)
-    arrays = {"sift": np.concatenate([f.sift for f in every]), "geometry": np.concatenate([f.geometry for f in every])}
-    problems = [[f.problem.path, f.problem.reason] for f in every if f.problem is not None]
-    keep(part, arrays, {"counts": [len(f.sift) for f in every], "problems": problems})
+def _write_part(part: Path, files: Iterable[_FileFeatures]) -> None:
+    read = list(files)
+    arrays = {
+        "sift": np.concatenate([file.sift for file in read]),
+        "geometry": np.concatenate([file.geometry for file in read]),
+    }
+    problems = [[file.problem.path, file.problem.reason] for file in read if file.problem is not None]
+    store_folder(part, arrays, {"counts": [len(file.sift) for file in read], "problems": problems})
 
 
 def _length(files: Sequence[Path], part: int) -> int:
@@ -165,7 +166,4 @@ def _digest(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> str:
         except OSError as error:
             raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None
         states.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
-    how = asdict(options) if kind == "photographs" else None
-    if how is not None and options.detector == FeatureOptions.detector:
-        del how["detector"]  # what was kept before there were others stays known
-    return digest_of(VERSION, kind, how, states)
+    return digest_of(VERSION, kind, asdict(options) if kind == "photographs" else None, states)

@@ -1,4 +1,4 @@
-"""Here is the folder of a dataset: which images are in it, by which names, and which other files?"""
+"""The folder of a dataset: its images by name, and its other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ImageFolder:
 
     folder: Path
     kind: Kind
-    names: tuple[str, ...]  # an image's number is its place here
+    names: tuple[str, ...]  # an image's number is its position here
     paths: tuple[Path, ...]
     others: tuple[Path, ...]  # files that are not images
     ignored: int  # images whose names do not belong to the dataset
@@ -45,47 +45,47 @@ class ImageFolder:
             else:
                 chosen = sorted((stem(path.name), path) for path in paths if re.fullmatch(pattern, stem(path.name)))
             if chosen:
-                _refuse_same_names(chosen)
-                names, found = zip(*chosen, strict=True)
+                _check_names(chosen)
+                names, chosen_paths = zip(*chosen, strict=True)
                 others = tuple(path for path in files if _kind_of(path) is None)
-                return cls(folder, own, names, found, others, len(paths) - len(chosen), expected)
+                return cls(folder, own, names, chosen_paths, others, len(paths) - len(chosen), expected)
         raise DatasetError(f"{folder}: no {kind or 'images'} of this dataset; expected {expected}")
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Give the number of each name."""
+        """Return the number of each name."""
         return {name: number for number, name in enumerate(self.names)}
 
     def groups(self, key: Callable[[str], str]) -> dict[str, frozenset[int]]:
-        """Give the numbers of the images of each group, where `key` gives the group of a name."""
+        """Return the numbers of the images of each group; `key` returns the group of a name."""
         members: dict[str, list[int]] = {}
         for number, name in enumerate(self.names):
             members.setdefault(key(name), []).append(number)
         return {group: frozenset(numbers) for group, numbers in members.items()}
 
     def only(self, names: Collection[str]) -> ImageFolder:
-        """Give the images of some names; those that are not there are passed over."""
+        """Return the images of some names; missing ones are skipped."""
         kept = [self.numbers[name] for name in sorted(set(names)) if name in self.numbers]
         return replace(self, names=tuple(self.names[i] for i in kept), paths=tuple(self.paths[i] for i in kept))
 
     def ground_truth(self, pattern: str) -> list[Path]:
-        """Give the files of ground truth, whose names match, by name."""
-        found = sorted((path.name, path) for path in self.others if re.fullmatch(pattern, path.name))
-        if not found:
+        """Return the files of ground truth whose names match, sorted by name."""
+        files = sorted((path.name, path) for path in self.others if re.fullmatch(pattern, path.name))
+        if not files:
             raise DatasetError(f"{self.folder}: no ground truth; expected {self.expected}")
-        _refuse_same_names(found)
-        return [path for _, path in found]
+        _check_names(files)
+        return [path for _, path in files]
 
 
 def stem(name: str) -> str:
-    """Give the name of an image without its suffixes: a for a.jpg, a.siftgeo, a.hesaff.sift and a.jpg.hesaff.sift."""
+    """Return the name of an image without its suffixes: a for a.jpg, a.siftgeo, a.hesaff.sift and a.jpg.hesaff.sift."""
     bare = re.sub(r"\.(siftgeo|hesaff\.sift)$", "", name, flags=re.IGNORECASE)
     front, suffix = os.path.splitext(bare)
     return front if suffix.lower() in IMAGE_SUFFIXES else bare
 
 
 def _kind_of(path: Path) -> Kind | None:
-    """Tell what a file holds, by its name."""
+    """Return the kind of a file by its name."""
     name = path.name.lower()
     if name.endswith(".siftgeo"):
         return "siftgeo"
@@ -95,16 +95,16 @@ def _kind_of(path: Path) -> Kind | None:
 
 
 def _walk(folder: Path, expected: str) -> list[Path]:
-    """Give all files below a folder; links to folders are followed, what is hidden is passed over."""
+    """Return all files below a folder; links to folders are followed, hidden files are skipped."""
 
-    def refuse(error: OSError) -> None:
+    def on_error(error: OSError) -> None:
         raise DatasetError(f"{error.filename}: cannot be read ({error.strerror}); allow it, or give another folder")
 
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such folder; expected one with {expected}")
     files: list[Path] = []
     visited = set()
-    for root, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+    for root, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
         real = os.path.realpath(root)
         if real in visited:  # a link leads here a second time, perhaps in a circle
             folders.clear()
@@ -115,8 +115,8 @@ def _walk(folder: Path, expected: str) -> list[Path]:
     return files
 
 
-def _refuse_same_names(named: Iterable[tuple[str, Path]]) -> None:
-    """Refuse two files of one name, next to each other in sorted order: nothing tells which of them is meant."""
+def _check_names(named: Iterable[tuple[str, Path]]) -> None:
+    """Raise DatasetError if two files, next to each other in sorted order, have one name."""
     for (name, first), (following, second) in itertools.pairwise(named):
         if name == following:
             raise DatasetError(f"{first} and {second} have the same name; keep one of them")

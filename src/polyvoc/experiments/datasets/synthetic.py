@@ -1,4 +1,4 @@
-"""A world of descriptors with known answers: planted objects, seen from several viewpoints, among clutter and bursts."""
+"""A synthetic dataset of descriptors: objects seen from several viewpoints, among clutter and bursts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.experiments.datasets.descriptor_files import Described, SiftGeo, reading, refuse, write_siftgeo, writing_file
+from polyvoc.experiments.datasets.descriptor_files import SiftFeatures, fail, open_file, write_siftgeo
 from polyvoc.experiments.datasets.readers import Dataset, list_images, read_holidays, with_distractors
+from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.types import Floats64
 
-Bytes = npt.NDArray[np.uint8]
 Random = np.random.Generator
 NOTE = "world.json"
 FORMAT = "polyvoc synthetic world 1"  # another number when the same options give another world
 WIDTH, HEIGHT = 640.0, 480.0  # of every image
 RADIUS = 200.0  # of an object seen from the front, in pixels
 LATENT = 16  # dimensions in which patterns differ; descriptors of photographs have about as many
-KINDS = 400  # around which patterns crowd
+KINDS = 400  # clusters of patterns
 TEXTURES = 25  # patterns that bursts are made of
 IMAGES, DISTRACTORS, TRAINING = "images", "distractors", "train"  # folders of a world
 
@@ -33,8 +33,8 @@ IMAGES, DISTRACTORS, TRAINING = "images", "distractors", "train"  # folders of a
 class WorldOptions:
     """How large a world is, and how hard."""
 
-    groups: int = 40  # objects that are asked for
-    views: int = 3  # images of each; the first asks
+    groups: int = 40  # objects that are queries
+    views: int = 3  # images of each; the first is the query
     distractors: int = 60  # images of other objects
     training: int = 60  # images of other objects again, for vocabularies
     features: int = 300  # of an image, on average
@@ -45,7 +45,7 @@ class WorldOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Raise OptionError for values out of range."""
         least = {"groups": 1, "views": 2, "training": 1, "features": 1, "found": 0.05}
         most = {"groups": 9000, "views": 100, "shown": 1.0, "found": 1.0, "bursts": 1.0}  # names have six digits
         for name, value in asdict(self).items():
@@ -55,7 +55,7 @@ class WorldOptions:
 
 
 def read_world(folder: Path, options: WorldOptions | None = None) -> Dataset:
-    """Give the world in a folder as a dataset, by the protocol of Holidays; a missing or empty folder is filled first."""
+    """Return the world in a folder as a dataset, by the protocol of Holidays; a missing or empty folder is filled first."""
     stored = _stored(folder)
     write_world(folder, options or stored or WorldOptions())
     dataset = read_holidays(folder / IMAGES, "siftgeo")
@@ -65,23 +65,21 @@ def read_world(folder: Path, options: WorldOptions | None = None) -> Dataset:
 
 
 def training_images(folder: Path) -> tuple[Path, ...]:
-    """Give the files of a world from which vocabularies are learnt."""
+    """Return the files of a world from which vocabularies are trained."""
     return list_images(folder / TRAINING, "siftgeo")
 
 
 def write_world(folder: Path, options: WorldOptions = WorldOptions()) -> None:
-    """Write what a folder still lacks of a world: images/, distractors/, train/, and the options as world.json."""
+    """Write the missing files of a world: images/, distractors/, train/, and the options as world.json."""
     stored = _stored(folder)
     if stored is not None and stored != options:
         raise DatasetError(f"{folder}: holds a world of other options; give another folder, or remove it")
-    try:
+    with write_errors(folder):
         for name in (IMAGES, DISTRACTORS, TRAINING):
             (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        refuse(folder, f"cannot be written ({error.strerror})", "choose another place")
     if stored is None:
-        with writing_file(folder / NOTE) as file:  # first, so that an interrupted world is known and completed
-            file.write(json.dumps({"format": FORMAT, **asdict(options)}, indent=2).encode())
+        with replace_file(folder / NOTE) as partial:  # first, so that an interrupted world can be completed
+            partial.write_text(json.dumps({"format": FORMAT, **asdict(options)}, indent=2))
     world = _World(options)
     for path, stream, view in _plan(folder, options):
         if not path.exists():
@@ -89,7 +87,7 @@ def write_world(folder: Path, options: WorldOptions = WorldOptions()) -> None:
 
 
 def _plan(folder: Path, options: WorldOptions) -> Iterator[tuple[Path, tuple[int, int], int]]:
-    """Give every file of a world with the stream of random numbers of its object, and the number of its view."""
+    """Yield every file of a world with the stream of random numbers of its object, and the number of its view."""
     for group in range(options.groups):
         for view in range(options.views):
             yield folder / IMAGES / f"{1000 + group}{view:02d}.siftgeo", (0, group), view
@@ -99,12 +97,12 @@ def _plan(folder: Path, options: WorldOptions) -> Iterator[tuple[Path, tuple[int
 
 
 def _stored(folder: Path) -> WorldOptions | None:
-    """Give the options of the world in a folder, None if it is missing or empty; refuse a foreign folder."""
+    """Return the options of the world in a folder, None if it is missing or empty."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / NOTE).is_file():
         raise DatasetError(f"{folder}: holds something else than a synthetic world; give another folder")
-    with reading(folder / NOTE) as (file, _):
+    with open_file(folder / NOTE) as (file, _):
         content = file.read()
     try:
         values = json.loads(content)
@@ -112,7 +110,7 @@ def _stored(folder: Path) -> WorldOptions | None:
             raise ValueError
         return WorldOptions(**values)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise DatasetError(f"{folder / NOTE}: not of this version's synthetic world; give another folder") from None
+        fail(folder / NOTE, "not of this version's synthetic world", "give another folder")
 
 
 class _Patterns(NamedTuple):
@@ -129,7 +127,7 @@ class _World:
     """The patterns that a world is made of, and how a camera sees them."""
 
     def __init__(self, options: WorldOptions) -> None:
-        """Draw the kinds of patterns: a few are very common, and crowds are dense or loose."""
+        """Draw the kinds of patterns: a few are very common, and clusters are dense or loose."""
         random = np.random.default_rng([options.seed, 3])
         self.options = options
         self.centres = random.normal(size=(KINDS, LATENT))
@@ -140,7 +138,7 @@ class _World:
         self.textures = self.scattered(random, TEXTURES)
 
     def scattered(self, random: Random, n: int) -> _Patterns:
-        """Give n independent patterns all over an image."""
+        """Return n independent patterns all over an image."""
         kinds = random.choice(KINDS, n, p=self.shares)
         # Student's t: most patterns are near their kind, some far from all others
         offsets = random.standard_t(4, (n, 1)) * random.normal(size=(n, LATENT)) / math.sqrt(2)
@@ -153,14 +151,14 @@ class _World:
         )
 
     def constellation(self, random: Random) -> _Patterns:
-        """Give an object: patterns within a disc of radius 1."""
+        """Return an object: patterns within a disc of radius 1."""
         n = round(self.options.features * self.options.shown / self.options.found)
         drawn = self.scattered(random, n)
         distance, direction = np.sqrt(random.random(n)), random.uniform(0, 2 * math.pi, n)
         return drawn._replace(xy=distance[:, None] * np.column_stack([np.cos(direction), np.sin(direction)]))
 
-    def photograph(self, stream: tuple[int, int], view: int) -> SiftGeo:
-        """Give one view of the object of a stream, with bursts and clutter around it."""
+    def photograph(self, stream: tuple[int, int], view: int) -> SiftFeatures:
+        """Return one view of the object of a stream, with bursts and clutter around it."""
         options = self.options
         thing = self.constellation(np.random.default_rng([options.seed, *stream]))
         random = np.random.default_rng([options.seed, *stream, view + 1])  # 0 at the end would be the stream of the object
@@ -170,10 +168,10 @@ class _World:
         clutter = self.scattered(random, max(0, total - len(seen.xy) - len(repeated.xy)))
         every = _Patterns(*map(np.concatenate, zip(seen, repeated, clutter, strict=True)))
         xy, scale, angle = (part.astype(np.float32) for part in (every.xy, every.scale, every.angle))
-        return SiftGeo.of(Described(xy, scale, angle, self.described(random, every.latent)))
+        return SiftFeatures(xy, scale, angle, self.described(random, every.latent))
 
     def burst(self, random: Random, n: int) -> _Patterns:
-        """Give one of the textures n times, in rows as of windows, each time a little different."""
+        """Return one of the textures n times, in rows as of windows, each time a little different."""
         one = random.choice(TEXTURES)
         latent, spread, _, scale, angle = (np.repeat(part[one : one + 1], n, axis=0) for part in self.textures)
         columns = math.ceil(math.sqrt(n))
@@ -182,8 +180,8 @@ class _World:
         changed = latent + 0.5 * spread[:, None] * random.normal(size=latent.shape)
         return _Patterns(changed, spread, (grid + 0.5) * step, scale, angle)
 
-    def described(self, random: Random, latent: Floats64) -> Bytes:
-        """Give patterns as a camera and SIFT see them: not negative, no value above 0.2 of the norm, which is 512."""
+    def described(self, random: Random, latent: Floats64) -> npt.NDArray[np.uint8]:
+        """Return patterns as a camera and SIFT see them: not negative, no value above 0.2 of the norm, which is 512."""
         values: Floats64 = np.maximum(latent @ self.camera + 0.2 * random.normal(size=(len(latent), 128)), 0)
         values /= np.linalg.norm(values, axis=1, keepdims=True)
         values = np.minimum(values, 0.2)
@@ -192,7 +190,7 @@ class _World:
 
 
 def _seen(random: Random, thing: _Patterns, options: WorldOptions) -> _Patterns:
-    """Give what is found of an object from a new viewpoint: turned, nearer or farther, foreshortened, off the middle."""
+    """Return the visible part of an object from a new viewpoint: turned, nearer or farther, foreshortened, off the middle."""
     turn, axis = math.radians(random.uniform(-30, 30)), random.uniform(0, math.pi)
     zoom, stretch = math.exp(random.uniform(-0.4, 0.4)), math.exp(random.uniform(-0.2, 0.2))
     image_from_object = zoom * _rotation(turn) @ _rotation(axis) @ np.diag([stretch, 1 / stretch]) @ _rotation(-axis)

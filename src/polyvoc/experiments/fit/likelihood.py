@@ -1,4 +1,4 @@
-"""How much does a match say for "the same thing"? Log-likelihood ratios by set, cardinality ratio and Hamming distance."""
+"""Fit of likelihood tables: log-likelihood ratios of matches by set of lists, cardinality ratio and Hamming distance."""
 
 from __future__ import annotations
 
@@ -9,75 +9,65 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.true_matches import (
-    Pairs,
-    Place,
-    Sampling,
-    draw,
-    find_pairs,
-    hamming,
-    read_sketch,
-    relevant_images,
-    set_counts,
-    sharing_of,
-)
+from polyvoc.experiments.fit.true_matches import Pairs, draw, hamming, read_words, relevant_images, set_counts, sharing_of
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
-from polyvoc.scoring.rules import cardinality_ratios, group_names, groups_by_size
+from polyvoc.index.writer import IndexWriter
+from polyvoc.scoring.rules import cardinality_ratios, group_names, groups_by_size, table_as_dict
 from polyvoc.search.index import Index
-from polyvoc.types import Floats64, ImageWords, Keypoints, LikelihoodTable, Progress
+from polyvoc.types import Floats64, ImageRef, ImageWords, Keypoints, LikelihoodTable, Progress
 
 Counts = npt.NDArray[np.int64]
 REACH = 0.43  # of the bits: beyond this distance a match is as good as chance (of 128 fair coins 55 or fewer fall heads in 6 %)
 HALF = 0.5  # of a match is added to every count, so that no ratio is infinite
-LEAST = 1000  # matches of either kind that a table needs
-CROWD = 400  # images that stand for all that are unrelated to a query, where there is no ground truth
+MIN_MATCHES = 1000  # of either kind, for a table
+BACKGROUND = 400  # images that represent all those unrelated to a query, without ground truth
 UNRELATED, RELATED, NOT_COUNTED = range(3)  # kinds of images
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Matches of unrelated [0] and of related [1] images, by set of lists, bin of the ratio and mean Hamming distance."""
+    """Matches of unrelated [0] and related [1] images, by set of lists, bin of the ratio and mean Hamming distance."""
 
     counts: Counts  # [2, 2^K, bins, bits + 1]
     pairs: Floats64  # [2] pairs of features that could have matched
     edges: tuple[float, ...]  # between the bins of the ratio
 
     def __add__(self, other: Tally) -> Tally:
-        """Count two sets together."""
+        """Return the sum of two tallies."""
         if (self.counts.shape, self.edges) != (other.counts.shape, other.edges):
             raise OptionError("tallies of other vocabularies, bits or bins of the ratio cannot be added; count all alike")
         return Tally(self.counts + other.counts, self.pairs + other.pairs, self.edges)
 
     @property
     def bits(self) -> int:
-        """Give the length of the signatures."""
+        """Return the length of the signatures."""
         return int(self.counts.shape[3]) - 1
 
     @property
     def n_vocabularies(self) -> int:
-        """Count the vocabularies."""
+        """Return the number of vocabularies."""
         return int(self.counts.shape[1]).bit_length() - 1
 
 
 def tally(bench: QuantisedDataset, edges: Sequence[float] = (), progress: Progress = no_progress) -> Tally:
-    """Count the matches of all questions of a dataset with its ground truth; the query's own image is left out."""
+    """Return the matches of all questions of a dataset with its ground truth; the query's own image is left out."""
     return together(tally_groups(bench, edges, progress))
 
 
 def together(tallies: Sequence[Tally]) -> Tally:
-    """Count one tally or more together."""
+    """Return the sum of one tally or more."""
     return sum(tallies[1:], tallies[0])
 
 
 def tally_groups(bench: QuantisedDataset, edges: Sequence[float] = (), progress: Progress = no_progress) -> list[Tally]:
-    """Count the matches of a dataset with its ground truth, each group of questions by itself: groups are independent."""
+    """Return the matches of a dataset with its ground truth, one tally per group of questions: groups are independent."""
     if bench.signatures is None:
-        raise OptionError("a table of evidence needs vocabularies with signatures; train them with --bits 64 or 128")
+        raise OptionError("a likelihood table needs vocabularies with signatures; train them with --bits 64 or 128")
     dataset, matcher = bench.dataset, Matcher(bench)
     lengths = np.diff(bench.store.starts[: bench.n_images + 1]).astype(np.float64)
-    truths = dataset.truths["medium" if "medium" in dataset.truths else next(iter(dataset.truths))]
+    truths = dataset.truths[dataset.main_level]
     groups: dict[str, Tally] = {}
     for number, (question, truth) in enumerate(zip(dataset.questions, truths, strict=True)):
         table = matcher.table(number)
@@ -94,58 +84,58 @@ def tally_groups(bench: QuantisedDataset, edges: Sequence[float] = (), progress:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What a tally tells apart beside the sets: the length of the signatures, and bins of the ratio."""
+    """The length of the signatures and the edges between bins of the ratio of a tally."""
 
     bits: int
     edges: tuple[float, ...]
 
 
 def _bins(ratios: Floats64, edges: Sequence[float]) -> Counts:
-    """Give the bin of every query feature and set [Q, 2^K]; for features in one list only the ratio of all K decides."""
+    """Return the bin of every query feature and set [Q, 2^K]; for features in one list only the ratio of all K decides."""
     used = ratios.copy()
     used[:, 1 << np.arange(ratios.shape[1].bit_length() - 1)] = ratios[:, -1:]
     return np.searchsorted(edges, used)
 
 
 def _tally(table: MatchTable, kind: Counts, lengths: Floats64, bins: Counts | None, shape: _Shape) -> Tally:
-    """Count the matches of one query; kind, lengths: [N] of each image, and its features."""
+    """Return the matches of one query; kind, lengths: [N] of each image, and its features."""
     assert table.distance is not None
-    of = kind[table.image]
-    used = of != NOT_COUNTED
-    place = np.zeros(len(of), np.int64) if bins is None else bins[table.query, table.mask]
+    kinds = kind[table.image]
+    used = kinds != NOT_COUNTED
+    bin_of = np.zeros(len(kinds), np.int64) if bins is None else bins[table.query, table.mask]
     cells = (2, 1 << table.n_vocabularies, len(shape.edges) + 1, shape.bits + 1)
     distance = mean_distance(table.shared, table.distance)
-    flat = np.ravel_multi_index((of[used], table.mask[used], place[used], distance[used]), cells)
+    flat = np.ravel_multi_index((kinds[used], table.mask[used], bin_of[used], distance[used]), cells)
     counts = np.bincount(flat, minlength=int(np.prod(cells))).reshape(cells)
     pairs = len(table.words) * np.bincount(kind, weights=lengths, minlength=3)[:2].astype(np.float64)
     return Tally(np.asarray(counts, np.int64), pairs, shape.edges)
 
 
 def mean_distance(shared: npt.NDArray[np.bool_], distance: npt.NDArray[np.integer]) -> Counts:
-    """Give the mean over the shared words of Hamming distances [m, K], rounded as the kernels do (half up) [m]."""
+    """Return the mean over the shared words of Hamming distances [m, K], rounded as the kernels do (half up) [m]."""
     order = shared.sum(axis=1)
     total = np.where(shared, distance, 0).sum(axis=1, dtype=np.int64)
     return np.asarray((2 * total + order) // (2 * order), np.int64)
 
 
 def fit_table(counted: Tally, groups: Sequence[int] | None = None, source: str = "") -> LikelihoodTable:
-    """Turn counts into a table. `groups`: which sets are counted together; unless given, those of equally many lists."""
+    """Return the table of counts. `groups`: which sets are counted together; default: those of equally many lists."""
     groups = groups_by_size(counted.n_vocabularies) if groups is None else tuple(groups)
-    for kind, more in (("related", "of the same things"), ("unrelated", "of other things")):
+    for kind, more in (("related", "of the same objects"), ("unrelated", "of other objects")):
         found = int(counted.counts[RELATED if kind == "related" else UNRELATED].sum())
-        if found < LEAST:
-            raise OptionError(f"{found} matches of {kind} images are too few for a table of evidence; {LEAST} are needed: "
+        if found < MIN_MATCHES:
+            raise OptionError(f"{found} matches of {kind} images are too few for a likelihood table; {MIN_MATCHES} are needed: "
                               f"give more photographs {more}")  # fmt: skip
     rows = []
     for group in range(max(groups) + 1):
         members = [mask for mask in range(1, len(groups)) if groups[mask] == group]
-        for place in range(len(counted.edges) + 1):
-            rows.append(_row(counted.counts[:, members, place].sum(axis=1), counted.pairs))
+        for number in range(len(counted.edges) + 1):
+            rows.append(_row(counted.counts[:, members, number].sum(axis=1), counted.pairs))
     return LikelihoodTable(groups, counted.edges, tuple(tuple(np.round(row, 3).tolist()) for row in rows), source)
 
 
 def _row(counts: Counts, pairs: Floats64) -> Floats64:
-    """Give the evidence at every distance [bits + 1], from counts [2, bits + 1]: falling, and 0 from REACH on."""
+    """Return the log-likelihood ratio at every distance [bits + 1] from counts [2, bits + 1]: falling, and 0 from REACH on."""
     row = np.zeros(counts.shape[1])
     ratio = log_ratio(counts, pairs)
     row[: len(ratio)] = ratio - ratio[-1]
@@ -153,16 +143,16 @@ def _row(counts: Counts, pairs: Floats64) -> Floats64:
 
 
 def log_ratio(counts: Counts, pairs: Floats64) -> Floats64:
-    """Give the falling logarithm of the ratio of shares at distances up to REACH, the last one that of chance matches."""
+    """Return the falling logarithm of the ratio of shares at distances up to REACH, the last one that of chance matches."""
     reach = int(REACH * (counts.shape[1] - 1))
-    seen = counts[:, : reach + 1] + HALF
-    ratio = np.log(seen[1] / pairs[1]) - np.log(seen[0] / pairs[0])
-    weight = 1 / (1 / seen[0] + 1 / seen[1])  # the inverse of the variance of the logarithm
+    smoothed = counts[:, : reach + 1] + HALF
+    ratio = np.log(smoothed[1] / pairs[1]) - np.log(smoothed[0] / pairs[0])
+    weight = 1 / (1 / smoothed[0] + 1 / smoothed[1])  # the inverse of the variance of the logarithm
     return falling(ratio, weight)
 
 
 def falling(values: Floats64, weights: Floats64) -> Floats64:
-    """Give the falling sequence nearest to values, in weighted squares (pool adjacent violators, Ayer et al. 1955)."""
+    """Return the falling sequence nearest to values, in weighted squares (pool adjacent violators, Ayer et al. 1955)."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, length
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         mean, total, length = value, weight, 1
@@ -173,86 +163,84 @@ def falling(values: Floats64, weights: Floats64) -> Floats64:
     return np.repeat([mean for mean, _, _ in pools], [length for _, _, length in pools])
 
 
-def table_figure(tables: Mapping[str, LikelihoodTable], title: str = "Evidence of a match") -> Figure:
-    """Draw what matches say by their distance and the lists that hold them, one panel per table."""
+def table_figure(tables: Mapping[str, LikelihoodTable], title: str = "Log-likelihood ratio of a match") -> Figure:
+    """Return a plot of tables by distance and number of lists, one panel per table."""
     panels = []
     for name, table in tables.items():
         bins = len(table.edges) + 1
         rows = np.array(table.rows).reshape(-1, bins, table.bits + 1)
         series = [
-            Series(lists if bins == 1 else f"{lists}, ratio {place + 1}", np.arange(table.bits + 1), row)
+            Series(lists if bins == 1 else f"{lists}, ratio {number + 1}", np.arange(table.bits + 1), row)
             for lists, group in zip(group_names(table), rows, strict=True)
-            for place, row in enumerate(group)
+            for number, row in enumerate(group)
         ]
         panels.append(Panel("mean Hamming distance", "nats", series, name))
     return Figure(title, panels)
 
 
-def tally_verified(
-    index: Index,
-    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
-    progress: Progress = no_progress,
-    edges: Sequence[float] = (),
-) -> Tally:
-    """Count the matches of images of an index: with those that geometry confirms, and with a crowd of others."""
-    return tally_pairs(index, find_pairs(index, sampling, progress), progress, edges)
-
-
 def fit_table_pairs(index: Index, pairs: Pairs, progress: Progress = no_progress) -> LikelihoodTable:
-    """Fit a table to images of an index that show the same thing."""
+    """Fit a table to related images of an index."""
     pairs.require(len(index))
     words = " + ".join(f"{size:,}" for size in index.engine.sizes)
-    asked = f"{pairs.count:,} verified pairs of {len(pairs.asked):,} among {len(index):,} photographs"
-    return fit_table(tally_pairs(index, pairs, progress), source=f"{asked}, words {words}, {index.engine.bits} bits")
+    source = f"{pairs.count:,} verified pairs of {len(pairs.queries):,} among {len(index):,} photographs"
+    return fit_table(tally_pairs(index, pairs, progress), source=f"{source}, words {words}, {index.engine.bits} bits")
+
+
+def save_likelihood_table(writer: IndexWriter, table: LikelihoodTable) -> None:
+    """Save a table in an index, for its searches."""
+    n_vocabularies = len(writer.folder.fixed["vocabularies"])
+    if table.n_vocabularies != n_vocabularies:
+        raise OptionError(f"a table for {table.n_vocabularies} vocabularies does not fit an index with {n_vocabularies}; "
+                          f"fit one: polyvoc calibrate --index {writer.folder.path} --save")  # fmt: skip
+    writer.save_settings({"likelihood_table": table_as_dict(table)})
 
 
 def tally_pairs(index: Index, pairs: Pairs, progress: Progress = no_progress, edges: Sequence[float] = ()) -> Tally:
-    """Count the matches of images with those found to be related, and with the crowd of those that nothing relates to them.
+    """Return the matches of queries with their related images, and with a random sample of unrelated ones.
 
-    Geometry confirms the easier pairs, chosen by near matches: is the table too sure? Measured, in nats over matches of related
-    images: 0.05 to 0.24 from the table of the same photographs with ground truth, on average from 0.07 below it to 0.09 above;
-    two halves with ground truth are 0.36 apart, two datasets 0.5 to 0.9 (Holidays, Ukbench; 64 and 128 bits).
+    Verified pairs are the easier ones, chosen by near matches, which could bias the table. Measured, in nats over matches of
+    related images: 0.05 to 0.24 from the table of the same photographs with ground truth, on average from 0.07 below it to
+    0.09 above; two halves with ground truth are 0.36 apart, two datasets 0.5 to 0.9 (Holidays, Ukbench; 64 and 128 bits).
     """
     engine, shape = index.engine, _Shape(index.engine.bits, tuple(edges))
     cells = (2, 1 << len(engine.sizes), len(edges) + 1, engine.bits + 1)
     total = Tally(np.zeros(cells, np.int64), np.zeros(2), shape.edges)
-    crowd = _Crowd.of(index, draw(index, CROWD, np.random.default_rng([pairs.sampling.seed, CROWD])))
-    groups = np.array([pairs.groups.get(place, -1) for place in crowd.places])
-    for done, (place, related) in enumerate(pairs.related.items(), start=1):
-        query = read_sketch(index, place)
+    background = _ImageSet.of(index, draw(index, BACKGROUND, np.random.default_rng([pairs.sampling.seed, BACKGROUND])))
+    groups = np.array([pairs.groups.get(ref, -1) for ref in background.refs])
+    for done, (ref, related) in enumerate(pairs.related.items(), start=1):
+        query = read_words(index, ref)
         bins = _bins(cardinality_ratios(set_counts(index, query)), edges) if edges else None
-        near = {place, *related, *pairs.doubtful[place]}
-        known = np.array([other in near for other in crowd.places]) | (groups == pairs.groups[place])
-        others = np.where(known, NOT_COUNTED, UNRELATED)
-        total += _tally(crowd.table(query), others, crowd.lengths, bins, shape)
-        shown = _Crowd.of(index, related)
-        total += _tally(shown.table(query), np.full(len(related), RELATED), shown.lengths, bins, shape)
+        near = {ref, *related, *pairs.doubtful[ref]}
+        known = np.array([other in near for other in background.refs]) | (groups == pairs.groups[ref])
+        kinds = np.where(known, NOT_COUNTED, UNRELATED)
+        total += _tally(background.table(query), kinds, background.lengths, bins, shape)
+        same = _ImageSet.of(index, related)
+        total += _tally(same.table(query), np.full(len(related), RELATED), same.lengths, bins, shape)
         progress("matches", done, len(pairs.related))
     return total
 
 
 @dataclass(frozen=True, eq=False)
-class _Crowd:
-    """Some images of an index as one long sketch: a query is compared with all of them at once."""
+class _ImageSet:
+    """Some images of an index, concatenated: a query is compared with all of them at once."""
 
-    places: Sequence[Place]
-    sketch: ImageWords
+    refs: Sequence[ImageRef]
+    words: ImageWords
     lengths: Floats64  # [N] features of each image
 
     @classmethod
-    def of(cls, index: Index, places: Sequence[Place]) -> _Crowd:
+    def of(cls, index: Index, refs: Sequence[ImageRef]) -> _ImageSet:
         """Read images."""
-        read = [read_sketch(index, place) for place in places]
-        held = [one for one in read if len(one.words)] or read[:1]
-        columns = {name: np.concatenate([getattr(one, name) for one in held]) for name in ("words", "signatures")}
-        frames = {name: np.concatenate([getattr(one.keypoints, name) for one in held]) for name in ("xy", "scale", "angle")}
-        return cls(
-            places, ImageWords(**columns, keypoints=Keypoints(**frames)), np.array([len(one.words) for one in read], np.float64)
-        )
+        images = [read_words(index, ref) for ref in refs]
+        used = [image for image in images if len(image.words)] or images[:1]
+        words, signatures = (np.concatenate([getattr(image, name) for image in used]) for name in ("words", "signatures"))
+        parts = (np.concatenate([getattr(image.keypoints, name) for image in used]) for name in ("xy", "scale", "angle"))
+        lengths = np.array([len(image.words) for image in images], np.float64)
+        return cls(refs, ImageWords(words, signatures, Keypoints(*parts)), lengths)
 
     def table(self, query: ImageWords) -> MatchTable:
-        """Write out every match of a query."""
-        q, f, shared = sharing_of(query, self.sketch, range(query.words.shape[1]))
-        distance = hamming(query, self.sketch, q, f).astype(np.uint8)
-        image = np.repeat(np.arange(len(self.places), dtype=np.int32), self.lengths.astype(np.int64))[f]
-        return MatchTable(q.astype(np.int32), f, image, shared, distance, query.words.astype(np.int32), len(self.places))
+        """Return every match of a query."""
+        q, f, shared = sharing_of(query, self.words, range(query.words.shape[1]))
+        distance = hamming(query, self.words, q, f).astype(np.uint8)
+        image = np.repeat(np.arange(len(self.refs), dtype=np.int32), self.lengths.astype(np.int64))[f]
+        return MatchTable(q.astype(np.int32), f, image, shared, distance, query.words.astype(np.int32), len(self.refs))

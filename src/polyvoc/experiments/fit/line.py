@@ -1,27 +1,27 @@
-"""Term 2 of the Bayes model: how likely does a true match stand in the intersection of the lists, given their ratio?"""
+"""Fit of term 2 of the Bayes model: p(in the intersection of the lists | true match) as a line over their ratio."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.true_matches import Observations, Pairs, Sampling, find_pairs, observe_pairs
-from polyvoc.experiments.measures import Interval
+from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
+from polyvoc.experiments.measures import Interval, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
-from polyvoc.experiments.workbench import no_progress
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import ScoringOptions
 from polyvoc.scoring.rules import BayesModel
 from polyvoc.search.index import Index
-from polyvoc.types import Floats64, Progress
+from polyvoc.types import Floats64
 
-VERSION = 1  # of what is observed and fitted; raised when either changes
+VERSION = 1  # raise it when the observations or the fit change
 Line = tuple[float, float]  # (a, b) of a r + b
-SAMPLES, LEVEL = 1000, 0.95  # of the bootstrap
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +50,12 @@ class Fit:
 
     @property
     def lines(self) -> dict[str, Line]:
-        """Give the lines by name."""
+        """Return the lines by name."""
         return {"free": self.free, "tied": self.tied, "raw": self.raw}
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        seen = self.observations
+        """Return plain values for JSON."""
+        observed = self.observations
         intervals = {
             name: [_plain(i.low), _plain(i.high)] for name, i in (("a", self.a), ("b", self.b), ("tied_b", self.tied_b))
         }
@@ -63,12 +63,12 @@ class Fit:
         return {
             **{name: list(line) for name, line in self.lines.items()},
             "intervals": intervals,
-            "questions": seen.questions,
-            "pairs": seen.pairs,
-            "groups": len(np.unique(seen.group)),
-            "features": len(seen.ratio),
-            "true_matches": int(seen.true.sum()),
-            "share": seen.share,
+            "questions": observed.questions,
+            "pairs": observed.pairs,
+            "groups": len(np.unique(observed.group)),
+            "features": len(observed.ratio),
+            "true_matches": int(observed.true.sum()),
+            "share": observed.share,
             "bins": bins | {"low": [*map(_plain, bins["low"])], "high": [*map(_plain, bins["high"])]},
         }
 
@@ -83,16 +83,15 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
     if np.count_nonzero(kept) < 2:
         raise OptionError(
             f"{observations.true.sum()} true matches of {observations.pairs} pairs are too few to fit a line: "
-            f"{np.count_nonzero(kept)} bins of the ratio hold {least} or more; give more photographs that show the same thing"
+            f"{np.count_nonzero(kept)} bins of the ratio hold {least} or more; give more photographs of the same objects"
         )
     ratio, share, weight = (row[0, kept] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     free, tied = _free(ratio, share, weight), _tied(ratio, share, weight)
-    drawn = _draws(pooled, seed)
-    ratios, shares, weights = pooled.sums(drawn)
-    usable = (np.count_nonzero(weights, axis=1) >= 2) & (len(drawn) > 1)
+    ratios, shares, weights = pooled.sums(draw_groups(pooled.n_groups, seed))
+    usable = (np.count_nonzero(weights, axis=1) >= 2) & (pooled.n_groups > 1)
     slopes = _free(ratios[usable], shares[usable], weights[usable])
     lines = _tied(ratios[usable], shares[usable], weights[usable])
-    low, high = _bounds(np.where(weights > 0, shares, np.nan)[usable][:, kept])
+    low, high = quantile_bounds(np.where(weights > 0, shares, np.nan)[usable][:, kept])
     raw = _free(observations.ratio, observations.inside / observations.true, np.ones(len(observations.ratio)))
     return Fit(
         free=_line(free),
@@ -106,20 +105,21 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
     )
 
 
-def fit_line_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = no_progress) -> Fit:  # noqa: B008 (frozen)
-    """Fit the line to what an index shows of itself, without ground truth."""
-    return fit_line_pairs(index, find_pairs(index, sampling, progress))
-
-
 def fit_line_pairs(index: Index, pairs: Pairs) -> Fit:
-    """Fit the line to images of an index that show the same thing."""
+    """Fit the line to related images of an index."""
     pairs.require(len(index))
     return fit_line(observe_pairs(index, pairs))
 
 
+def save_line(writer: IndexWriter, line: Line, source: Mapping[str, Any]) -> None:
+    """Save a line in an index, for its searches; source: what it was fitted to."""
+    a, b = ScoringOptions(line=line).line  # raises OptionError for what is no line
+    writer.save_settings({"line": {"a": a, "b": b, "source": dict(source)}})
+
+
 @dataclass(frozen=True)
 class Prediction:
-    """How well a line predicts the shares of a set that it was not fitted on, beside the best constant for that set."""
+    """Prediction errors of a line on a set that it was not fitted on, beside the best constant for that set."""
 
     error: float  # root of the mean squared error over bins, weighted by true matches
     likelihood: float  # mean of ln p over true matches
@@ -128,22 +128,16 @@ class Prediction:
 
     @property
     def gain(self) -> float:
-        """Give how many nats per true match the line is better than the constant."""
+        """Return by how many nats per true match the line is better than the constant."""
         return self.likelihood - self.constant_likelihood
 
     def as_dict(self) -> dict[str, float]:
-        """Give plain values for JSON."""
-        return {
-            "error": self.error,
-            "likelihood": self.likelihood,
-            "constant_error": self.constant_error,
-            "constant_likelihood": self.constant_likelihood,
-            "gain": self.gain,
-        }
+        """Return plain values for JSON."""
+        return {**asdict(self), "gain": self.gain}
 
 
-def test_line(line: Line, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
-    """Judge a line, clipped as the rules clip it, on observations of another set."""
+def measure_line(line: Line, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
+    """Measure a line, clipped as the rules clip it, on observations of another set."""
     pooled = _Pool.of(observations, width, least)
     ratio, share, weight = (row[0] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     if not weight.any():
@@ -160,7 +154,7 @@ def test_line(line: Line, observations: Observations, width: float = 0.025, leas
 
 
 def line_figure(fits: Mapping[str, Fit], title: str = "Term 2: p(in the intersection | true match)") -> Figure:
-    """Draw Fig. 3: shares by bins with their intervals, and both lines; one panel per set."""
+    """Return Fig. 3: shares by bins with their intervals, and both lines; one panel per set."""
     panels = []
     ratio = np.linspace(0, 1, 101)
     for name, fitted in fits.items():
@@ -184,24 +178,24 @@ class _Pool:
     least: int
 
     @classmethod
-    def of(cls, seen: Observations, width: float, least: int) -> _Pool:
+    def of(cls, observed: Observations, width: float, least: int) -> _Pool:
         if not 0 < width <= 0.5 or least < 1:
             raise OptionError(f"width={width!r} should be above 0 and at most 0.5, and least={least!r} at least 1")
         n_bins = math.ceil(1 / width - 1e-9)
-        place = np.minimum((seen.ratio / width).astype(np.int64), n_bins - 1)
-        names, group = np.unique(seen.group, return_inverse=True)
+        bins = np.minimum((observed.ratio / width).astype(np.int64), n_bins - 1)
+        names, group = np.unique(observed.group, return_inverse=True)
 
         def sums(weights: npt.NDArray[Any]) -> Floats64:
-            return np.bincount(group * n_bins + place, weights, len(names) * n_bins).astype(np.float64).reshape(-1, n_bins)
+            return np.bincount(group * n_bins + bins, weights, len(names) * n_bins).astype(np.float64).reshape(-1, n_bins)
 
-        return cls(sums(seen.true), sums(seen.inside), sums(seen.ratio * seen.true), least)
+        return cls(sums(observed.true), sums(observed.inside), sums(observed.ratio * observed.true), least)
 
     @property
     def n_groups(self) -> int:
         return len(self.weight)
 
     def sums(self, drawn: Floats64) -> tuple[Floats64, Floats64, Floats64]:
-        """Give ratio, share and weight [draws, bins] of groups drawn so often [draws, groups]; 0 where they are few."""
+        """Return ratio, share and weight [draws, bins] of groups drawn so often [draws, groups]; 0 where they are few."""
         weight = drawn @ self.weight
         used = weight >= self.least
         divisor = np.where(used, weight, 1.0)
@@ -209,16 +203,8 @@ class _Pool:
         return ratio, share, np.where(used, weight, 0.0)
 
 
-def _draws(pooled: _Pool, seed: int) -> Floats64:
-    """Draw as many groups as there are, with replacement, many times: how often is each drawn?"""
-    if pooled.n_groups < 2:
-        return np.ones((1, pooled.n_groups))
-    chances = np.full(pooled.n_groups, 1 / pooled.n_groups)
-    return np.random.default_rng(seed).multinomial(pooled.n_groups, chances, SAMPLES).astype(np.float64)
-
-
 def _free(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
-    """Give a and b of the weighted least squares y = a x + b, along the last axis; level if all x are equal."""
+    """Return a and b of the weighted least squares y = a x + b, along the last axis; level if all x are equal."""
     total = weight.sum(axis=-1)
     mean_x, mean_y = (weight * x).sum(axis=-1) / total, (weight * y).sum(axis=-1) / total
     apart = x - mean_x[..., None]
@@ -228,7 +214,7 @@ def _free(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats6
 
 
 def _tied(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
-    """Give a and b = 1 - a of the weighted least squares 1 - y = a (1 - x), along the last axis."""
+    """Return a and b = 1 - a of the weighted least squares 1 - y = a (1 - x), along the last axis."""
     rest = 1 - x
     a = (weight * rest * (1 - y)).sum(axis=-1) / (weight * rest**2).sum(axis=-1)
     return a, 1 - a
@@ -238,20 +224,11 @@ def _line(pair: tuple[Floats64, Floats64]) -> Line:
     return float(pair[0]), float(pair[1])
 
 
-def _bounds(values: Floats64) -> tuple[Floats64, Floats64]:
-    """Give the quantiles of each column that enclose the level; NaN in a column with nothing in it."""
-    empty = np.isnan(values).all(axis=0) if len(values) else np.ones(values.shape[1:], bool)
-    result = np.full((2, *values.shape[1:]), np.nan)
-    if not empty.all():
-        result[:, ~empty] = np.nanquantile(values[:, ~empty], [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return result[0], result[1]
-
-
 def _interval(estimate: Floats64, drawn: Floats64) -> Interval:
-    """Give an estimate with its interval; one group alone says nothing about the spread."""
+    """Return an estimate with its interval; infinite for one group alone."""
     if not len(drawn):
         return Interval(float(estimate), -math.inf, math.inf)
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = quantile_bounds(drawn)
     return Interval(float(estimate), float(low), float(high))
 
 

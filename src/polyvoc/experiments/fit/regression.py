@@ -1,4 +1,4 @@
-"""Logistic regression with a penalty on its coefficients, by Newton's method: what probabilities are fitted with."""
+"""Penalised logistic regression by Newton's method, for the probabilities of hits and of duplicates."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ import numpy as np
 from polyvoc.search.probability import sigmoid
 from polyvoc.types import Floats64
 
-ROUNDS = 100  # at most
-STRIDE = 5.0  # by which a coefficient changes in a round, at most: far from the end the curve misleads
-NEAR = 1e-9  # a change that is none
+MAX_ROUNDS = 100
+MAX_STEP = 5.0  # of a coefficient in a round: far from the optimum the curvature misleads
+TOLERANCE = 1e-9
 
 
-def logistic(columns: Floats64, wanted: Floats64, penalty: Floats64) -> Floats64:
-    """Give the coefficients [d] that make the wanted 0 or 1 [n] most probable, by columns [n, d].
+def logistic(columns: Floats64, targets: Floats64, penalty: Floats64, nonnegative: bool = False) -> Floats64:
+    """Return the coefficients [d] that maximise the likelihood of targets 0 or 1 [n], given columns [n, d].
 
-    From the logarithm of that probability half the penalty [d] times the squares of the coefficients is taken.
+    Half the penalty [d] times the squared coefficients is subtracted from the log-likelihood. nonnegative: all coefficients
+    but the first are 0 or more; the most negative one is fixed at 0 until none is left.
     """
-    found, ridge = np.zeros(columns.shape[1]), np.diag(penalty)
-    for _ in range(ROUNDS):
-        chance = sigmoid(columns @ found)
-        slope = columns.T @ (wanted - chance) - ridge @ found
-        bend = (columns * (chance * (1 - chance))[:, None]).T @ columns + ridge
-        step = np.linalg.solve(bend, slope)
-        found += step * min(1.0, STRIDE / float(np.abs(step).max() or 1.0))
-        if np.abs(step).max() < NEAR:
+    used = np.ones(columns.shape[1], bool)
+    while True:
+        coefficients = np.zeros(columns.shape[1])
+        coefficients[used] = _newton(columns[:, used], targets, penalty[used])
+        if not nonnegative or (coefficients[1:] >= 0).all():
+            return coefficients
+        used[1 + int(np.argmin(coefficients[1:]))] = False
+
+
+def _newton(columns: Floats64, targets: Floats64, penalty: Floats64) -> Floats64:
+    coefficients, ridge = np.zeros(columns.shape[1]), np.diag(penalty)
+    for _ in range(MAX_ROUNDS):
+        predicted = sigmoid(columns @ coefficients)
+        gradient = columns.T @ (targets - predicted) - ridge @ coefficients
+        hessian = (columns * (predicted * (1 - predicted))[:, None]).T @ columns + ridge
+        step = np.linalg.solve(hessian, gradient)
+        coefficients += step * min(1.0, MAX_STEP / float(np.abs(step).max() or 1.0))
+        if np.abs(step).max() < TOLERANCE:
             break
-    return found
+    return coefficients

@@ -1,4 +1,4 @@
-"""Do two images show the same thing in the same arrangement? Spatial verification from words and signatures alone."""
+"""True matches of query features: in relevant images of a dataset, or in verified hits of an index without ground truth."""
 
 from __future__ import annotations
 
@@ -14,70 +14,45 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
-from polyvoc.index.segment import with_planes
-from polyvoc.options import SearchOptions
+from polyvoc.options import ScoringOptions
 from polyvoc.search.index import Index
-from polyvoc.search.verify import default_match_table, inlier_pairs
-from polyvoc.types import Array, Floats64, ImageWords, Progress
-
-
-def count_sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Give the pairs (query feature, feature) that share the word of vocabulary k, by word."""
-    ours, theirs = (np.argsort(one.words[:, k], kind="stable") for one in (query, image))
-    words, places = query.words[ours, k], image.words[theirs, k]
-    first = np.searchsorted(places, words, "left")
-    lengths = np.searchsorted(places, words, "right") - first
-    q = np.repeat(np.arange(len(words)), lengths)
-    within = np.arange(len(q)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return ours[q], theirs[first[q] + within]
-
+from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
+from polyvoc.types import Array, Floats64, ImageRef, ImageWords, Progress, with_planes
 
 Counts = npt.NDArray[np.int64]
-Place = tuple[int, int]  # segment and position of an image of an index
+_Matches = tuple[Floats64, Counts, Counts]  # [Q] of each query feature: ratio, true matches in intersection and union
 Criterion = Literal["either", "both", "mean", "first"]
 DISTANCE = 20  # the paper: true matches have a Hamming distance below 20 (of 64 bits) and lie in a relevant image
-# Inliers from which two images may show the same thing. Of the 20 best hits (Holidays, Ukbench) 87 % of the right ones have as
+# Inliers from which two images may show the same object. Of the 20 best hits (Holidays, Ukbench) 87 % of the right ones have as
 # many, and 186 of 16,015 others.
 DOUBTFUL = 5
-LEAST_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
+MIN_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """What the query features with at least one true match show, one row each."""
+    """Query features with at least one true match, one row each."""
 
     ratio: Floats64  # [n] |intersection| / |union| of its lists
     inside: Counts  # [n] true matches in the intersection
     true: Counts  # [n] true matches in the union
-    group: Counts  # [n] features of one group come from photographs of the same thing
-    questions: int  # asked
+    group: Counts  # [n] features of one group come from photographs of the same object
+    questions: int
     pairs: int  # of a question and a relevant image
 
     @property
     def share(self) -> float:
-        """Give the share of all true matches that stand in the intersection."""
+        """Return the share of all true matches that are in the intersection."""
         return float(self.inside.sum() / max(self.true.sum(), 1))
 
     @classmethod
-    def join(cls, asked: Sequence[QuestionWords], questions: int, pairs: int) -> Observations:
-        """Join what questions showed; features without true matches are left out."""
-        none = np.empty(0, np.int64)
-        true = np.concatenate([none, *(one.true for one in asked)])
-        group = np.concatenate([none, *(np.full(len(one.true), one.group) for one in asked)])
-        inside = np.concatenate([none, *(one.inside for one in asked)])
-        ratio = np.concatenate([np.empty(0), *(one.ratio for one in asked)])
+    def join(cls, parts: Sequence[_Matches], groups: Sequence[int], questions: int, pairs: int) -> Observations:
+        """Join the matches of questions, with the group of each; features without true matches are left out."""
+        none = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
+        ratio, inside, true = (np.concatenate(column) for column in zip(none, *parts, strict=True))
+        group = np.repeat(np.array(groups, np.int64), [len(part[0]) for part in parts])
         kept = true > 0
         return cls(ratio[kept], inside[kept], true[kept], group[kept], questions, pairs)
-
-
-@dataclass(frozen=True, eq=False)
-class QuestionWords:
-    """What one question shows: ratio, and true matches in the intersection and in the union, of each of its features."""
-
-    ratio: Floats64  # [Q]
-    inside: Counts  # [Q]
-    true: Counts  # [Q]
-    group: int
 
 
 def observe(
@@ -88,39 +63,37 @@ def observe(
     with_query: bool = True,
     progress: Progress = no_progress,
 ) -> Observations:
-    """Observe all questions of a dataset, with the lists of all its vocabularies (`bench.first(2)`: those of the first two).
+    """Return the true matches of all questions of a dataset, with the lists of all its vocabularies.
 
-    True match: near in a relevant image other than the query; `distance` is of 64 bits. `with_query` leaves the query's own
-    image in the lists that give the ratio, as they are searched. `level` names one of the dataset's ground truths, the first
-    unless given.
+    True match: near, in a relevant image other than the query; `distance` is of 64 bits. `with_query`: the query's own image
+    counts in the lists of the ratio, as in a search. `level`: one of the ground truths; default: medium, or the first.
     """
     if bench.signatures is None or len(bench.sizes) < 2:
         raise OptionError("calibration needs two vocabularies with signatures; train them with --bits 64")
     dataset = bench.dataset
     if level is not None and level not in dataset.truths:
         raise OptionError(f"level={level!r} should be one of {', '.join(map(repr, dataset.truths))}")
-    usual = "medium" if "medium" in dataset.truths else next(iter(dataset.truths))
-    truths = dataset.truths[usual if level is None else level]
+    truths = dataset.truths[dataset.main_level if level is None else level]
     limit = distance * bench.bits // 64
     matcher = Matcher(bench)
-    groups: dict[str, int] = {}
-    parts, pairs = [], 0
+    numbers: dict[str, int] = {}
+    parts, groups, pairs = [], [], 0
     for number, (question, truth) in enumerate(zip(dataset.questions, truths, strict=True)):
         relevant = relevant_images(truth, question.image)
         table = matcher.table(number)
         if not with_query:
             table = _without(table, question.image)
-        group = groups.setdefault(question.group or question.name, len(groups))
-        parts.append(QuestionWords(*_observed(table, relevant, limit, criterion), group=group))
+        parts.append(_observe(table, relevant, limit, criterion))
+        groups.append(numbers.setdefault(question.group or question.name, len(numbers)))
         pairs += len(relevant)
         progress(f"true matches: {dataset.name}", number + 1, len(truths))
-    return Observations.join(parts, len(truths), pairs)
+    return Observations.join(parts, groups, len(truths), pairs)
 
 
 def near(shared: Array, distance: Array, limit: int, criterion: Criterion) -> npt.NDArray[np.bool_]:
-    """Tell which matches are near enough to be true; shared, distance: [m, K], distances of words not shared do not count.
+    """Return which matches are near enough to be true [m]; shared, distance: [m, K], only distances of shared words count.
 
-    The paper does not say which distance decides when several vocabularies share the word: the smallest ("either" is below
+    The paper does not define which distance decides when several vocabularies share the word: the smallest ("either" is below
     the limit), the largest ("both"), their mean, or that of the first of them. For one shared word all are the same.
     """
     if criterion not in get_args(Criterion):
@@ -138,21 +111,18 @@ def near(shared: Array, distance: Array, limit: int, criterion: Criterion) -> np
 
 
 def relevant_images(truth: Truth, query: int | None) -> list[int]:
-    """Give the images that a question should find, apart from its own."""
+    """Return the relevant images of a question, without its own."""
     return sorted(truth.relevant - truth.junk - {-1 if query is None else query})
 
 
 def _without(table: MatchTable, image: int | None) -> MatchTable:
-    """Give a table without the matches of one image."""
+    """Return a table without the matches of one image."""
     others = table.image != (-1 if image is None else image)
     rows = {name: getattr(table, name)[others] for name in ("query", "feature", "image", "shared", "distance")}
     return replace(table, **rows)
 
 
-def _observed(
-    table: MatchTable, relevant: Sequence[int], distance: int, criterion: Criterion
-) -> tuple[Floats64, Counts, Counts]:
-    """Give the ratio of every query feature, and its true matches in the intersection and in the union."""
+def _observe(table: MatchTable, relevant: Sequence[int], distance: int, criterion: Criterion) -> _Matches:
     assert table.distance is not None
     rows = np.flatnonzero(np.isin(table.image, relevant))
     rows = rows[near(table.shared[rows], table.distance[rows], distance, criterion)]
@@ -165,19 +135,19 @@ def _observed(
 class Sampling:
     """How true matches are found in an index without ground truth."""
 
-    queries: int = 200  # images of the index that ask
+    queries: int = 200  # images of the index that are searched for
     candidates: int = 20  # best hits of each that are verified
     seed: int = 0  # of the choice of images
-    # Inliers from which two images show the same thing. Of the 20 best hits (Holidays, Ukbench; three vocabularies, 128 bits)
+    # Inliers from which two images show the same object. Of the 20 best hits (Holidays, Ukbench; three vocabularies, 128 bits)
     # 73 % of the right ones have 12 or more, and none of 16,015 others.
     inliers: int = 12
-    # Copies of one file teach nothing about photographs taken anew: pairs whose inliers differ by fewer bits (of 64) on
+    # Copies of one file are no examples of photographs taken anew: pairs whose inliers differ by fewer bits (of 64) on
     # average are left out. Measured: copies 1 to 6 bits, 99 % of the pairs of Holidays and Ukbench more than 5.8.
     copy_bits: float = 6.0
     pair: tuple[int, int] = (0, 1)  # vocabularies whose lists are compared
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Raise OptionError for values out of range."""
         for name in ("queries", "candidates", "inliers"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}={getattr(self, name)!r} should be at least 1")
@@ -185,96 +155,97 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Images of an index that were asked, and which of their best hits show the same thing."""
+    """Images of an index that were queries, and which of their best hits show the same object."""
 
     sampling: Sampling
-    asked: tuple[Place, ...]
-    related: dict[Place, tuple[Place, ...]]  # hits that geometry confirms, of the images that have any
-    doubtful: dict[Place, frozenset[Place]]  # of the same images: hits that are neither related nor certainly unrelated
+    queries: tuple[ImageRef, ...]
+    related: dict[ImageRef, tuple[ImageRef, ...]]  # verified hits, of the images that have any
+    doubtful: dict[ImageRef, frozenset[ImageRef]]  # of the same images: hits that are neither related nor certainly unrelated
 
     @property
     def count(self) -> int:
-        """Count the pairs."""
+        """Return the number of pairs."""
         return sum(map(len, self.related.values()))
 
     @cached_property
-    def groups(self) -> dict[Place, int]:
-        """Number the connected components of related images: those of one component show the same thing."""
-        leader: dict[Place, Place] = {}
+    def groups(self) -> dict[ImageRef, int]:
+        """Return the number of the connected component of each related image: images of one component show the same object."""
+        leader: dict[ImageRef, ImageRef] = {}
 
-        def lead(place: Place) -> Place:
-            while (above := leader.setdefault(place, place)) != place:
-                place = above
-            return place
+        def lead(ref: ImageRef) -> ImageRef:
+            while (above := leader.setdefault(ref, ref)) != ref:
+                ref = above
+            return ref
 
-        for place, others in self.related.items():
+        for ref, others in self.related.items():
             for other in others:
-                leader[lead(other)] = lead(place)
-        names = {name: number for number, name in enumerate(sorted({lead(place) for place in leader}))}
-        return {place: names[lead(place)] for place in leader}
+                leader[lead(other)] = lead(ref)
+        numbers = {ref: number for number, ref in enumerate(sorted({lead(ref) for ref in leader}))}
+        return {ref: numbers[lead(ref)] for ref in leader}
 
     def require(self, n_images: int) -> None:
-        """Refuse to learn from too few; n_images: of the index."""
-        if self.count >= LEAST_PAIRS:
+        """Raise OptionError if there are too few pairs for a fit; n_images: of the index."""
+        if self.count >= MIN_PAIRS:
             return
-        more = "ask more of them with --queries, or " if len(self.asked) < n_images else ""
+        more = "give a larger --queries, or " if len(self.queries) < n_images else ""
         raise OptionError(
-            f"{len(self.asked)} photographs of the index were asked and {self.count} pairs show the same thing; at least "
-            f"{LEAST_PAIRS} are needed: {more}index more photographs of the same things"
+            f"{len(self.queries)} queries of the index have {self.count} verified pairs, and at least {MIN_PAIRS} are needed; "
+            f"{more}index more photographs of the same objects"
         )
 
 
 def find_pairs(index: Index, sampling: Sampling = Sampling(), progress: Progress = no_progress) -> Pairs:
-    """Ask some images of an index and verify the best hits: what they share in the same arrangement is the same thing."""
+    """Search an index for some of its images and verify the best hits: pairs with enough inliers show the same object."""
     if not index.engine.signed:
         raise OptionError("calibration needs an index with signatures; make one with: polyvoc index FOLDER")
-    places = draw(index, sampling.queries, np.random.default_rng(sampling.seed))
+    queries = draw(index, sampling.queries, np.random.default_rng(sampling.seed))
     related, doubtful = {}, {}
-    for done, place in enumerate(places, start=1):
-        confirmed, unsure = _verify(index, place, sampling)
+    for done, ref in enumerate(queries, start=1):
+        confirmed, unsure = _verify(index, ref, sampling)
         if confirmed:
-            related[place], doubtful[place] = tuple(confirmed), frozenset(unsure)
-        progress("verifying", done, len(places))
-    return Pairs(sampling, tuple(places), related, doubtful)
+            related[ref], doubtful[ref] = tuple(confirmed), frozenset(unsure)
+        progress("verifying", done, len(queries))
+    return Pairs(sampling, tuple(queries), related, doubtful)
 
 
-def draw(index: Index, count: int, rng: np.random.Generator) -> list[Place]:
-    """Draw images of an index, all if there are no more; in their order."""
+def draw(index: Index, count: int, rng: np.random.Generator) -> list[ImageRef]:
+    """Return images of an index drawn at random, or all if it has fewer; in their order."""
     every = [(number, position) for number, s in enumerate(index.engine.segments) for position in s.live_positions().tolist()]
     return [every[i] for i in sorted(rng.choice(len(every), min(count, len(every)), replace=False).tolist())]
 
 
-def _verify(index: Index, place: Place, sampling: Sampling) -> tuple[list[Place], list[Place]]:
-    """Give those of the best hits of an image, itself left out, that geometry confirms, and those that remain in doubt."""
+def _verify(index: Index, ref: ImageRef, sampling: Sampling) -> tuple[list[ImageRef], list[ImageRef]]:
+    """Return those of the best hits of an image, itself left out, that are verified, and those that remain doubtful."""
     engine = index.engine
-    query = read_sketch(index, place)
-    options = replace(index.default_options, top=sampling.candidates + 1)
-    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, options), options)[0]
+    query = read_words(index, ref)
+    plan = engine.plan(index.default_options)
+    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, plan), plan, sampling.candidates + 1)[0]
     table = default_match_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
-    confirmed: list[Place] = []
-    doubtful: list[Place] = []
-    for hit in [one.place for one in hits if one.place != place][: sampling.candidates]:
-        inliers = inlier_pairs(query, engine.segments[hit[0]], hit[1], table)
+    prepared = VerificationQuery.of(query, table)
+    confirmed: list[ImageRef] = []
+    doubtful: list[ImageRef] = []
+    for hit in [one.ref for one in hits if one.ref != ref][: sampling.candidates]:
+        inliers = inlier_pairs(prepared, engine.segments[hit[0]], hit[1])
         if len(inliers) >= min(sampling.inliers, DOUBTFUL):
-            bits = _nearest(query, read_sketch(index, hit), *inliers.T)
+            bits = _nearest(query, read_words(index, hit), *inliers.T)
             anew = bits.mean() * 64 / engine.bits >= sampling.copy_bits
             (confirmed if anew and len(inliers) >= sampling.inliers else doubtful).append(hit)
     return confirmed, doubtful
 
 
-def read_sketch(index: Index, place: Place) -> ImageWords:
-    """Give what an index keeps of one image."""
-    return index.engine.segments[place[0]].image_words(place[1])
+def read_words(index: Index, ref: ImageRef) -> ImageWords:
+    """Return the words, signatures and keypoints of one image of an index."""
+    return index.engine.segments[ref[0]].image_words(ref[1])
 
 
 def _nearest(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
-    """Give the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
+    """Return the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
     shared = query.words[q] == image.words[f]
     return np.asarray(np.where(shared, hamming(query, image, q, f), 255).min(axis=1), np.int64)
 
 
 def hamming(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
-    """Give the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
+    """Return the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
     differing = with_planes(query.signatures, 2)[q] ^ with_planes(image.signatures, 2)[f]
     return np.asarray(np.bitwise_count(differing).sum(axis=2), np.int64)
 
@@ -282,10 +253,10 @@ def hamming(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Count
 def sharing_of(
     query: ImageWords, image: ImageWords, vocabularies: Sequence[int]
 ) -> tuple[Counts, Counts, npt.NDArray[np.bool_]]:
-    """Give the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
+    """Return the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
     parts = []
     for number, k in enumerate(vocabularies):
-        q, f = count_sharing(query, image, k)
+        q, f = _sharing(query, image, k)
         earlier = list(vocabularies[:number])
         new = (query.words[q][:, earlier] != image.words[f][:, earlier]).all(axis=1)
         parts.append((q[new], f[new]))
@@ -294,14 +265,24 @@ def sharing_of(
     return q, f, query.words[q][:, columns] == image.words[f][:, columns]
 
 
-def set_counts(index: Index, query: ImageWords) -> Counts:
-    """Count the features of every exact set of lists, for each feature of an indexed image [Q, 2^K]; itself left out.
+def _sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the pairs (query feature, feature) that share the word of vocabulary k, by word."""
+    ours, theirs = (np.argsort(one.words[:, k], kind="stable") for one in (query, image))
+    words, places = query.words[ours, k], image.words[theirs, k]
+    first = np.searchsorted(places, words, "left")
+    lengths = np.searchsorted(places, words, "right") - first
+    q = np.repeat(np.arange(len(words)), lengths)
+    within = np.arange(len(q)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ours[q], theirs[first[q] + within]
 
-    A photograph that is asked is usually not in the index.
+
+def set_counts(index: Index, query: ImageWords) -> Counts:
+    """Return the number of features of every exact set of lists, for each feature of an indexed image [Q, 2^K].
+
+    The image itself is left out: a query is usually not in the index.
     """
-    engine, options = index.engine, SearchOptions(merge="bayes")
-    asked = engine.query(query.words.astype(np.int64), None, options)
-    counts = engine.counts(asked, options, threads=1)
+    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="bayes"))
+    counts = engine.counts(engine.query(query.words.astype(np.int64), None, plan), plan, threads=1)
     n_vocabularies = len(engine.sizes)
     own, _, shared = sharing_of(query, query, range(n_vocabularies))
     masks = shared @ (1 << np.arange(n_vocabularies))
@@ -309,38 +290,24 @@ def set_counts(index: Index, query: ImageWords) -> Counts:
 
 
 def observe_pairs(index: Index, pairs: Pairs) -> Observations:
-    """Observe images of an index as queries, with the related images that were found.
-
-    True match: a Hamming distance below 20 (of 64 bits) in a related image, as with ground truth.
-    """
-    pair = _checked(index, pairs.sampling.pair)
+    """Return the true matches of images of an index: those with a Hamming distance below 20 (of 64 bits) in a related image."""
+    pair = pairs.sampling.pair
+    if not index.engine.signed or len(index.engine.sizes) <= max(pair) or min(pair) < 0 or pair[0] == pair[1]:
+        raise OptionError("calibration needs an index with signatures of two vocabularies; make one with: polyvoc index FOLDER")
     bits = sum(1 << k for k in pair)
-    asked = []
-    for place, related in pairs.related.items():
-        query = read_sketch(index, place)
+    parts = []
+    for ref, related in pairs.related.items():
+        query = read_words(index, ref)
         counts = set_counts(index, query)
         masks = np.arange(counts.shape[1]) & bits
         both, union = counts[:, masks == bits].sum(axis=1), counts[:, masks != 0].sum(axis=1)
         ratio = np.divide(both, union, out=np.zeros(len(both)), where=union > 0)
-        true = _true_matches(query, [read_sketch(index, image) for image in related], pair)
-        asked.append(QuestionWords(ratio, *true, group=pairs.groups[place]))
-    return Observations.join(asked, len(pairs.asked), pairs.count)
-
-
-def observe_verified(index: Index, sampling: Sampling = Sampling(), progress: Progress = no_progress) -> Observations:
-    """Observe images of an index as queries: what the best hits share with them in the same arrangement is relevant."""
-    _checked(index, sampling.pair)  # before the work, not after
-    return observe_pairs(index, find_pairs(index, sampling, progress))
-
-
-def _checked(index: Index, pair: tuple[int, int]) -> tuple[int, int]:
-    if not index.engine.signed or len(index.engine.sizes) <= max(pair) or min(pair) < 0 or pair[0] == pair[1]:
-        raise OptionError("calibration needs an index with signatures of two vocabularies; make one with: polyvoc index FOLDER")
-    return pair
+        parts.append((ratio, *_true_matches(query, [read_words(index, image) for image in related], pair)))
+    return Observations.join(parts, [pairs.groups[ref] for ref in pairs.related], len(pairs.queries), pairs.count)
 
 
 def _true_matches(query: ImageWords, images: Sequence[ImageWords], pair: tuple[int, int]) -> tuple[Counts, Counts]:
-    """Count the true matches of each query feature in relevant images: in the intersection, and in the union [Q]."""
+    """Return the number of true matches of each query feature in relevant images: in the intersection, and in the union [Q]."""
     inside, true = np.zeros((2, len(query.words)), np.int64)
     limit = DISTANCE * with_planes(query.signatures, 2).shape[2]
     for image in images:

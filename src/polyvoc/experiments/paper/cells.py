@@ -1,4 +1,4 @@
-"""From the values of questions to what a report shows: cells with intervals beside the paper's figures, and plotted lines."""
+"""Cells and plotted series of a report from the values of questions, with intervals and the paper's figures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from polyvoc.experiments.evaluate import Values, gain, mean_of
 from polyvoc.experiments.measures import Interval
 from polyvoc.experiments.paper.setup import Setup, mean_values
 from polyvoc.experiments.report.figures import Series
-from polyvoc.experiments.report.report import Cell
+from polyvoc.experiments.report.report import TableCell
 from polyvoc.options import SearchOptions
 
-Cells = list[str | Cell]  # a row of a table: its name first
+Cells = list[str | TableCell]  # a row of a table: its name first
 TITLES = {
     "holidays": "Holidays",
     "ukbench": "Ukbench",
@@ -24,56 +24,58 @@ TITLES = {
 COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in every plot
 
 
-def called(name: str) -> str:
-    """Give the name of a dataset as people write it."""
+def dataset_title(name: str) -> str:
+    """Return the name of a dataset as it is published."""
     return TITLES.get(name, name)
 
 
-def title_of(lab: Setup, name: str) -> str:
-    """Name a dataset and its measure."""
-    return f"{called(name)}, {lab.datasets[name].measure}"
+def measure_title(setup: Setup, name: str) -> str:
+    """Return the name of a dataset with its measure."""
+    return f"{dataset_title(name)}, {setup.datasets[name].measure}"
 
 
-def cell(lab: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> Cell:
-    """Give the mean of a measure beside the paper's."""
-    return _cell(lab, name, mean_of(lab.datasets[name], values), paper, note)
+def cell(setup: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> TableCell:
+    """Return the mean of a measure with the paper's value."""
+    return _cell(setup, name, mean_of(setup.datasets[name], values), paper, note)
 
 
-def gain_cell(lab: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> Cell:
-    """Give the mean difference of two rankings beside the paper's."""
-    return _cell(lab, name, gain(lab.datasets[name], values, base), paper, difference=True)
+def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> TableCell:
+    """Return the mean difference of two rankings with the paper's value."""
+    return _cell(setup, name, gain(setup.datasets[name], values, base), paper, difference=True)
 
 
-def _cell(lab: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False) -> Cell:
-    measure = lab.measure(name)
+def _cell(
+    setup: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False
+) -> TableCell:
+    measure = setup.measure(name)
     low, high = interval.low * measure.scale, interval.high * measure.scale
     digits = max(measure.digits, 2)
-    return Cell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
+    return TableCell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
 
 
-def above_zero(cells: Iterable[str | Cell]) -> list[bool]:
-    """Tell of each difference whether its whole interval lies above zero."""
-    return [isinstance(one, Cell) and one.low is not None and one.low > 0 for one in cells]
+def above_zero(cells: Iterable[str | TableCell]) -> list[bool]:
+    """Return for each difference whether its interval is above zero."""
+    return [isinstance(one, TableCell) and one.low is not None and one.low > 0 for one in cells]
 
 
-def signed(difference: Cell) -> str:
-    """Write a difference with its interval, if it has one."""
+def difference_text(difference: TableCell) -> str:
+    """Return a difference as text, with its interval if it has one."""
     numbers = (difference.value, difference.low, difference.high)
     value, low, high = ("?" if number is None else f"{number:+.{difference.digits}f}" for number in numbers)
     return value if "?" in (low, high) else f"{value} ({low} to {high})"
 
 
-def verdict_of(claims: Sequence[bool]) -> str:
-    """Give the verdict on what the paper claims, told whether each claim holds here; none if there is nothing to tell."""
+def verdict_on(claims: Sequence[bool]) -> str:
+    """Return the verdict on claims of the paper, given whether each holds here; "" for no claims."""
     if not claims:
         return ""
     return "reproduces" if all(claims) else "partly" if any(claims) else "does not"
 
 
-def line_text(lab: Setup, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
-    """Give a plotted line of a rule: x, and the values of all questions there."""
-    measure = lab.measure(name)
-    intervals = [mean_of(lab.datasets[name], values) for _, values in points]
+def series_of(setup: Setup, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
+    """Return the plotted line of a rule; points: x, and the values of all questions there."""
+    measure = setup.measure(name)
+    intervals = [mean_of(setup.datasets[name], values) for _, values in points]
     return Series(
         rule,
         [x for x, _ in points],
@@ -85,25 +87,25 @@ def line_text(lab: Setup, name: str, rule: str, points: Sequence[tuple[float, Va
 
 
 def repeated(
-    lab: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
+    setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
 ) -> dict[str, Values]:
-    """Judge rules with `count` vocabularies, averaged over disjoint sets of seeds."""
-    sets = lab.repeats(count) if size in (None, lab.plan.size) else [tuple(range(count))]
-    runs = [lab.outcomes(lab.equal(name, seeds, size), named) for seeds in sets]
+    """Return the values of rules with `count` vocabularies, averaged over disjoint sets of seeds."""
+    sets = setup.repeats(count) if size in (None, setup.plan.size) else [tuple(range(count))]
+    runs = [setup.outcomes(setup.equal(name, seeds, size), named) for seeds in sets]
     return {rule: mean_values([run[rule] for run in runs]) for rule in named}
 
 
-def short(size: int) -> str:
-    """Write a number of words as the paper does: 20K."""
+def size_text(size: int) -> str:
+    """Return a number of words as the paper writes it: 20K."""
     return f"{size // 1000}K" if size % 1000 == 0 else f"{size / 1000:g}K"
 
 
-def members(lab: Setup, sizes: Sequence[int]) -> str:
-    """Name vocabularies by their sizes, as trained: "2x20K" or "10K + 20K"."""
-    words = [lab.plan.words(size) for size in sizes]
-    return f"{len(words)}x{short(words[0])}" if len(set(words)) == 1 else " + ".join(map(short, words))
+def vocabularies_text(setup: Setup, sizes: Sequence[int]) -> str:
+    """Return the name of vocabularies by their trained sizes: "2x20K" or "10K + 20K"."""
+    words = [setup.plan.words(size) for size in sizes]
+    return f"{len(words)}x{size_text(words[0])}" if len(set(words)) == 1 else " + ".join(map(size_text, words))
 
 
 def equation(pair: Sequence[float]) -> str:
-    """Write the line a r + b."""
+    """Return the line a r + b as text."""
     return f"{pair[0]:.3f} r + {pair[1]:.3f}"

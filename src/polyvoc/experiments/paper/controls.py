@@ -9,7 +9,7 @@ import numpy as np
 from polyvoc.experiments.baselines.asmk import Asmk, AsmkIndex, AsmkOptions
 from polyvoc.experiments.baselines.joint_pca import JointPca
 from polyvoc.experiments.evaluate import Values
-from polyvoc.experiments.paper.cells import short
+from polyvoc.experiments.paper.cells import size_text
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.types import Array
@@ -18,22 +18,22 @@ COUNTS = (2, 4)  # vocabularies of joint PCA
 DIMENSIONS = (128, 512)  # that it keeps; more than half the training photographs would keep noise
 
 
-def controls(lab: Setup, name: str) -> dict[str, Values]:
-    """Judge ASMK* and joint PCA on a dataset, by name."""
-    found: dict[str, Values] = {}
-    bench = lab.equal(name, (0,))
+def controls(setup: Setup, name: str) -> dict[str, Values]:
+    """Return the values of ASMK* and joint PCA on a dataset, by name."""
+    result: dict[str, Values] = {}
+    bench = setup.equal(name, (0,))
     for assignments in (1, 5):
-        label = f"control: ASMK*, {short(bench.sizes[0])} words, {assignments} per query feature"
-        found[label] = asmk_values(lab, bench, assignments)
+        label = f"control: ASMK*, {size_text(bench.sizes[0])} words, {assignments} per query feature"
+        result[label] = asmk_values(setup, bench, assignments)
     for count in COUNTS:
-        if count <= lab.plan.most:
-            for dimensions, values in pca_values(lab, name, count).items():
-                found[f"control: joint PCA of {count} vocabularies, {dimensions} dimensions"] = values
-    return found
+        if count <= setup.plan.most:
+            for dimensions, values in pca_values(setup, name, count).items():
+                result[f"control: joint PCA of {count} vocabularies, {dimensions} dimensions"] = values
+    return result
 
 
-def asmk_values(lab: Setup, bench: QuantisedDataset, assignments: int) -> Values:
-    """Judge ASMK* with one vocabulary."""
+def asmk_values(setup: Setup, bench: QuantisedDataset, assignments: int) -> Values:
+    """Return the values of ASMK* with one vocabulary."""
     model = Asmk(bench.vocabularies[0], AsmkOptions(assignments=assignments))
 
     @cache
@@ -43,36 +43,36 @@ def asmk_values(lab: Setup, bench: QuantisedDataset, assignments: int) -> Values
     def score(question: int) -> dict[str, Array]:
         return {"ASMK*": index().scores(bench.descriptors(question))}
 
-    return lab.judged(f"ASMK* {assignments}", bench, score)["ASMK*"]
+    return setup.values_of(f"ASMK* {assignments}", bench, score)["ASMK*"]
 
 
-def pca_values(lab: Setup, name: str, count: int) -> dict[str, Values]:
-    """Judge joint PCA of several vocabularies, learnt on the training photographs, by the number of dimensions."""
-    kept = [dimensions for dimensions in DIMENSIONS if len(lab.training) > 2 * dimensions]
+def pca_values(setup: Setup, name: str, count: int) -> dict[str, Values]:
+    """Return the values of joint PCA, fitted to the training photographs, by the number of dimensions."""
+    kept = [dimensions for dimensions in DIMENSIONS if len(setup.training) > 2 * dimensions]
     if not kept:
         return {}
-    bench = lab.equal(name, range(count))
+    bench = setup.equal(name, range(count))
 
     @cache
     def projected() -> tuple[Array, Array]:
-        pca = _joint_pca(lab, count, max(kept))
+        pca = _joint_pca(setup, count, max(kept))
         images = np.split(bench.words[: bench.n_features], bench.store.starts[1 : bench.n_images])
-        asked = [bench.words[bench.rows(question)] for question in range(len(bench.dataset.questions))]
-        return pca.project(images), pca.project(asked)
+        queries = [bench.words[bench.rows(question)] for question in range(len(bench.dataset.questions))]
+        return pca.project(images), pca.project(queries)
 
     def score(question: int) -> dict[str, Array]:
-        images, asked = projected()
-        return {str(d): _unit(images[:, :d]) @ _unit(asked[question, :d]) for d in kept}
+        images, queries = projected()
+        return {str(d): _unit(images[:, :d]) @ _unit(queries[question, :d]) for d in kept}
 
-    return lab.judged(f"joint PCA {kept}", bench, score)
+    return setup.values_of(f"joint PCA {kept}", bench, score)
 
 
 @lru_cache(maxsize=1)
-def _joint_pca(lab: Setup, count: int, dimensions: int) -> JointPca:
-    vocabularies = [lab.vocabulary(lab.plan.size, seed) for seed in range(count)]
-    words = np.stack([lab.workbench.words(lab.store, vocabulary)[0] for vocabulary in vocabularies], axis=1)
+def _joint_pca(setup: Setup, count: int, dimensions: int) -> JointPca:
+    vocabularies = [setup.vocabulary(setup.plan.size, seed) for seed in range(count)]
+    words = np.stack([setup.workbench.words(setup.store, vocabulary)[0] for vocabulary in vocabularies], axis=1)
     sizes = tuple(vocabulary.size for vocabulary in vocabularies)
-    return JointPca.fit(np.split(words, lab.store.starts[1:-1]), sizes, dimensions)
+    return JointPca.fit(np.split(words, setup.store.starts[1:-1]), sizes, dimensions)
 
 
 def _unit(rows: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyvoc.experiments.cache import digest_of
-from polyvoc.experiments.evaluate import HAMMING
+from polyvoc.experiments.evaluate import HAMMING, scoring_options
 from polyvoc.experiments.paper.cells import Cells
 from polyvoc.experiments.paper.numbers import BYTES, SECONDS
 from polyvoc.experiments.paper.setup import Setup
@@ -24,7 +24,7 @@ from polyvoc.experiments.paper.word_statistics import (
     fitted_world,
     heaps_law,
 )
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.index.segment import MAX_IMAGES
 from polyvoc.options import Merge, SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -33,85 +33,86 @@ QUERIES, ROUNDS = 5, 3
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 
 
-def efficiency(lab: Setup) -> Section:
+def efficiency(setup: Setup) -> Section:
     """Bytes per feature and seconds per query for B0, B1, Bayes at the number of images of the plan."""
     seeds = (0, 1, 2)
-    names = [lab.vocabulary(lab.plan.size, seed).fingerprint for seed in seeds]
-    key = digest_of("efficiency", lab.store.digest, names, lab.plan.images)
-    folder = lab.workbench.cache / "efficiency" / key
-    found: dict[str, Any] = lab.workbench.remember(key, lambda: measure(lab, seeds, folder))
-    known = SECONDS if lab.plan.images == 1_000_000 else {}
+    names = [setup.vocabulary(setup.plan.size, seed).fingerprint for seed in seeds]
+    key = digest_of("efficiency", setup.store.digest, names, setup.plan.images)
+    folder = setup.workbench.cache / "efficiency" / key
+    measured: dict[str, Any] = setup.workbench.remember(key, lambda: measure(setup, seeds, folder))
+    known = SECONDS if setup.plan.images == 1_000_000 else {}
     rows: list[Cells] = []
     for rule in (*MERGES, "b1 + HE", "bayes + HE"):
-        seconds, held = found["seconds"][rule], found["bytes"]
+        seconds, sizes = measured["seconds"][rule], measured["bytes"]
         kind = {"b0": "one", "b1": "plain"}.get(rule.split(" ")[0], "scoring")
-        size = held[kind] + (held["signatures"] if "HE" in rule else 0.0)
-        times = [Cell(seconds[threads], 3, paper=known.get(rule)) for threads in ("1", "all")]
-        rows.append([f"`{rule}`", Cell(size, 2, paper=BYTES.get(rule)), *times])
+        size = sizes[kind] + (sizes["signatures"] if "HE" in rule else 0.0)
+        times = [TableCell(seconds[threads], 3, paper=known.get(rule)) for threads in ("1", "all")]
+        rows.append([f"`{rule}`", TableCell(size, 2, paper=BYTES.get(rule)), *times])
     head = ["rule", "bytes per feature", "seconds per query, one thread", "seconds per query, all cores"]
     text = (
-        f"{lab.plan.images:,} images of {FEATURES} features (as many as the paper's 1.9 GB at 4 bytes say), queries "
-        f"of {QUERY_FEATURES:,} features, two vocabularies of {lab.plan.words(lab.plan.size):,} words. Scoring only, "
-        "index in memory; the words are made up, their joint frequencies taken from real photographs. The paper: a server of "
+        f"{setup.plan.images:,} images of {FEATURES} features (as many as the paper's 1.9 GB at 4 bytes say), queries "
+        f"of {QUERY_FEATURES:,} features, two vocabularies of {setup.plan.words(setup.plan.size):,} words. Scoring only, "
+        "index in memory; synthetic words with the joint frequencies of real photographs. The paper: a server of "
         "3.46 GHz with 64 GB."
     )
-    ratio = found["seconds"]["bayes"]["1"] / found["seconds"]["b1"]["1"]
+    ratio = measured["seconds"]["bayes"]["1"] / measured["seconds"]["b1"]["1"]
     theirs = SECONDS["bayes"] / SECONDS["b1"]
     return Section(
         "efficiency",
         "Efficiency",
         [text],
-        [Table(f"{lab.plan.images:,} images", head, rows)],
+        [Table(f"{setup.plan.images:,} images", head, rows)],
         verdict="reproduces" if ratio < 1.2 else "partly",
         verdict_text=f"Bayes merging takes {ratio:.2f} times as long as B1 (the paper: {theirs:.2f}).",
     )
 
 
-def measure(lab: Setup, seeds: tuple[int, ...], folder: Path) -> dict[str, Any]:
+def measure(setup: Setup, seeds: tuple[int, ...], folder: Path) -> dict[str, Any]:
     """Build the collection in a folder, time every rule on it, and delete it."""
-    vocabularies = [lab.vocabulary(lab.plan.size, seed) for seed in seeds]
-    parts = [lab.workbench.words(lab.store, vocabulary) for vocabulary in vocabularies]
-    counts = np.diff(lab.store.starts)
+    vocabularies = [setup.vocabulary(setup.plan.size, seed) for seed in seeds]
+    parts = [setup.workbench.words(setup.store, vocabulary) for vocabulary in vocabularies]
+    counts = np.diff(setup.store.starts)
     real: dict[str, Any] = {
         "words": np.stack([words for words, _ in parts], axis=1).astype(np.uint16),
         "signatures": np.stack([bits for _, bits in parts if bits is not None], axis=1),
         "counts": counts[counts > 0],
     }
     law = heaps_law(real["words"], np.random.default_rng(0))
-    images = min(lab.plan.images, MAX_IMAGES)
-    fit = lab.workbench.remember(
-        digest_of("lifelike", lab.store.digest, [v.fingerprint for v in vocabularies], images),
+    images = min(setup.plan.images, MAX_IMAGES)
+    fit = setup.workbench.remember(
+        digest_of("lifelike", setup.store.digest, [v.fingerprint for v in vocabularies], images),
         lambda: fitted_world(real, law, images),
     )
     world = World(real, fit["redrawn"])
     sizes = tuple(vocabulary.size for vocabulary in vocabularies[:2])
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        segments, rate = build(world, lab.plan.images, sizes, folder, lab.workbench.progress)
+        segments, rate = build(world, setup.plan.images, sizes, folder, setup.workbench.progress)
         engine = Engine(segments, sizes)
-        held = bytes_per_feature(engine)
+        size = bytes_per_feature(engine)
         first = int(engine.segments[0].arrays["starts"][sizes[0]])
-        half = first / len(engine.segments[0].arrays["postings"])  # what the first vocabulary holds of both
-        held["one"] = half * held["postings"] + held["starts"] / 2 + held["norms"]
-        held["plain"] = held["postings"] + held["starts"] + held["norms"]  # only merging needs to know the runs
-        return {"bytes": held, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
+        share = first / len(engine.segments[0].arrays["postings"])  # of the first vocabulary
+        size["one"] = share * size["postings"] + size["starts"] / 2 + size["norms"]
+        size["plain"] = size["postings"] + size["starts"] + size["norms"]  # only merging needs the runs
+        return {"bytes": size, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _timed(engine: Engine, world: World) -> dict[str, dict[str, float]]:
-    """Give the median seconds of every rule; all rules take turns, the first round only warms."""
-    options: dict[str, SearchOptions] = {merge: SearchOptions(merge=merge) for merge in MERGES}
-    options |= {f"{merge} + HE": SearchOptions(merge=merge, hamming=HAMMING) for merge in MERGES if merge in ("b1", "bayes")}
+    """Return the median seconds of every rule; all rules take turns, the first round is a warm-up."""
+    options: dict[str, SearchOptions] = {merge: scoring_options(merge=merge) for merge in MERGES}
+    options |= {f"{merge} + HE": scoring_options(merge=merge, hamming=HAMMING) for merge in MERGES if merge in ("b1", "bayes")}
     samples: dict[tuple[str, str], list[float]] = {}
     for turn in range(ROUNDS + 1):
         for seed in range(QUERIES):
             words, bits = world.query(2, seed)
             for rule, chosen in options.items():
-                query = engine.query(words, bits, chosen)
+                plan = engine.plan(chosen)
+                query = engine.query(words, bits, plan)
                 for name, threads in (("1", 1), ("all", None)):
                     started = time.perf_counter()
-                    engine.scores(query, chosen, threads)
+                    engine.scores(query, plan, threads)
                     if turn:
                         samples.setdefault((rule, name), []).append(time.perf_counter() - started)
     return {rule: {name: statistics.median(samples[rule, name]) for name in ("1", "all")} for rule in options}

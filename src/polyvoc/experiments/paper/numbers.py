@@ -1,4 +1,4 @@
-"""What the paper reports: Zheng, Wang, Zhou, Tian, "Bayes Merging of Multiple Vocabularies", CVPR 2014. Typed from its tables."""
+"""Figures of the paper: Zheng, Wang, Zhou, Tian, "Bayes Merging of Multiple Vocabularies", CVPR 2014."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's experiments, redone in one run: finds the datasets, runs every section, writes one page and its numbers."""
+"""All of the paper's experiments in one run: find the datasets, run every section, write the report."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from polyvoc import __version__
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.experiments.datasets.readers import READERS, Dataset, first_questions, list_images
-from polyvoc.experiments.paper.cells import called, short
+from polyvoc.experiments.paper.cells import dataset_title, size_text
 from polyvoc.experiments.paper.efficiency import efficiency
 from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5, figure6, figure7
-from polyvoc.experiments.paper.open_questions import ablations, bursts, hamming, lines, sets, three, weights
+from polyvoc.experiments.paper.open_questions import ablations, hamming, lines, sets, three, weights
 from polyvoc.experiments.paper.setup import Plan, Setup
 from polyvoc.experiments.paper.signature_length import codes
 from polyvoc.experiments.paper.tables import assigned, table2, table3, table4, table5, table6
@@ -45,7 +45,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {  # by the id of the section
     "weights": weights,
     "three": three,
     "hamming": hamming,
-    "bursts": bursts,
     "codes": codes,
 }
 USED = ("holidays", "oxford", "ukbench")  # by the paper
@@ -72,7 +71,7 @@ def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan,
     known = {path.resolve() for path in training}
     others = photographs[1::2] if distractors is None else list_images(distractors)
     others = tuple(path for path in others if path.resolve() not in known)
-    missing = tuple(called(name) for name in USED if name not in found)
+    missing = tuple(dataset_title(name) for name in USED if name not in found)
     return Setup(workbench, plan, found, training, others, missing, folder.name)
 
 
@@ -98,18 +97,18 @@ def _folders(data: Path) -> list[Path]:
     return sorted(path for path in data.iterdir() if path.is_dir())
 
 
-def run_experiments(lab: Setup, chosen: Sequence[str] = ()) -> Report:
-    """Run the experiments, all or those named; what was measured before is taken from the cache."""
-    wanted, sections = named(chosen), []
-    for number, name in enumerate(wanted):
-        lab.workbench.progress(f"experiments: {name}", number, len(wanted))
-        sections.append(EXPERIMENTS[name](lab))
-    lab.workbench.progress("experiments: done", len(wanted), len(wanted))
-    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(lab), _facts(lab), sections)
+def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
+    """Run all experiments, or those named; earlier results are taken from the cache."""
+    names, sections = named(chosen), []
+    for number, name in enumerate(names):
+        setup.workbench.progress(f"experiments: {name}", number, len(names))
+        sections.append(EXPERIMENTS[name](setup))
+    setup.workbench.progress("experiments: done", len(names), len(names))
+    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), _facts(setup), sections)
 
 
 def named(chosen: Sequence[str]) -> list[str]:
-    """Give the names of the experiments in their order: all, or those chosen."""
+    """Return the names of the experiments in their order: all, or those chosen."""
     unknown = sorted(set(chosen) - set(EXPERIMENTS))
     if unknown:
         raise OptionError(f"no experiment {', '.join(unknown)}; choose from {', '.join(EXPERIMENTS)}")
@@ -129,37 +128,34 @@ def write_report(report: Report, out: Path) -> Path:
     return page
 
 
-def _subtitle(lab: Setup) -> str:
-    used = ", ".join(f"{len(dataset.images):,} photographs of {called(name)}" for name, dataset in lab.datasets.items())
+def _subtitle(setup: Setup) -> str:
+    used = ", ".join(
+        f"{len(dataset.images):,} photographs of {dataset_title(name)}" for name, dataset in setup.datasets.items()
+    )
     return (
-        f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}. Each number stands beside the paper's own "
-        "where there is one; databases of another size do not have its absolute figures, differences between rules can be "
-        "compared."
+        f"Zheng, Wang, Zhou, Tian (CVPR 2014), every table and figure on {used}, with the paper's own numbers where there are "
+        "any. Absolute values depend on the size of the database; compare the differences between rules."
     )
 
 
-def _facts(lab: Setup) -> list[tuple[str, str]]:
-    plan = lab.plan
+def _facts(setup: Setup) -> list[tuple[str, str]]:
+    plan = setup.plan
     facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
-    for name, dataset in lab.datasets.items():
-        told = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
-        facts.append((called(name), "; ".join([told, *dataset.notes])))
-    sizes = ", ".join(short(plan.words(size)) for size in lab.sizes if size != plan.size)
-    trained = f"{lab.store.n_features:,} features of {len(lab.training):,} photographs of {lab.source}"
-    most = lab.workbench.features.max_features
+    for name, dataset in setup.datasets.items():
+        counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
+        facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
+    sizes = ", ".join(size_text(plan.words(size)) for size in setup.sizes if size != plan.size)
+    trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
+    most = setup.workbench.features.max_features
     facts += [
         ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
-        ("distractors", f"{len(lab.distractors):,} photographs that no vocabulary was trained on"),
+        ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),
         ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
-        ("term 2", lab.origin),
-        (
-            "intervals",
-            "95 %, bootstrap over questions, those about the same thing drawn together; several sets of seeds are "
-            "averaged first",
-        ),
+        ("term 2", setup.origin),
+        ("intervals", "95 %, bootstrap over groups of questions; several sets of seeds are averaged first"),
     ]
-    if lab.missing:
-        facts.append(("not at hand", f"{', '.join(lab.missing)}: the paper's figures are shown, ours are missing"))
+    if setup.missing:
+        facts.append(("not available", f"{', '.join(setup.missing)}: only the paper's figures are shown"))
     return facts
 
 

@@ -1,4 +1,4 @@
-"""Where the paper's experiments are set up: which datasets, how many vocabularies of which sizes, how large a collection."""
+"""Setup of the paper's experiments: datasets, vocabularies, sizes of the collection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
-from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, evaluate, judge_many, main_measure
+from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, evaluate, main_measure, measure_rankings
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Line = tuple[float, float]
-PER_WORD = 20  # training descriptors that a word needs at least, to be more than one of them
+PER_WORD = 20  # training descriptors per word, at least
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Plan:
     features: int = FeatureOptions.max_features  # of each photograph
 
     def train_options(self, size: int, seed: int) -> TrainOptions:
-        """Give the training of a vocabulary that the paper would call `size`."""
+        """Return the training of a vocabulary that the paper would call `size`."""
         words = self.words(size)
         bits = 64 if size <= 100_000 else 0  # signatures need medians, and these several descriptors per word
         rounds = 10 if size < 100_000 else 5  # large vocabularies settle sooner (Zheng's own code: 2 to 5 rounds for a million)
         return TrainOptions(words, seed, rounds, bits, min(2_000_000, max(1_000_000, 20 * words)))
 
     def words(self, size: int) -> int:
-        """Give the number of words of a vocabulary that the paper would call `size`."""
+        """Return the number of words of a vocabulary that the paper would call `size`."""
         return max(1, round(size * self.scale))
 
 
@@ -75,46 +75,46 @@ class Setup:
     datasets: Mapping[str, Dataset]
     training: tuple[Path, ...]
     distractors: tuple[Path, ...]
-    missing: tuple[str, ...]  # what the paper used and nobody gave
+    missing: tuple[str, ...]  # datasets of the paper that are not available
     source: str = ""  # of the training photographs
 
     @cached_property
     def store(self) -> FeatureStore:
-        """Give the features that vocabularies are trained on."""
+        """Return the features that vocabularies are trained on."""
         return self.workbench.store(self.training)
 
     def can_train(self, size: int) -> bool:
-        """Tell whether there are enough descriptors for a vocabulary of a size."""
+        """Return whether there are enough descriptors for a vocabulary of a size."""
         drawn = min(self.store.n_features, self.plan.train_options(size, 0).max_descriptors)
         return drawn >= PER_WORD * self.plan.words(size)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Give the sizes of the plan that can be trained."""
+        """Return the sizes of the plan that can be trained."""
         return tuple(size for size in self.plan.sizes if self.can_train(size))
 
     def vocabulary(self, size: int, seed: int) -> Vocabulary:
-        """Give a vocabulary; it is trained when it is first asked for."""
+        """Return a vocabulary; it is trained at its first use."""
         return self.workbench.vocabulary(self.store, self.plan.train_options(size, seed), self.source)
 
     def bench(self, name: str, members: Sequence[tuple[int, int]], distractors: int = 0) -> QuantisedDataset:
-        """Give a dataset with vocabularies (size, seed), perhaps among the first distractors."""
+        """Return a dataset with vocabularies (size, seed), and with the first distractors."""
         dataset = self.datasets[name]
         if distractors:
             dataset = with_distractors(dataset, self.distractors[:distractors])
         return self.workbench.bench(dataset, [self.vocabulary(size, seed) for size, seed in members])
 
     def equal(self, name: str, seeds: Sequence[int], size: int | None = None) -> QuantisedDataset:
-        """Give a dataset with vocabularies of one size."""
+        """Return a dataset with vocabularies of one size."""
         return self.bench(name, [(size or self.plan.size, seed) for seed in seeds])
 
     def repeats(self, count: int) -> list[tuple[int, ...]]:
-        """Give disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies allow."""
+        """Return disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies allow."""
         sets = [tuple(range(first, first + count)) for first in range(0, self.plan.most - count + 1, count)]
         return sets[: self.plan.repeats] or [tuple(range(count))]
 
     def fitted(self, name: str) -> dict[str, Any]:
-        """Give the fit of term 2 on a dataset, with the first two vocabularies."""
+        """Return the fit of term 2 on a dataset, with the first two vocabularies."""
         if name not in self._fits:
             bench = self.equal(name, (0, 1))
             self._fits[name] = self.remembered("term 2", bench, lambda: fit_line(observe(bench)).as_dict())
@@ -125,50 +125,52 @@ class Setup:
         return {}
 
     def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Give what was observed on a bench, made once."""
-        told: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
-        return told
+        """Return a result for a quantised dataset from the cache, or make it."""
+        result: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
+        return result
 
     def line(self, name: str, kind: str = "tied") -> Line:
-        """Give the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
-        other = self.teacher(name)
+        """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
+        other = self.fitted_on(name)
         if other is None:
-            return SearchOptions().line
+            return ScoringOptions().line
         a, b = self.fitted(other)[kind]
         return float(a), float(b)
 
-    def teacher(self, name: str) -> str | None:
-        """Name the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
-        judged = {image.resolve() for image in self.datasets[name].images}
+    def fitted_on(self, name: str) -> str | None:
+        """Return the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
+        own = {image.resolve() for image in self.datasets[name].images}
         for other, dataset in self.datasets.items():  # Oxford and its revisited form share theirs
-            if judged.isdisjoint(image.resolve() for image in dataset.images):
+            if own.isdisjoint(image.resolve() for image in dataset.images):
                 return other
         return None
 
     @property
     def origin(self) -> str:
-        """Say where the lines of term 2 come from."""
-        if not any(self.teacher(name) for name in self.datasets):
+        """Return where the lines of term 2 come from."""
+        if not any(self.fitted_on(name) for name in self.datasets):
             return "the default line, as there is no other dataset to fit one on"
-        return "a + b = 1, fitted on another dataset, never on photographs that are judged"
+        return "a + b = 1, fitted on another dataset, never on the photographs of the evaluation"
 
     def outcomes(self, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> dict[str, Values]:
-        """Judge rules on a bench: the values of the dataset's main measure, by name."""
+        """Return the values of rules by the dataset's main measure, by name."""
         main = main_measure(bench.dataset)
         return {outcome.name: outcome.values[main] for outcome in evaluate(self.workbench, bench, named)}
 
-    def judged(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
-        """Judge rankings that no rule of the engine gives, by name; remembered under the key."""
-        told = self.workbench.remember(digest_of(key, EVALUATION_VERSION, bench.name), lambda: judge_many(bench.dataset, score))
+    def values_of(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
+        """Return the values of rankings that are no rules of the engine, by name; cached under the key."""
+        result = self.workbench.remember(
+            digest_of(key, EVALUATION_VERSION, bench.name), lambda: measure_rankings(bench.dataset, score)
+        )
         main = main_measure(bench.dataset)
-        return {name: values[main] for name, values in told.items()}
+        return {name: values[main] for name, values in result.items()}
 
     def measure(self, name: str) -> Measure:
-        """Give the measure that a dataset is known for."""
+        """Return the usual measure of a dataset."""
         return MEASURES[self.datasets[name].measure]
 
 
 def mean_values(repeated: Sequence[Values]) -> Values:
-    """Average each question over repetitions with other seeds."""
-    together = zip(*repeated, strict=True)
-    return [None if None in values else sum(v for v in values if v is not None) / len(values) for values in together]
+    """Return the mean of each question over repetitions with other seeds."""
+    columns = zip(*repeated, strict=True)
+    return [None if None in values else sum(v for v in values if v is not None) / len(values) for values in columns]

@@ -1,16 +1,15 @@
-"""Hamming Embedding with 64 or 128 bits: vocabularies of the laboratory with longer signatures, and what they are worth."""
+"""Hamming Embedding with 64 or 128 bits: the same vocabularies with longer signatures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from polyvoc.experiments.cache import digest_of
-from polyvoc.experiments.evaluate import Values
-from polyvoc.experiments.paper.cells import cell, gain_cell, title_of
+from polyvoc.experiments.evaluate import Values, scoring_options
+from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
-from polyvoc.experiments.report.report import Cell, Section, Table
+from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import MEDIANS
-from polyvoc.options import SearchOptions
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import learn_thresholds
 from polyvoc.vocabulary.vocabulary import MAX_BITS, ByteTable, Vocabulary, random_rotation
@@ -19,42 +18,42 @@ from polyvoc.vocabulary.vocabulary import MAX_BITS, ByteTable, Vocabulary, rando
 CODES = ((64, 24, 16.0), (128, 52, 26.0), (128, 48, 32.0))
 
 
-def codes(lab: Setup) -> Section:
-    """64 or 128 bits? Zheng's own baseline page says 128 bits, threshold 52, sigma 26."""
+def codes(setup: Setup) -> Section:
+    """64 or 128 bits: Zheng's own baseline page uses 128 bits, threshold 52, sigma 26."""
     tables = []
-    for name in lab.datasets:
-        found = judged(lab, name)
-        rows: list[list[str | Cell]] = []
+    for name in setup.datasets:
+        values_of = signature_values(setup, name)
+        rows: list[list[str | TableCell]] = []
         for bits, threshold, sigma in CODES:
-            values = [found[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
-            base = found["b1 64 24"]
-            difference: str | Cell = "" if values[0] == base else gain_cell(lab, name, values[0], base)
-            figures = [*(cell(lab, name, one) for one in values), difference, gain_cell(lab, name, values[1], values[0])]
+            values = [values_of[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
+            base = values_of["b1 64 24"]
+            difference: str | TableCell = "" if values[0] == base else gain_cell(setup, name, values[0], base)
+            figures = [*(cell(setup, name, one) for one in values), difference, gain_cell(setup, name, values[1], values[0])]
             rows.append([f"{bits} bits, {threshold}, {sigma:g}", *figures])
         head = ["signature, threshold, sigma", "`b1`", "`bayes`", "`b1` - `b1` with 64 bits", "`bayes` - `b1`"]
-        tables.append(Table(title_of(lab, name), head, rows))
+        tables.append(Table(measure_title(setup, name), head, rows))
     return Section("codes", "64 or 128 bits", ["One pair of seeds."], tables)
 
 
-def judged(lab: Setup, name: str) -> dict[str, Values]:
-    """Judge B1 and Bayes with every kind of signature."""
-    bench, line = lab.equal(name, (0, 1)), lab.line(name)
-    longer = lab.workbench.bench(bench.dataset, [lengthened(lab, vocabulary) for vocabulary in bench.vocabularies])
+def signature_values(setup: Setup, name: str) -> dict[str, Values]:
+    """Return the values of B1 and Bayes with every kind of signature."""
+    bench, line = setup.equal(name, (0, 1)), setup.line(name)
+    longer = setup.workbench.bench(bench.dataset, [lengthened(setup, vocabulary) for vocabulary in bench.vocabularies])
     found: dict[str, Values] = {}
     for bits, threshold, sigma in CODES:
         named = {
-            f"{merge} {bits} {threshold}": SearchOptions(merge=merge, hamming=threshold, sigma=sigma, line=line)
+            f"{merge} {bits} {threshold}": scoring_options(merge=merge, hamming=threshold, sigma=sigma, line=line)
             for merge in ("b1", "bayes")
         }
-        found |= lab.outcomes(bench if bits == 64 else longer, named)
+        found |= setup.outcomes(bench if bits == 64 else longer, named)
     return found
 
 
-def lengthened(lab: Setup, vocabulary: Vocabulary) -> Vocabulary:
-    """Give the same words with signatures of 128 bits; the first bits stay."""
-    folder = lab.workbench.cache / "vocabularies" / digest_of("128 bits", vocabulary.fingerprint, lab.store.digest)
+def lengthened(setup: Setup, vocabulary: Vocabulary) -> Vocabulary:
+    """Return the same words with signatures of 128 bits; the first bits stay."""
+    folder = setup.workbench.cache / "vocabularies" / digest_of("128 bits", vocabulary.fingerprint, setup.store.digest)
     if not folder.is_dir():
-        sample = lab.store.sample(MEDIANS, 0)
+        sample = setup.store.sample(MEDIANS, 0)
         words = Assigner([vocabulary]).assign(sample)[:, 0]
         axes = random_rotation(vocabulary.dimension, MAX_BITS)
         medians = ByteTable.of(learn_thresholds(sample, words, vocabulary.centroids, axes))

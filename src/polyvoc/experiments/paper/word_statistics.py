@@ -1,4 +1,4 @@
-"""Words as they are in photographs, for collections that nobody has at hand: real joint frequencies, any number of images."""
+"""Synthetic collections of any size whose words have the joint frequencies of real photographs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def distinct_pairs(words: Array) -> int:
 
 
 def heaps_law(words: Array, rng: np.random.Generator) -> dict[str, Any]:
-    """Give the distinct pairs of the first two words against the number of features: pairs = factor * features^exponent."""
+    """Return the distinct pairs of the first two words against the number of features: pairs = factor * features^exponent."""
     shuffled = words[rng.permutation(len(words))]
     sizes = [len(words) // 16, len(words) // 8, len(words) // 4, len(words) // 2, len(words)]
     pairs = [distinct_pairs(shuffled[:n]) for n in sizes]
@@ -49,7 +49,7 @@ class World:
         self.third_starts = np.searchsorted(self.words[self.by_third, 2], np.arange(self.words[:, 2].max() + 2))
 
     def draw(self, n_images: int, n_features: int, seed: int) -> Array:
-        """Give rows of real features [n_images * n_features].
+        """Return rows of real features [n_images * n_features].
 
         Each image takes its features from one photograph, none twice if it has as many.
         """
@@ -60,14 +60,14 @@ class World:
         return rows
 
     def query(self, k: int, seed: int) -> tuple[Array, Array]:
-        """Give words and signatures of QUERY_FEATURES different real features of as many photographs as it takes."""
+        """Return words and signatures of QUERY_FEATURES different real features of as many photographs as it takes."""
         rng = np.random.default_rng([seed, 2])
         photographs = rng.permutation(len(self.counts))[:20]
         rows = np.concatenate([np.arange(self.starts[p], self.starts[p + 1]) for p in photographs])[:QUERY_FEATURES]
         return self.words[rows, :k].astype(np.int32), self.signatures[rows, :k]
 
     def images(self, n_images: int, n_features: int, k: int, seed: int) -> tuple[Array, Array]:
-        """Give words [F, k] and signatures [F, k]; one bit in sixteen of a signature is turned over, so that copies differ."""
+        """Return words [F, k] and signatures [F, k]; one bit in sixteen of a signature is flipped, so that copies differ."""
         rng = np.random.default_rng([seed, 1])
         rows = self.draw(n_images, n_features, seed)
         words = self.words[rows, :k].astype(np.int32)
@@ -84,7 +84,7 @@ class World:
 
 
 def fitted_world(real: Real, law: dict[str, Any], n_images: int = MAX_IMAGES) -> dict[str, Any]:
-    """Give the share of redrawn words that gives a collection as many distinct pairs as Heaps' law foretells."""
+    """Return the share of redrawn words for which a collection has as many distinct pairs as Heaps' law predicts."""
     n = n_images * FEATURES
     target = law["factor"] * n ** law["exponent"]
     low, high = 0.0, 1.0
@@ -101,7 +101,7 @@ def fitted_world(real: Real, law: dict[str, Any], n_images: int = MAX_IMAGES) ->
 def build(
     world: World, n_images: int, sizes: tuple[int, ...], folder: Path, progress: Progress = no_progress
 ) -> tuple[list[Segment], dict[str, Any]]:
-    """Build segments on disk (those that exist are taken as they are) and open them mapped."""
+    """Build segments on disk, unless they exist, and open them mapped."""
     k = len(sizes)
     segments, rates = [], []
     for number, first in enumerate(range(0, n_images, MAX_IMAGES)):
@@ -128,7 +128,7 @@ def build(
 
 
 def bytes_per_feature(engine: Engine) -> dict[str, float]:
-    """Give what a feature takes in each array, and all together that scoring without signatures needs."""
+    """Return the bytes of a feature in each array, and in all that scoring without signatures reads."""
     features = sum(segment.n_features for segment in engine.segments)
     names = ("postings", "run_words", "run_lengths", "run_starts", "starts", "columns", "signatures")
     parts = {name: sum(s.arrays[name].nbytes for s in engine.segments) / features for name in names}

@@ -1,10 +1,9 @@
-"""What a plot shows: panels and series as records that are JSON. How it is drawn is the business of `plots.py`."""
+"""Plots as records: figures, panels and series that convert to JSON. `plots.py` draws them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal, Self, get_args
@@ -13,14 +12,14 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 
-Style = Literal["line", "points", "bars", "steps", "paper"]  # "paper": what others published, drawn hollow
+Style = Literal["line", "points", "bars", "steps", "paper"]  # "paper": published by others, drawn hollow
 Scale = Literal["linear", "log"]
 Numbers = Sequence[float] | npt.NDArray[Any]  # of one dimension
 Gaps = Sequence[float | None]
 
 
 def finite(value: float | None) -> float | None:
-    """Give a number as JSON knows it: infinity and "not a number" become None."""
+    """Return a number that JSON can hold: None for infinity and NaN."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
@@ -38,7 +37,7 @@ class Series:
     labels: Sequence[str] = ()  # written beside the points; "" for none
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Raise OptionError for what cannot be drawn."""
         for name in ("x", "y", "low", "high"):
             object.__setattr__(self, name, tuple(map(finite, getattr(self, name))))
         if len(self.x) != len(self.y) or {len(self.low), len(self.high)} not in ({0}, {len(self.y)}):
@@ -49,10 +48,10 @@ class Series:
             raise OptionError(f"series {self.name!r} has {len(self.labels)} labels for {len(self.x)} points: give all or none")
         if None in self.x:
             raise OptionError(f"series {self.name!r} has an x that is no number: leave out the point")
-        known(self.style, Style, f"style of series {self.name!r}")
+        check_choice(self.style, Style, f"style of series {self.name!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         data: dict[str, Any] = {"name": self.name, "x": list(self.x), "y": list(self.y), "style": self.style}
         if self.low:
             data |= {"low": list(self.low), "high": list(self.high)}
@@ -62,16 +61,15 @@ class Series:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the series that `as_dict` described."""
-        with reading("series"):
-            return cls(**data)
+        """Return the series that `as_dict` described."""
+        return cls(**data)
 
 
 @dataclass(frozen=True)
 class Panel:
     """Two axes and what is drawn between them."""
 
-    x: str  # what the axes say
+    x: str  # labels of the axes
     y: str
     series: Sequence[Series]
     title: str = ""
@@ -80,11 +78,11 @@ class Panel:
     ticks: Sequence[str] = ()  # names of x = 0, 1, 2, ...
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Raise OptionError for what cannot be drawn."""
         object.__setattr__(self, "series", tuple(self.series))
         object.__setattr__(self, "ticks", tuple(self.ticks))
-        known(self.xscale, Scale, "xscale")
-        known(self.yscale, Scale, "yscale")
+        check_choice(self.xscale, Scale, "xscale")
+        check_choice(self.yscale, Scale, "yscale")
         for axis, scale in (("x", self.xscale), ("y", self.yscale)):
             for series in self.series if scale == "log" else ():
                 lowest = min((value for value in getattr(series, axis) if value is not None), default=1.0)
@@ -94,15 +92,14 @@ class Panel:
                     raise OptionError(f"series {series.name!r}: bars on a log scale have no true size; draw points or steps")
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         data = {name: getattr(self, name) for name in ("title", "x", "y", "xscale", "yscale")}
         return data | {"ticks": list(self.ticks), "series": [series.as_dict() for series in self.series]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the panel that `as_dict` described."""
-        with reading("panel"):
-            return cls(**{**data, "series": [Series.from_dict(series) for series in data["series"]]})
+        """Return the panel that `as_dict` described."""
+        return cls(**{**data, "series": [Series.from_dict(series) for series in data["series"]]})
 
 
 @dataclass(frozen=True)
@@ -114,13 +111,13 @@ class Figure:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Raise OptionError for what cannot be drawn."""
         object.__setattr__(self, "panels", tuple(self.panels))
         if not self.panels:
             raise OptionError(f"figure {self.title!r} has no panels: give at least one")
 
     def coloured(self) -> Self:
-        """Give the same with a colour for every series but the grey ones: one name has one colour in all panels."""
+        """Return the figure with a colour for every series but the grey ones: one name has one colour in all panels."""
         drawn = [series for panel in self.panels for series in panel.series if series.style != "paper"]
         numbers = {series.name: series.color for series in drawn if series.color is not None}
         free = (number for number in count() if number not in set(numbers.values()))
@@ -129,46 +126,29 @@ class Figure:
                 numbers[series.name] = next(free)
 
         def painted(series: Series) -> Series:
-            settled = series.style == "paper" or series.color is not None
-            return series if settled else replace(series, color=numbers[series.name])
+            fixed = series.style == "paper" or series.color is not None
+            return series if fixed else replace(series, color=numbers[series.name])
 
         return replace(self, panels=[replace(panel, series=tuple(map(painted, panel.series))) for panel in self.panels])
 
     def apart(self) -> list[Self]:
-        """Give a figure for each panel, named after both, in the colours of the whole."""
+        """Return a figure for each panel, named after both, in the colours of this figure."""
         return [
             replace(self, title=": ".join(filter(None, (self.title, panel.title))), panels=(replace(panel, title=""),))
             for panel in self.coloured().panels
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Give what JSON can hold."""
+        """Return plain values for JSON."""
         return {"title": self.title, "panels": [panel.as_dict() for panel in self.panels], "note": self.note}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Give the figure that `as_dict` described; one without `panels` is itself the only panel."""
-        with reading("figure"):
-            if "panels" in data:
-                return cls(**{**data, "panels": [Panel.from_dict(panel) for panel in data["panels"]]})
-            only = {name: value for name, value in data.items() if name not in {"title", "note"}}
-            return cls(data["title"], (Panel.from_dict(only),), data.get("note", ""))
+        """Return the figure that `as_dict` described."""
+        return cls(**{**data, "panels": [Panel.from_dict(panel) for panel in data["panels"]]})
 
 
-@contextmanager
-def reading(what: str) -> Iterator[None]:
-    """Turn the complaints of a description that lacks or misnames something into one clear line."""
-    try:
-        yield
-    except OptionError:
-        raise
-    except KeyError as error:
-        raise OptionError(f"the description of a {what} lacks {error}: write it with as_dict()") from None
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"the description of a {what} cannot be read: {error}; write it with as_dict()") from None
-
-
-def known(value: str, choices: Any, what: str) -> None:
-    """Refuse a value that is none of the choices."""
+def check_choice(value: str, choices: Any, what: str) -> None:
+    """Raise OptionError for a value that is none of the choices."""
     if value not in get_args(choices):
         raise OptionError(f"{what} is {value!r}: choose one of {', '.join(get_args(choices))}")

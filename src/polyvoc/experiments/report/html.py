@@ -1,4 +1,4 @@
-"""How a report looks: one HTML file that needs nothing else, for light and dark, wide screens, telephones and paper."""
+"""A report as one self-contained HTML file, for light and dark, wide and narrow screens, and print; tables as Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain
 
 from polyvoc.experiments.report.figures import Figure
 from polyvoc.experiments.report.plots import svg
-from polyvoc.experiments.report.report import Cell, Report, Row, Section, Table
+from polyvoc.experiments.report.report import Report, Row, Section, Table, TableCell
 from polyvoc.web.html import document, escaped
 
 MISSING = "–"
@@ -20,9 +20,9 @@ LEGEND = (
     ('<span class="ours">57.32</span>', "measured here"),
     ('<span class="interval">[55.10, 59.44]</span>', "its 95 % interval: bootstrap over the queries"),
     ('<span class="tag">paper 58.51</span>', "the paper’s own figure, from its features and its datasets"),
-    ('<span class="ours up">+3.20</span>', "a difference whose whole interval is above zero"),
-    ('<span class="ours down">−1.10</span>', "a difference whose whole interval is below zero"),
-    ('<span class="even">+0.20</span>', "a difference that cannot be told from zero"),
+    ('<span class="ours up">+3.20</span>', "a difference whose interval is above zero"),
+    ('<span class="ours down">−1.10</span>', "a difference whose interval is below zero"),
+    ('<span class="even">+0.20</span>', "a difference whose interval holds zero"),
     ("plots", "filled and solid: measured here; hollow and dashed: the paper’s; bands and thin bars: 95 % intervals"),
 )
 STYLE = """
@@ -105,7 +105,7 @@ tr.best > * { background: color-mix(in srgb, var(--right) 9%, var(--card)); } .b
 
 
 def render_report(report: Report) -> str:
-    """Give the whole page."""
+    """Return the page of a report."""
     contents = "".join(map(_entry, report.sections))
     sections = "".join(map(_section, report.sections))
     body = [
@@ -117,7 +117,7 @@ def render_report(report: Report) -> str:
 
 
 def _entry(section: Section) -> str:
-    """Give a line of the table of contents: the short name, what follows the colon, the verdict."""
+    """Return a line of the table of contents: the short name, what follows the colon, the verdict."""
     name, _, rest = section.heading.partition(": ")
     small = f"<small>{_prose(rest)}</small>" if rest else ""
     return f'<li><a href="#{section.id}"><b>{_prose(name)}</b>{_badge(section, short=True)}{small}</a></li>'
@@ -125,11 +125,11 @@ def _entry(section: Section) -> str:
 
 def _overview(report: Report) -> str:
     facts = "".join(f"<dt>{_prose(label)}</dt><dd>{_prose(value)}</dd>" for label, value in report.facts)
-    judged = [section for section in report.sections if section.verdict]
     glance = "".join(
         f'<li>{_badge(section)}<div><a href="#{section.id}">{_prose(section.heading)}</a>'
         f"<span>{_prose(section.verdict_text)}</span></div></li>"
-        for section in judged
+        for section in report.sections
+        if section.verdict
     )
     legend = "".join(f"<dt>{sample}</dt><dd>{meaning}</dd>" for sample, meaning in LEGEND)
     parts = [
@@ -141,10 +141,10 @@ def _overview(report: Report) -> str:
 
 
 def _section(section: Section) -> str:
-    told = _prose(section.verdict_text)
+    verdict = _prose(section.verdict_text)
     tone = BADGES[section.verdict][0] if section.verdict else ""
     parts = chain(
-        [f'<p class="verdict {tone}">{told}</p>' if told else ""],
+        [f'<p class="verdict {tone}">{verdict}</p>' if verdict else ""],
         (f"<p>{_prose(paragraph)}</p>" for paragraph in section.text),
         (_plots(figure, f"{section.id}_{number}") for number, figure in enumerate(section.figures, 1)),
         map(_table, section.tables),
@@ -162,7 +162,7 @@ def _badge(section: Section, short: bool = False) -> str:
 
 
 def _plots(figure: Figure, prefix: str) -> str:
-    """Give the panels of a figure as plots of their own: on a narrow screen they go below each other."""
+    """Return the panels of a figure as separate plots: on a narrow screen they wrap."""
     drawn = "".join(
         f'<div class="panel"><div>{_prose(panel.title)}</div>{svg(part, f"{prefix}_{number}")}</div>'
         for number, (panel, part) in enumerate(zip(figure.panels, figure.apart(), strict=True), 1)
@@ -189,7 +189,7 @@ def _row(row: Row, kinds: list[str]) -> str:
     return f'<tr class="{row.mark}"><th scope="{scope}" class="{kinds[0]}">{first}</th>{cells}</tr>'
 
 
-def _cell(cell: str | Cell) -> str:
+def _cell(cell: str | TableCell) -> str:
     if isinstance(cell, str):
         return _prose(cell)
     parts = []
@@ -204,7 +204,7 @@ def _cell(cell: str | Cell) -> str:
     return "".join(parts)
 
 
-def _tone(cell: Cell) -> str:
+def _tone(cell: TableCell) -> str:
     if cell.value is None:
         return "even"
     if not cell.difference or cell.low is None or cell.high is None:
@@ -212,53 +212,53 @@ def _tone(cell: Cell) -> str:
     return "ours up" if cell.low > 0 else "ours down" if cell.high < 0 else "even"
 
 
-def _number(cell: Cell, value: float | None) -> str:
+def _number(cell: TableCell, value: float | None) -> str:
     if value is None:
         return MISSING
     sign = "+" if cell.difference else "-"  # of numbers that are not below zero
     return format(value, f"{sign}z,.{cell.digits}f").replace("-", "\N{MINUS SIGN}")
 
 
-def _paper(cell: Cell) -> str:
+def _paper(cell: TableCell) -> str:
     return cell.paper if isinstance(cell.paper, str) else _number(cell, cell.paper)
 
 
-def _interval(cell: Cell) -> str:
+def _interval(cell: TableCell) -> str:
     if cell.value is None or cell.low is None or cell.high is None:
         return ""
     return f"[{_number(cell, cell.low)}, {_number(cell, cell.high)}]"
 
 
 def _numeric(table: Table) -> list[bool]:
-    """Say which columns hold numbers and nothing else; the first names the rows."""
+    """Return which columns hold only numbers; the first one names the rows."""
 
-    def number(cell: str | Cell) -> bool:
-        return isinstance(cell, Cell) or bool(re.fullmatch(r"[-+−–]?[\d.,]*( ?[%sKM]?)", cell))
+    def number(cell: str | TableCell) -> bool:
+        return isinstance(cell, TableCell) or bool(re.fullmatch(r"[-+−–]?[\d.,]*( ?[%sKM]?)", cell))
 
     columns = zip(*(row.cells for row in table.lines if row.mark != "header"), strict=True)
-    found = [all(map(number, column)) for column in columns] or [False] * len(table.head)
-    return [False, *found[1:]]
+    numeric = [all(map(number, column)) for column in columns] or [False] * len(table.head)
+    return [False, *numeric[1:]]
 
 
 def _prose(text: str) -> str:
-    """Escape text; what stands in backticks is code."""
+    """Return escaped text; text in backticks is code."""
     pieces = re.split("`([^`]+)`", text)
     return "".join(f"<code>{escaped(piece)}</code>" if odd % 2 else escaped(piece) for odd, piece in enumerate(pieces))
 
 
 def markdown(table: Table) -> str:
-    """Give a table for documents, as GitHub writes them: its caption in bold, then the rows."""
+    """Return a table as Markdown: its caption in bold, then the rows."""
     kinds = _numeric(table)
     rule = "|".join("--:" if numeric else "---" for numeric in kinds)
     lines = [f"**{_plain(table.caption)}**", "", f"| {' | '.join(map(_plain, table.head))} |", f"|{rule}|"]
     for row in table.lines:
-        cells = (_plain(cell) if isinstance(cell, str) else _told(cell) for cell in row.cells)
+        cells = (_plain(cell) if isinstance(cell, str) else _line(cell) for cell in row.cells)
         lines.append("| " + " | ".join(f"**{cell}**" if row.mark and cell else cell for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _told(cell: Cell) -> str:
-    """Give a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
+def _line(cell: TableCell) -> str:
+    """Return a cell in one line: 57.32 [55.10, 59.44] (paper 58.51; its note)."""
     paper = [] if cell.paper is None else [f"paper {_plain(_paper(cell))}"]
     aside = "; ".join([*paper, *([_plain(cell.note)] if cell.note else [])])
     parts = [_number(cell, cell.value), _interval(cell), f"({aside})" if aside else ""]
@@ -266,7 +266,7 @@ def _told(cell: Cell) -> str:
 
 
 def _plain(text: str) -> str:
-    """Give text that Markdown shows as it is; backticks stay backticks around code."""
+    """Return text that Markdown shows as it is; backticks stay backticks around code."""
     text = " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
     pieces = re.split("(`[^`]+`)", text)
     return "".join(

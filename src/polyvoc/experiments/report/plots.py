@@ -1,4 +1,4 @@
-"""Plots: the records of `figures.py` in, SVG out. The only door to matplotlib."""
+"""Plots as SVG from the records of `figures.py`. The only module that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 LIGHT = "#255ecf", "#be4218", "#13a593", "#8a4980", "#d48200", "#4d2179"
 DARK = "#438ef8", "#f56635", "#4be4b6", "#c587a4", "#efc839", "#b6b2ff"
 MARKERS = "o", "s", "^", "D", "v", "P"  # one per colour: a plot printed in grey can still be read
-# Colours that matplotlib draws with and that stand for the true ones until the SVG is painted.
+# Placeholders that matplotlib draws with; replaced by the true colours in the SVG.
 INK, BACK = "#010203", "#010204"
 SERIES = tuple(f"#0102{number:02x}" for number in range(16, 16 + len(LIGHT)))
 RC: Any = {
@@ -63,9 +63,9 @@ RC: Any = {
 
 
 def svg(figure: Figure, prefix: str = "") -> str:
-    """Give an SVG element for a page, light or dark: no title and no note drawn, they are the page's to show.
+    """Return an SVG element for a page, light or dark, without the title and the note.
 
-    All its ids begin with the prefix (if none, one made from the content), so that several can stand on one page.
+    All its ids begin with the prefix (default: one made from the content), so that one page can hold several.
     """
     figure = figure.coloured()
     prefix = prefix or "plot-" + hashlib.sha256(json.dumps(figure.as_dict()).encode()).hexdigest()[:10]
@@ -83,7 +83,7 @@ def svg(figure: Figure, prefix: str = "") -> str:
 
 
 def save_svg(figure: Figure, path: Path) -> None:
-    """Write a file of its own: on white, with title and note, in colours that any viewer of SVG understands."""
+    """Write a separate file: on white, with title and note, in colours that any viewer of SVG can show."""
     root = _tree(figure.coloured(), "plot")
     _paint(root, {INK: "#1d1d1f", BACK: "#ffffff", **dict(zip(SERIES, LIGHT, strict=True))})
     width, height = (float(size) for size in root.attrib["viewBox"].split()[2:])
@@ -103,7 +103,7 @@ def _variables(colours: Iterable[str]) -> str:
 
 
 def _tree(figure: Figure, prefix: str) -> ElementTree.Element:
-    """Draw, and give what matplotlib wrote without namespaces, metadata and ids that nothing refers to."""
+    """Return the drawing of matplotlib without namespaces, metadata and unused ids."""
     root = ElementTree.fromstring(_drawn(figure, prefix))
     for parent in list(root.iter()):
         parent.tag = parent.tag.rpartition("}")[2]
@@ -125,11 +125,11 @@ def _paint(root: ElementTree.Element, colours: Mapping[str, str]) -> None:
     for node in root.iter():
         if "style" in node.attrib:
             style = re.sub("'DejaVu Sans'[^;]*", FONT, node.attrib["style"])  # measured with it, drawn with the reader's
-            node.attrib["style"] = re.sub("#0102..", lambda found: colours[found[0]], style)
+            node.attrib["style"] = re.sub("#0102..", lambda match: colours[match[0]], style)
 
 
 def _drawn(figure: Figure, salt: str) -> str:
-    """Give what matplotlib draws: always the same, whatever the user's settings, which stay as they are."""
+    """Return the SVG of matplotlib, independent of the user's settings, which are not changed."""
     try:
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -151,7 +151,7 @@ def _drawn(figure: Figure, salt: str) -> str:
 
 
 def _columns(figure: Figure) -> int:
-    """Give the panels of a row: as few rows as there must be, filled evenly."""
+    """Return the panels of a row: as few rows as there must be, filled evenly."""
     rows = math.ceil(len(figure.panels) / COLUMNS)
     return math.ceil(len(figure.panels) / rows)
 
@@ -184,7 +184,7 @@ def _label(axes: Axes, panel: Panel) -> None:
 
 
 def _scale(axes: Axes, panel: Panel) -> None:
-    """Set scales and ticks; few values of x are their own ticks, so that a tick says where something was measured."""
+    """Set scales and ticks; few values of x are their own ticks, so that a tick is a measured value."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.tick_params(labelsize=11, length=3)
@@ -202,7 +202,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 
 def _roomy(values: Sequence[float]) -> list[float]:
-    """Give those of ascending values whose labels do not run into each other on a log scale."""
+    """Return those of ascending values whose labels do not run into each other on a log scale."""
     kept = list(values[:1])
     for value in values[1:]:
         if math.log(value / kept[-1]) >= 0.07 * math.log(values[-1] / values[0]):
@@ -221,7 +221,7 @@ class _Pen:
 
 
 def _pens(panel: Panel) -> list[_Pen]:
-    """Give a pen for each series: colours in turn, published ones grey, bars side by side."""
+    """Return a pen for each series: colours in turn, published ones grey, bars side by side."""
     bars = [series for series in panel.series if series.style == "bars"]
     places = sorted({value for series in bars for value in series.x})
     room = 0.8 * min((b - a for a, b in pairwise(places)), default=1.0)
@@ -232,13 +232,13 @@ def _pens(panel: Panel) -> list[_Pen]:
         grey = series.color is None  # only published series come without a colour here
         number = (before.count("paper") if series.color is None else series.color) % len(SERIES)
         place = next((place for place, bar in enumerate(bars) if bar.color == series.color), None)
-        shift = 0.0 if place is None else (place + 0.5) * width - room / 2  # a published point stands on the bar of its colour
+        shift = 0.0 if place is None else (place + 0.5) * width - room / 2  # a published point is on the bar of its colour
         pens.append(_Pen(INK if grey else SERIES[number], MARKERS[number], shift, width))
     return pens
 
 
 def _draw(axes: Axes, series: Series, pen: _Pen, named: bool) -> Artist:
-    """Draw a series with its intervals, and give what stands for it in the legend."""
+    """Draw a series with its intervals, and return its artist for the legend."""
     x, y = [value + pen.shift for value in series.x], _gaps(series.y)
     artist: Artist
     if series.style == "bars":
@@ -248,7 +248,7 @@ def _draw(axes: Axes, series: Series, pen: _Pen, named: bool) -> Artist:
         dashes: Any = "none" if named else (0, (4, 2.5))  # between names there is nothing to follow
         (artist,) = axes.plot(x, y, ls=dashes, color=pen.colour, marker=pen.marker, **hollow)
     else:
-        fit = len(x) == 2 and not series.low  # two points without intervals: a straight line, nobody measured its ends
+        fit = len(x) == 2 and not series.low  # two points without intervals: a straight line whose ends were not measured
         bare = series.style == "steps" or (series.style == "line" and (fit or len(x) > DENSE))
         look: Any = {"ls": "none" if series.style == "points" else "-", "marker": "" if bare else pen.marker}
         shape = "steps-mid" if series.style == "steps" else "default"
@@ -286,7 +286,7 @@ def _legend(canvas: Canvas, names: Sequence[str], artists: Sequence[Artist], wid
 
 
 def _spread(names: Sequence[str], columns: int) -> float:
-    """Give roughly how wide a legend of so many columns is, in points."""
+    """Return roughly how wide a legend of so many columns is, in points."""
     rows = math.ceil(len(names) / columns)
     return sum(52 + 6.4 * max(map(len, names[first : first + rows])) for first in range(0, len(names), rows))
 
@@ -296,13 +296,13 @@ def _gaps(values: Iterable[float | None]) -> list[float]:
 
 
 def _amount(value: float) -> str:
-    """Give a number as the field writes it: 20K words, 1M images."""
+    """Return a number as the field writes it: 20K words, 1M images."""
     size, unit = (1e6, "M") if abs(value) >= 1e6 else (1e3, "K") if abs(value) >= 1e3 else (1.0, "")
     return f"{value / size:.4g}{unit}".replace("-", "\N{MINUS SIGN}")
 
 
 def _clean(text: str) -> str:
-    """Give text that XML can hold: no control characters, no bytes of file names that are no text."""
+    """Return text that XML can hold: no control characters, no bytes of file names that are no text."""
     return re.sub("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufffe\\uffff]", " ", text)
 
 

@@ -1,58 +1,58 @@
-// How does the page speak with the server? JSON, streams of lines, uploads with progress; a busy server is asked again.
+// HTTP requests to the server: JSON, streams of JSON lines, uploads with progress; retries while the server is busy.
 
-import { offline, refusal } from "./failure.js";
-import { tell } from "./messages.js";
-import { askToken, authorization } from "./token.js";
+import { offlineError, responseError } from "./errors.js";
+import { showMessage } from "./messages.js";
+import { authorization, requestToken } from "./token.js";
 
-const TRIES = 5; // requests to a busy server, the first counted
-const LONGEST_WAIT = 15; // seconds between two of them
+const MAX_ATTEMPTS = 5; // requests to a busy server, including the first
+const MAX_WAIT = 15; // seconds between two attempts
 
 /** @typedef {Record<string, string | number | boolean | null | undefined> | URLSearchParams} Parameters */
 
-/** GET a path as JSON. */
+/** GET a path and return its JSON. */
 export function getJson(path, params, { signal } = {}) {
   return send("GET", path, { params, signal });
 }
 
 /**
- * Send a request, get JSON.
+ * Send a request and return the JSON of the response.
  * @param {string} method
  * @param {string} path
  * @param {{params?: Parameters, body?: FormData, signal?: AbortSignal}} [rest]
  */
 export function send(method, path, { params, body, signal } = {}) {
-  return persistently(async () => {
-    const response = await request(address(path, params), { method, body, signal });
+  return withRetries(async () => {
+    const response = await request(urlWith(path, params), { method, body, signal });
     return response.json();
   }, signal);
 }
 
 /**
- * POST and read the answer line by line, each a JSON value, as they arrive.
+ * POST and pass each line of the response, a JSON value, to `onLine` as it arrives.
  * @param {string} path
  * @param {Parameters} params
  * @param {{signal?: AbortSignal, onLine: (value: any) => void}} how
  */
 export function stream(path, params, { signal, onLine }) {
-  return persistently(async () => {
+  return withRetries(async () => {
     const headers = { Accept: "application/x-ndjson" };
-    const response = await request(address(path, params), { method: "POST", headers, signal });
+    const response = await request(urlWith(path, params), { method: "POST", headers, signal });
     await readLines(response.body.getReader(), onLine);
   }, signal);
 }
 
 /**
- * POST a form and tell how much of it has been sent (fetch cannot tell, XMLHttpRequest can).
+ * POST a form and report progress (XMLHttpRequest: fetch has no upload progress).
  * @param {string} path
  * @param {FormData} form
  * @param {{signal?: AbortSignal, onProgress?: (share: number) => void}} [how]
  */
 export function upload(path, form, { signal, onProgress } = {}) {
-  return persistently(() => uploadOnce(path, form, signal, onProgress), signal);
+  return withRetries(() => uploadOnce(path, form, signal, onProgress), signal);
 }
 
-/** The address of a path with its parameters; those without a value are left out. @param {Parameters} [params] */
-export function address(path, params = {}) {
+/** The URL of a path with its parameters; parameters without a value are left out. @param {Parameters} [params] */
+function urlWith(path, params = {}) {
   const pairs = params instanceof URLSearchParams ? [...params] : Object.entries(params);
   const given = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
   return given.length ? `${path}?${new URLSearchParams(given.map(([key, value]) => [key, String(value)]))}` : path;
@@ -63,9 +63,9 @@ async function request(url, { headers, ...rest }) {
   try {
     response = await fetch(url, { ...rest, headers: { Accept: "application/json", ...authorization(), ...headers } });
   } catch (error) {
-    throw error.name === "AbortError" ? error : offline();
+    throw error.name === "AbortError" ? error : offlineError();
   }
-  if (!response.ok) throw refusal(response.status, await response.text(), response.headers.get("Retry-After"));
+  if (!response.ok) throw responseError(response.status, await response.text(), response.headers.get("Retry-After"));
   return response;
 }
 
@@ -75,7 +75,7 @@ async function readLines(reader, onLine) {
   for (;;) {
     const { done, value } = await reader
       .read()
-      .catch((error) => Promise.reject(error.name === "AbortError" ? error : offline()));
+      .catch((error) => Promise.reject(error.name === "AbortError" ? error : offlineError()));
     rest += decoder.decode(value, { stream: !done });
     const lines = rest.split("\n");
     rest = lines.pop();
@@ -86,40 +86,41 @@ async function readLines(reader, onLine) {
 
 function uploadOnce(path, form, signal, onProgress) {
   return new Promise((resolve, reject) => {
-    const sending = new XMLHttpRequest();
-    const abort = () => sending.abort();
+    const xhr = new XMLHttpRequest();
+    const abort = () => xhr.abort();
     signal?.addEventListener("abort", abort, { once: true });
-    sending.open("POST", path);
+    xhr.open("POST", path);
     for (const [name, value] of Object.entries({ Accept: "application/json", ...authorization() }))
-      sending.setRequestHeader(name, value);
-    sending.upload.onprogress = (event) => event.lengthComputable && onProgress?.(event.loaded / event.total);
-    sending.onerror = () => reject(offline());
-    sending.onabort = () => reject(new DOMException("The upload was stopped.", "AbortError"));
-    sending.onload = () => {
-      if (sending.status >= 200 && sending.status < 300) resolve(JSON.parse(sending.responseText));
-      else reject(refusal(sending.status, sending.responseText, sending.getResponseHeader("Retry-After")));
+      xhr.setRequestHeader(name, value);
+    xhr.upload.onprogress = (event) => event.lengthComputable && onProgress?.(event.loaded / event.total);
+    xhr.onerror = () => reject(offlineError());
+    xhr.onabort = () => reject(new DOMException("The upload was cancelled.", "AbortError"));
+    xhr.onload = () => {
+      if (xhr.status >= 200 && xhr.status < 300) resolve(JSON.parse(xhr.responseText));
+      else reject(responseError(xhr.status, xhr.responseText, xhr.getResponseHeader("Retry-After")));
     };
-    sending.onloadend = () => signal?.removeEventListener("abort", abort);
-    sending.send(form);
+    xhr.onloadend = () => signal?.removeEventListener("abort", abort);
+    xhr.send(form);
   });
 }
 
-/** Try again while the server is busy; ask for the token where it wants one. */
-async function persistently(attempt, signal) {
-  for (let tries = 1; ;) {
+/** Retry while the server is busy; request the token where the server requires one. */
+async function withRetries(attempt, signal) {
+  for (let attempts = 1; ;) {
     try {
       return await attempt();
     } catch (error) {
-      if (error.status === 401) await askToken(signal);
-      else if (error.status === 503 && tries < TRIES) await busy(error.retryAfter, (tries += 1), signal);
+      if (error.status === 401) await requestToken(signal);
+      else if (error.status === 503 && attempts < MAX_ATTEMPTS) await waitUntilFree(error.retryAfter, (attempts += 1), signal);
       else throw error;
     }
   }
 }
 
-async function busy(retryAfter, tries, signal) {
-  const seconds = Math.min(retryAfter, LONGEST_WAIT);
-  const close = tell(`The server is busy; trying again in ${seconds} s (${tries} of ${TRIES}).`, { lasting: true });
+async function waitUntilFree(retryAfter, attempts, signal) {
+  const seconds = Math.min(retryAfter, MAX_WAIT);
+  const text = `The server is busy; retrying in ${seconds} s (attempt ${attempts} of ${MAX_ATTEMPTS}).`;
+  const close = showMessage(text, { lasting: true });
   try {
     await pause(1000 * seconds, signal);
   } finally {

@@ -1,29 +1,30 @@
-// What happens when the page opens? The server says what it holds, then the address decides which view is shown.
+// Entry point: fetch what the server offers, then show the view that the URL names.
 
 import { getJson } from "./api.js";
+import { apiExamplesView } from "./api_examples.js";
 import { browseView } from "./browse.js";
 import { compareView } from "./compare.js";
 import { el, heading } from "./elements.js";
-import { homeView } from "./home.js";
-import { askWith, startIntake } from "./intake.js";
-import { startKeys } from "./keys.js";
 import { matchesView } from "./matches.js";
-import { copyText, tellError } from "./messages.js";
-import { programsView } from "./programs.js";
+import { copyText, showError } from "./messages.js";
+import { readOptions } from "./options.js";
 import { Router } from "./router.js";
 import { searchView } from "./search.js";
+import { listenForShortcuts } from "./shortcuts.js";
+import { startView } from "./start.js";
 import { statisticsView } from "./statistics.js";
 import { startTheme } from "./theme.js";
-import { takeTokenFromAddress } from "./token.js";
+import { takeTokenFromUrl } from "./token.js";
+import { listenForFiles, searchWith } from "./upload.js";
 
 const ROUTES = {
-  home: homeView,
+  start: startView,
   search: searchView,
   matches: matchesView,
   compare: compareView,
   browse: browseView,
   statistics: statisticsView,
-  api: programsView,
+  api: apiExamplesView,
 };
 
 const main = document.getElementById("main");
@@ -32,42 +33,51 @@ function startBar() {
   startTheme(document.getElementById("theme"));
   document
     .getElementById("copy-link")
-    .addEventListener("click", () => copyText(location.href, "The link to this view is in the clipboard."));
+    .addEventListener("click", () => copyText(location.href, "Link copied."));
   document.getElementById("skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the hash is the address of the view
+    event.preventDefault(); // the hash names the view
     main.focus();
   });
 }
 
-let router = null; // once the server has said what it holds
-let early = null; // files that were dropped before
+let router = null; // until the server has described itself
+let pendingFiles = null; // dropped before that
 
-function currentIntake() {
+function dropTarget() {
   return {
-    take: router === null ? (files) => (early = files) : (router.view?.takeFiles ?? ((files) => askWith(router.about, files))),
-    text: router?.view?.dropText ?? "Drop it: ask with this photograph",
+    onFiles: (files) => {
+      if (router === null) pendingFiles = files;
+      else if (router.view?.onFiles) router.view.onFiles(files);
+      else searchWith(router.about, files);
+    },
+    text: router?.view?.dropText ?? "Drop to search with this photograph",
   };
+}
+
+async function serverDescription() {
+  const [about, openapi] = await Promise.all([getJson("/about"), getJson("/openapi.json")]);
+  return { ...about, options: readOptions(about, openapi) };
 }
 
 async function open() {
   try {
-    await takeTokenFromAddress();
-    router = new Router(ROUTES, main, await getJson("/about"));
+    await takeTokenFromUrl();
+    router = new Router(ROUTES, main, await serverDescription());
     router.start();
-    if (early) askWith(router.about, early);
+    if (pendingFiles) searchWith(router.about, pendingFiles);
     document.body.dataset.ready = "";
   } catch (error) {
-    main.replaceChildren(el("div", { class: "page" }, heading("polyvoc"), el("p", {}, "The page could not be opened.")));
-    tellError(error, open);
+    main.replaceChildren(el("div", { class: "page" }, heading("polyvoc"), el("p", {}, "The page could not be loaded.")));
+    showError(error, open);
   }
 }
 
 startBar();
-startIntake(currentIntake);
-startKeys(() => router?.view);
+listenForFiles(dropTarget);
+listenForShortcuts(() => router?.view);
 addEventListener("hashchange", async () => {
-  if (!location.hash.startsWith("#token=")) return; // a link with the token, opened in a tab that shows the page already
-  await takeTokenFromAddress();
+  if (!location.hash.startsWith("#token=")) return; // a link with a token, opened in a tab that already shows the page
+  await takeTokenFromUrl();
   router?.show();
 });
 open();

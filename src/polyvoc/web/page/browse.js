@@ -1,16 +1,16 @@
-// What is in the collection? Sixty photographs at a time, found by name; where the server allows it, added and removed.
+// The browse view: the collection in pages of 60, filtered by name; adding and removing where the server allows it.
 
-import { addPanel, removeButton } from "./additions.js";
 import { getJson } from "./api.js";
+import { addPanel, removeButton } from "./edit.js";
 import { button, el, heading, icon, linkButton } from "./elements.js";
-import { findForm } from "./home.js";
-import { announce, copyText, tellError } from "./messages.js";
-import { factsOf, thumbnail } from "./photograph.js";
-import { moveInGrid } from "./results.js";
+import { baseName, count, formatInteger } from "./format.js";
+import { imageInfo, thumbnail } from "./images.js";
+import { announce, copyText, showError } from "./messages.js";
+import { moveInGrid } from "./result_grid.js";
 import { go, href } from "./router.js";
-import { baseName, count, whole } from "./words.js";
+import { findForm } from "./start.js";
 
-const SIZE = 60;
+const PAGE_SIZE = 60;
 
 /** @type {import("./router.js").Route} */
 export function browseView(params, context) {
@@ -27,17 +27,17 @@ class BrowseView {
     this.grid.addEventListener("keydown", (event) => moveInGrid(event, this.grid));
     this.pagers = [
       el("nav", { class: "row pager", "aria-label": "Pages" }),
-      el("nav", { class: "row pager", "aria-label": "Pages, again" }),
+      el("nav", { class: "row pager", "aria-label": "Pages (bottom)" }),
     ];
     this.form = findForm(params.get("find") ?? "");
     this.heading = heading("The collection");
     const parts = [this.heading, el("div", { class: "row spread" }, this.form, this.pagers[0])];
-    if (about.write) parts.push(this.additions());
+    if (about.write) parts.push(this.addSection());
     this.element = el("div", { class: "browse" }, ...parts, this.state, this.grid, this.pagers[1]);
     this.update(params);
   }
 
-  /** Another page or another name. @param {URLSearchParams} params */
+  /** Show another page or name. @param {URLSearchParams} params */
   update(params) {
     this.find = params.get("find") ?? "";
     this.page = Math.max(1, Math.floor(Number(params.get("page") ?? 1)) || 1);
@@ -50,10 +50,10 @@ class BrowseView {
     return true;
   }
 
-  additions() {
+  addSection() {
     const panel = addPanel(this.about, this.signal, () => this.load());
-    this.takeFiles = panel.add;
-    this.dropText = "Drop them: add these photographs to the collection";
+    this.onFiles = panel.add;
+    this.dropText = "Drop to add these photographs to the collection";
     return panel.element;
   }
 
@@ -67,27 +67,27 @@ class BrowseView {
           el("li", { class: "tile skeleton", "aria-hidden": "true" }, el("span", { class: "thumbnail" })),
         ),
       );
-    this.state.textContent = "Looking …";
+    this.state.textContent = "Loading …";
     try {
-      this.show(await getJson("/images", { page: this.page - 1, size: SIZE, find: this.find }, { signal }));
+      this.show(await getJson("/images", { page: this.page - 1, size: PAGE_SIZE, find: this.find }, { signal }));
     } catch (error) {
       if (error.name === "AbortError") return;
       this.grid.replaceChildren();
       this.state.textContent = "";
-      tellError(error, () => this.load());
+      showError(error, () => this.load());
     }
   }
 
   show({ images, total, pages }) {
-    const first = (this.page - 1) * SIZE;
+    const first = (this.page - 1) * PAGE_SIZE;
     if (!this.find) this.about.images = total;
-    const shown = `, ${whole(first + 1)} to ${whole(first + images.length)} shown`;
+    const shown = `, ${formatInteger(first + 1)} to ${formatInteger(first + images.length)} shown`;
     const named = this.find ? ` with “${this.find}” in their path` : "";
     this.state.textContent =
       total === 0
         ? `No photographs${named}.`
         : images.length === 0
-          ? `There is no page ${this.page}: the last one is ${pages}.`
+          ? `There is no page ${this.page}; the last page is ${pages}.`
           : `${count(total, "photograph")}${named}${pages > 1 ? shown : ""}`;
     announce(this.state.textContent);
     this.grid.replaceChildren(...images.map((image) => this.tile(image)));
@@ -98,10 +98,10 @@ class BrowseView {
     const label = name ?? baseName(path);
     const link = el(
       "a",
-      { class: "tile-link", href: href("search", { query: image }), "aria-label": `Ask with ${label}` },
+      { class: "tile-link", href: href("search", { query: image }), "aria-label": `Search with ${label}` },
       thumbnail(image, path, { alt: "" }),
     );
-    const facts = el(
+    const details = el(
       "details",
       { class: "tile-details" },
       el("summary", { "aria-label": `Details of ${label}` }, el("span", { class: "name", title: path }, label)),
@@ -110,7 +110,7 @@ class BrowseView {
       el(
         "div",
         { class: "row" },
-        button("Copy path", { class: "quiet", onclick: () => copyText(path, "The path is in the clipboard.") }, "copy"),
+        button("Copy path", { class: "quiet", onclick: () => copyText(path, "Path copied.") }, "copy"),
         this.about.originals &&
           linkButton(
             "Original",
@@ -120,37 +120,37 @@ class BrowseView {
           ),
       ),
     );
-    facts.addEventListener("toggle", () => facts.open && this.checkFile(facts, image), { once: true });
-    const tile = el("li", { class: "tile", data: { image } }, link, facts);
+    details.addEventListener("toggle", () => details.open && this.checkFile(details, image), { once: true });
+    const tile = el("li", { class: "tile", data: { image } }, link, details);
     if (this.about.write) tile.append(removeButton(image, label, tile, this.signal, () => this.removed()));
     return tile;
   }
 
-  /** The tile that had the focus is gone. */
+  /** Move the focus from the removed tile to the heading. */
   removed() {
     this.heading.focus({ preventScroll: true });
     this.load();
   }
 
-  /** Say if the file of an image is gone. */
+  /** Add a note if the file of an image is missing. */
   async checkFile(details, image) {
-    const facts = await factsOf(image).catch(() => null);
-    if (facts?.available === false) details.append(el("p", { class: "small problem" }, "Its file is not there any more."));
+    const info = await imageInfo(image).catch(() => null);
+    if (info?.available === false) details.append(el("p", { class: "small problem" }, "The file is missing."));
   }
 
   showPager(pager, pages) {
     pager.hidden = pages < 2 && this.page === 1;
     const to = (page) => href("browse", { page: page > 1 ? page : null, find: this.find });
-    const link = (label, page, sign, possible) =>
-      possible
-        ? el("a", { class: "button quiet", href: to(page), "aria-label": label, title: label }, sign)
-        : el("span", { class: "button quiet off", "aria-hidden": "true" }, sign);
+    const link = (label, page, symbol, enabled) =>
+      enabled
+        ? el("a", { class: "button quiet", href: to(page), "aria-label": label, title: label }, symbol)
+        : el("span", { class: "button quiet off", "aria-hidden": "true" }, symbol);
     const field = el("input", {
       type: "number",
       min: 1,
       max: Math.max(1, pages),
       value: this.page,
-      "aria-label": `Page, of ${pages}`,
+      "aria-label": `Page (of ${pages})`,
     });
     field.addEventListener(
       "change",
@@ -160,7 +160,7 @@ class BrowseView {
       link("First page", 1, el("span", {}, icon("left"), icon("left")), this.page > 1),
       link("Previous page", this.page - 1, icon("left"), this.page > 1),
       field,
-      el("span", { class: "soft" }, `of ${whole(pages)}`),
+      el("span", { class: "soft" }, `of ${formatInteger(pages)}`),
       link("Next page", this.page + 1, icon("right"), this.page < pages),
       link("Last page", pages, el("span", {}, icon("right"), icon("right")), this.page < pages),
     );

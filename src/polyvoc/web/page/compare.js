@@ -1,18 +1,18 @@
-// What does another rule change? Two rankings of one photograph side by side, with a line for every image in both.
+// The compare view: two rankings of one query side by side, with a line for every image in both.
 
-import { ask, lacking, secondsOf } from "./answers.js";
 import { button, el, heading, linkButton, svg } from "./elements.js";
-import { announce, tellError } from "./messages.js";
-import { rulesPart } from "./options.js";
-import { factsOf, pictureUrl, thumbnail } from "./photograph.js";
+import { baseName, count, formatDuration, formatNumber, formatProbability } from "./format.js";
+import { imageInfo, pictureUrl, thumbnail } from "./images.js";
+import { announce, showError } from "./messages.js";
+import { optionParams } from "./options.js";
+import { OptionsPanel } from "./options_panel.js";
+import { missingText, search, totalSeconds } from "./results.js";
 import { go, href } from "./router.js";
-import { RulesPanel } from "./rules.js";
-import { baseName, count, duration, probable, three } from "./words.js";
 
 const DEPTH = 20; // hits of each ranking
-const ROW = 100; // units of the drawing per row; rows have one height
+const ROW = 100; // height of a row in the drawing of the moves
 const SIDES = ["left", "right"];
-const FIRST = { left: "merge=b1&verify=0", right: "" };
+const INITIAL = { left: "merge=b1&verify=0", right: "" };
 
 /** @type {import("./router.js").Route} */
 export function compareView(params, context) {
@@ -25,11 +25,11 @@ class CompareView {
     this.signal = signal;
     this.query = params.get("query") ?? "";
     this.region = params.get("region");
-    this.title = "Compare two rules";
-    this.asking = {}; // by side: the AbortController of the search under way
+    this.title = "Compare options";
+    this.running = {}; // side -> AbortController of its search
     this.hits = {};
-    this.marked = null; // the image that is brought out in both lists
-    this.rules = sidesOf(about, params);
+    this.marked = null; // the image that is highlighted in both lists
+    this.options = sidesOf(about, params);
     this.build();
     this.ready = this.start();
   }
@@ -37,11 +37,11 @@ class CompareView {
   /** @param {URLSearchParams} params */
   update(params) {
     if ((params.get("query") ?? "") !== this.query || params.get("region") !== this.region) return false;
-    const rules = sidesOf(this.about, params);
+    const options = sidesOf(this.about, params);
     for (const side of SIDES) {
-      if (rules[side].toString() === this.rules[side].toString()) continue;
-      this.rules[side] = rules[side];
-      this.panels[side].show(rules[side]);
+      if (options[side].toString() === this.options[side].toString()) continue;
+      this.options[side] = options[side];
+      this.panels[side].show(options[side]);
       this.search(side);
     }
     return true;
@@ -57,14 +57,14 @@ class CompareView {
     this.photograph = el("div", { class: "compare-query row" });
     const swap = button(
       "Swap sides",
-      { id: "swap", onclick: () => this.goTo({ left: this.rules.right, right: this.rules.left }) },
+      { id: "swap", onclick: () => this.goTo({ left: this.options.right, right: this.options.left }) },
       "swap",
     );
     this.columns = el("div", { class: "columns" }, sides[0], el("div", { class: "gutter" }, this.links), sides[1]);
     this.element = el(
       "div",
       { class: "compare" },
-      heading("Two rules, one photograph"),
+      heading("Compare search options"),
       el("div", { class: "row spread" }, this.photograph, swap),
       this.summary,
       this.columns,
@@ -76,17 +76,17 @@ class CompareView {
 
   buildSide(side) {
     const { about } = this;
-    this.panels[side] = new RulesPanel({
+    this.panels[side] = new OptionsPanel({
       about,
       name: side,
-      params: this.rules[side],
-      onChange: (rules) => this.goTo({ [side]: rules }),
+      params: this.options[side],
+      onChange: (options) => this.goTo({ [side]: options }),
     });
     this.states[side] = el("p", { class: "state small" });
     this.lists[side] = el("ol", { class: "ranking", id: `ranking-${side}`, "aria-label": `Ranking on the ${side}` });
     return el(
       "section",
-      { class: "side", data: { side }, "aria-label": `Rules on the ${side}` },
+      { class: "side", data: { side }, "aria-label": `Search on the ${side}` },
       this.panels[side].element,
       this.states[side],
       this.lists[side],
@@ -95,56 +95,57 @@ class CompareView {
 
   async start() {
     try {
-      const facts = await factsOf(this.query);
+      const info = await imageInfo(this.query);
       if (this.signal.aborted) return;
-      const name = baseName(facts.name ?? facts.path);
+      const name = baseName(info.name ?? info.path);
       this.photograph.replaceChildren(
         el("img", {
           src: pictureUrl(this.query, 320),
           alt: name,
           height: 96,
-          width: Math.round((96 * facts.width) / facts.height),
+          width: Math.round((96 * info.width) / info.height),
         }),
         el(
           "div",
           {},
           el("p", {}, el("span", { class: "file" }, name)),
-          this.region && el("p", { class: "soft small" }, `only the region ${this.region}`),
+          this.region && el("p", { class: "soft small" }, `region ${this.region}`),
           linkButton("Results", href("search", { query: this.query, region: this.region }), { class: "button quiet" }, "left"),
         ),
       );
       await Promise.all(SIDES.map((side) => this.search(side)));
     } catch (error) {
       if (this.signal.aborted) return;
-      const asks = this.query ? "The photograph that asked is forgotten, or it was removed: " : "Choose a photograph first: ";
+      const reason = this.query ? "The uploaded query has expired, or the photograph was removed. " : "No query. ";
       if (error.status === 404)
-        this.summary.replaceChildren(el("p", {}, asks, el("a", { href: "#/" }, "start with another"), "."));
-      else tellError(error, () => this.start());
+        this.summary.replaceChildren(el("p", {}, reason, el("a", { href: "#/" }, "Choose a photograph"), "."));
+      else showError(error, () => this.start());
     }
   }
 
-  goTo({ left = this.rules.left, right = this.rules.right }) {
+  goTo({ left = this.options.left, right = this.options.right }) {
     const sides = { left: left.toString() || "preset=default", right: right.toString() || "preset=default" };
     go("compare", { query: this.query, region: this.region, ...sides });
   }
 
   async search(side) {
-    this.asking[side]?.abort();
-    this.asking[side] = new AbortController();
-    const signal = AbortSignal.any([this.asking[side].signal, this.signal]);
+    this.running[side]?.abort();
+    this.running[side] = new AbortController();
+    const signal = AbortSignal.any([this.running[side].signal, this.signal]);
     this.states[side].textContent = "Searching …";
     this.lists[side].setAttribute("aria-busy", "true");
     try {
-      const answer = await ask(this.about, this.parameters(side), { signal });
-      this.hits[side] = answer.hits;
-      this.states[side].textContent = `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}${lacking(answer)}`;
+      const result = await search(this.about, this.parameters(side), { signal });
+      this.hits[side] = result.hits;
+      const duration = formatDuration(totalSeconds(result));
+      this.states[side].textContent = `${count(result.hits.length, "photograph")} in ${duration}${missingText(result)}`;
       this.show();
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.states[side].textContent = "This search failed.";
+      this.states[side].textContent = "The search failed.";
       delete this.hits[side];
       this.show();
-      tellError(error, () => this.search(side));
+      showError(error, () => this.search(side));
     } finally {
       this.lists[side].setAttribute("aria-busy", "false");
     }
@@ -154,7 +155,7 @@ class CompareView {
     const params = new URLSearchParams([
       ["query", this.query],
       ...(this.region ? [["region", this.region]] : []),
-      ...this.rules[side],
+      ...this.options[side],
     ]);
     params.set("top", String(DEPTH));
     return params;
@@ -175,7 +176,7 @@ class CompareView {
   row(side, hit, rank, others) {
     const name = baseName(hit.path);
     const other = others ? rankIn(others, hit.image) : null;
-    const [sign, text, kind] = others ? moveInWords(side, rank, other) : ["", "", "same"];
+    const [symbol, text, kind] = others ? describeMove(side, rank, other) : ["", "", "same"];
     const link = el(
       "a",
       {
@@ -186,19 +187,19 @@ class CompareView {
       thumbnail(hit.image, hit.path, { alt: "" }),
       el(
         "span",
-        { class: "ranked-facts" },
+        { class: "ranked-info" },
         el("span", { class: "name" }, name),
-        el("span", { class: "soft small" }, `score ${three(hit.score)}`),
-        hit.inliers > 0 && el("span", { class: "soft small" }, count(hit.inliers, "match agrees", "matches agree")),
-        hit.probability !== null && el("span", { class: "soft small" }, `${probable(hit.probability)} probable`),
+        el("span", { class: "soft small" }, `score ${formatNumber(hit.score)}`),
+        hit.inliers > 0 && el("span", { class: "soft small" }, count(hit.inliers, "consistent match", "consistent matches")),
+        hit.probability !== null && el("span", { class: "soft small" }, `probability ${formatProbability(hit.probability)}`),
       ),
-      el("span", { class: `move ${kind}`, title: text, "aria-hidden": "true" }, sign),
-      el("span", { class: "unseen" }, text),
+      el("span", { class: `move ${kind}`, title: text, "aria-hidden": "true" }, symbol),
+      el("span", { class: "visually-hidden" }, text),
     );
     return el("li", { data: { image: hit.image, rank, move: kind } }, link);
   }
 
-  /** A line from each image on the left to the same on the right. */
+  /** Draw a line from each image on the left to the same image on the right. */
   drawMoves(left, right) {
     const rows = Math.max(left.length, right.length, 1);
     this.links.setAttribute("viewBox", `0 0 100 ${rows * ROW}`);
@@ -215,23 +216,23 @@ class CompareView {
 
   showSummary(left, right) {
     const top = (hits) => new Set(hits.slice(0, 10).map((hit) => hit.image));
-    const [ours, theirs] = [top(left), top(right)];
-    const shared = [...ours].filter((image) => theirs.has(image)).length;
+    const [topLeft, topRight] = [top(left), top(right)];
+    const shared = [...topLeft].filter((image) => topRight.has(image)).length;
     const moves = largestMoves(left, right);
-    const most = Math.min(10, Math.max(ours.size, theirs.size));
-    const text = `${shared} of the top ${most} are in both.`;
+    const depth = Math.min(10, Math.max(topLeft.size, topRight.size));
+    const text = `${shared} of the top ${depth} are in both.`;
     this.summary.replaceChildren(
       el("p", { class: "lead" }, text),
       el(
         "p",
         { class: "soft" },
-        moves.length ? `Largest moves from left to right: ${moves.join("; ")}.` : "No image that both list has moved.",
+        moves.length ? `Largest moves from left to right: ${moves.join("; ")}.` : "No photograph in both rankings has moved.",
       ),
     );
     announce(text);
   }
 
-  /** Bring out one image in both lists. @param {string | null} image */
+  /** Highlight one image in both lists. @param {string | null} image */
   mark(image) {
     if (image === this.marked) return;
     this.marked = image;
@@ -244,21 +245,21 @@ class CompareView {
 
 function sidesOf(about, params) {
   return Object.fromEntries(
-    SIDES.map((side) => [side, rulesPart(about, new URLSearchParams(params.get(side) ?? FIRST[side]))]),
+    SIDES.map((side) => [side, optionParams(about, new URLSearchParams(params.get(side) ?? INITIAL[side]))]),
   );
 }
 
 function rankIn(hits, image) {
-  const place = hits.findIndex((hit) => hit.image === image);
-  return place < 0 ? null : place + 1;
+  const position = hits.findIndex((hit) => hit.image === image);
+  return position < 0 ? null : position + 1;
 }
 
-/** How an image moved from the left list to the right one, said in the list of a side: sign, words, kind. */
-function moveInWords(side, rank, other) {
+/** How an image moved from the left list to the right one, as shown in the list of a side: symbol, text, kind. */
+function describeMove(side, rank, other) {
   if (other === null)
     return side === "right"
-      ? ["new", `not in the first ${DEPTH} on the left`, "new"]
-      : ["gone", `not in the first ${DEPTH} on the right`, "gone"];
+      ? ["new", `not in the top ${DEPTH} on the left`, "new"]
+      : ["gone", `not in the top ${DEPTH} on the right`, "gone"];
   const gain = side === "right" ? other - rank : rank - other;
   const there = `rank ${other} on the ${side === "right" ? "left" : "right"}`;
   if (gain === 0) return ["=", "the same rank on both sides", "same"];

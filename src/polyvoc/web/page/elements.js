@@ -1,4 +1,4 @@
-// How are elements made? Through the DOM alone: text from the server is only ever text, never markup.
+// Building elements through the DOM only: text from the server is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,7 +22,7 @@ const ICONS = {
 };
 
 /**
- * Make an element. Properties: `on…` are listeners, `style` and `data` are records, true/false set or leave out an attribute.
+ * Create an element. Properties: `on…` are listeners, `style` and `data` are records, true/false set or omit an attribute.
  * @param {string} tag
  * @param {Record<string, any>} [properties]
  * @param {...(Node | string | number | null | undefined | false)} children
@@ -32,25 +32,25 @@ export function el(tag, properties = {}, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
-/** Make an element of SVG, as `el` does. @returns {SVGElement} */
+/** Create an SVG element, as `el` does. @returns {SVGElement} */
 export function svg(tag, properties = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
 
-/** One of the line drawings above, for eyes only. */
+/** One of the icons above, hidden from screen readers. */
 export function icon(name, size = 18) {
   const box = { viewBox: "0 0 24 24", width: size, height: size, "aria-hidden": "true", class: "icon" };
   return svg("svg", box, svg("path", { d: ICONS[name] }));
 }
 
-/** A button with a drawing and a word. */
-export function button(label, properties = {}, sign = null) {
-  return el("button", { type: "button", ...properties }, sign && icon(sign), el("span", {}, label));
+/** A button with a label and an optional icon. */
+export function button(label, properties = {}, iconName = null) {
+  return el("button", { type: "button", ...properties }, iconName && icon(iconName), el("span", {}, label));
 }
 
 /** A link that looks like a button. */
-export function linkButton(label, href, properties = {}, sign = null) {
-  return el("a", { class: "button", href, ...properties }, sign && icon(sign), el("span", {}, label));
+export function linkButton(label, href, properties = {}, iconName = null) {
+  return el("a", { class: "button", href, ...properties }, iconName && icon(iconName), el("span", {}, label));
 }
 
 /** The heading of a view; the router moves the focus to it. */
@@ -59,7 +59,7 @@ export function heading(text, properties = {}) {
 }
 
 /**
- * Choices of which one holds, as a row of radio buttons.
+ * A row of radio buttons.
  * @param {{legend: string, name: string, choices: Array<[string, string, string?]>, value: string,
  *   onChange: (value: string) => void}} setting choices: value, text, and help
  */
@@ -76,8 +76,8 @@ export function segmented({ legend, name, choices, value, onChange }) {
   );
 }
 
-/** Tell whether the reader wants little motion. */
-export function still() {
+/** Whether the user prefers reduced motion. */
+export function prefersReducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 

@@ -1,20 +1,20 @@
-// Why did this photograph answer? Both pictures side by side with the features that share words, heaviest first.
+// The matches view: query and hit side by side with their matched features, highest weight first.
 
-import { ask } from "./answers.js";
 import { getJson } from "./api.js";
-import { matchCard, matchInWords } from "./card.js";
-import { MatchDrawing, SETS, setOf } from "./drawing.js";
 import { button, el, heading, linkButton, segmented } from "./elements.js";
-import { announce, copyText, tellError } from "./messages.js";
-import { searchPart } from "./options.js";
-import { parseRegion } from "./region.js";
-import { amend, href } from "./router.js";
-import { baseName, count, percent, whole } from "./words.js";
+import { baseName, count, formatInteger, formatPercent } from "./format.js";
+import { matchCard, matchText } from "./match_card.js";
+import { MatchDrawing, SETS, setOf } from "./match_drawing.js";
+import { announce, copyText, showError } from "./messages.js";
+import { searchParams } from "./options.js";
+import { parseRegion } from "./region_editor.js";
+import { search } from "./results.js";
+import { href, replaceParams } from "./router.js";
 
-const LIMIT = 1000; // matches that are asked for
-const FIRST = 120; // matches that are shown until the slider is moved
+const LIMIT = 1000; // matches that are requested
+const SHOWN = 120; // matches that are shown until the slider is moved
 const SET_NAMES = { all: "all (intersection)", several: "several", one: "one only" };
-const FLAT = 3; // width by height of a drawing that leaves no room beside it
+const WIDE = 3; // aspect ratio from which the card is placed below the drawing
 const NARROW = matchMedia("(max-width: 760px)");
 
 /** @type {import("./router.js").Route} */
@@ -30,10 +30,10 @@ class MatchesView {
     this.query = params.get("query") ?? "";
     this.image = Number(params.get("image"));
     this.title = "Matches";
-    this.active = null; // number of the match that the card is about
-    this.place = null; // of this hit in the ranking
-    this.neighbours = {}; // images of the hits around it
-    this.keys = { n: () => this.follow("next"), p: () => this.follow("previous") };
+    this.active = null; // index of the match that the card shows
+    this.position = null; // of this hit in the ranking
+    this.neighbours = {}; // images of the previous and the next hit
+    this.shortcuts = { n: () => this.follow("next"), p: () => this.follow("previous") };
     this.build();
     this.start();
     NARROW.addEventListener("change", () => this.explanation && this.draw(), { signal });
@@ -49,7 +49,7 @@ class MatchesView {
     this.hits = el("nav", { class: "row", "aria-label": "Hits" });
     const back = linkButton(
       "All results",
-      href("search", searchPart(this.about, this.params)),
+      href("search", searchParams(this.about, this.params)),
       { id: "back-to-results" },
       "left",
     );
@@ -67,14 +67,14 @@ class MatchesView {
 
   async start() {
     try {
-      const asked = searchPart(this.about, this.params);
-      asked.set("image", String(this.image));
-      asked.set("limit", String(LIMIT));
-      this.explanation = await getJson("/explain", asked, { signal: this.signal });
+      const request = searchParams(this.about, this.params);
+      request.set("image", String(this.image));
+      request.set("limit", String(LIMIT));
+      this.explanation = await getJson("/explain", request, { signal: this.signal });
     } catch (error) {
       this.stage.classList.remove("skeleton");
-      this.summary.textContent = error.status === 404 ? "The photograph that asked is forgotten, or this one was removed." : "";
-      tellError(error, () => this.start());
+      this.summary.textContent = error.status === 404 ? "The uploaded query has expired, or one of the photographs was removed." : "";
+      showError(error, () => this.start());
       return;
     }
     this.showExplanation();
@@ -89,47 +89,48 @@ class MatchesView {
     this.heading.replaceChildren(
       "Why ",
       el("span", { class: "file" }, image.name),
-      " answers ",
+      " matches ",
       el("span", { class: "file" }, baseName(query.name)),
     );
-    this.summary.textContent = inWords(this.explanation);
+    this.summary.textContent = summaryText(this.explanation);
     announce(this.summary.textContent);
-    this.agreeing = matches.some((match) => match.inlier);
+    this.hasInliers = matches.some((match) => match.inlier);
     this.stage.classList.remove("skeleton");
     this.showControls();
     this.draw();
   }
 
-  /** What the link says about the drawing. */
+  /** The settings of the drawing, from the link. */
   settings() {
     const { params } = this;
-    const which = params.get("which") ?? (this.agreeing ? "agree" : "all");
+    const which = params.get("which") ?? (this.hasInliers ? "inliers" : "all");
     const hidden = (params.get("hide") ?? "").split(",");
-    return { which, mode: params.get("draw") === "dots" ? "dots" : "lines", hidden, most: Number(params.get("most") ?? FIRST) };
+    const mode = params.get("draw") === "dots" ? "dots" : "lines";
+    return { which, mode, hidden, limit: Number(params.get("shown") ?? SHOWN) };
   }
 
-  /** Change one of the settings, and the link with it. */
+  /** Change one of the settings, and the link. */
   set(name, value) {
     if (value) this.params.set(name, String(value));
     else this.params.delete(name);
-    this.amendLink();
+    this.updateLink();
     this.refresh();
   }
 
-  amendLink() {
-    amend("matches", this.params);
+  updateLink() {
+    replaceParams("matches", this.params);
     this.showHits();
   }
 
   showControls() {
     const { which, mode } = this.settings();
-    this.slider = el("input", { type: "range", id: "most", min: 1, step: 1 });
+    this.slider = el("input", { type: "range", id: "shown", min: 1, step: 1 });
     this.slider.addEventListener("input", () => {
-      this.params.set("most", this.slider.value);
+      this.params.set("shown", this.slider.value);
       this.refresh();
     });
-    this.slider.addEventListener("change", () => this.amendLink()); // browsers limit how often it may change
-    this.sliderText = el("output", { for: "most" });
+    this.slider.addEventListener("change", () => this.updateLink()); // browsers limit how often the URL may change
+    this.sliderText = el("output", { for: "shown" });
     this.legend = el("div", { class: "legend", role: "group", "aria-label": "Sets" });
     this.controls.replaceChildren(
       segmented({
@@ -138,7 +139,7 @@ class MatchesView {
         value: which,
         onChange: (value) => this.set("which", value),
         choices: [
-          ["agree", "agreeing", "those that agree on one arrangement of both photographs"],
+          ["inliers", "consistent", "matches that are consistent with one geometric transform"],
           ["all", "all"],
         ],
       }),
@@ -148,18 +149,18 @@ class MatchesView {
         value: mode,
         choices: [
           ["lines", "lines"],
-          ["dots", "dots", "linked when you point at them"],
+          ["dots", "dots", "connected when you point at them"],
         ],
         onChange: (value) => this.set("draw", value),
       }),
-      el("fieldset", { class: "segmented" }, el("legend", {}, "Vocabularies that agree"), this.legend),
-      el("div", { class: "field slider" }, el("label", { for: "most" }, "Heaviest ", this.sliderText), this.slider),
+      el("fieldset", { class: "segmented" }, el("legend", {}, "Same word in vocabularies"), this.legend),
+      el("div", { class: "field slider" }, el("label", { for: "shown" }, "Highest weights: ", this.sliderText), this.slider),
     );
   }
 
   draw() {
     const { query, image } = this.explanation;
-    const label = `Matches of ${baseName(query.name)} and ${image.name}: arrow keys go through them`;
+    const label = `Matches of ${baseName(query.name)} and ${image.name}: use the arrow keys to select one`;
     const region = parseRegion(this.params.get("region"));
     this.drawing = new MatchDrawing(this.explanation, { query: this.query, region, stacked: NARROW.matches, label });
     const { element } = this.drawing;
@@ -167,26 +168,26 @@ class MatchesView {
     element.addEventListener("pointerdown", (event) => this.point(event));
     element.addEventListener("keydown", (event) => this.key(event));
     this.stage.replaceChildren(element);
-    this.stage.parentElement.classList.toggle("flat", this.drawing.aspect > FLAT);
+    this.stage.parentElement.classList.toggle("flat", this.drawing.aspect > WIDE);
     this.refresh();
   }
 
-  /** Draw what the settings ask for. */
+  /** Draw with the current settings. */
   refresh() {
-    const { which, mode, hidden, most } = this.settings();
+    const { which, mode, hidden, limit } = this.settings();
     const { matches, n_vocabularies: vocabularies } = this.explanation;
     const eligible = [...matches.keys()].filter((i) => which === "all" || matches[i].inlier);
     const inSets = eligible.filter((i) => !hidden.includes(setOf(matches[i], vocabularies)));
-    const shown = inSets.slice(0, most);
+    const shown = inSets.slice(0, limit);
     this.showLegend(eligible, hidden);
     this.slider.max = String(Math.max(1, inSets.length));
     this.slider.value = String(shown.length);
-    this.sliderText.textContent = `${whole(shown.length)} of ${whole(inSets.length)}`;
+    this.sliderText.textContent = `${formatInteger(shown.length)} of ${formatInteger(inSets.length)}`;
     this.drawing.show(shown, mode);
     this.select(shown.includes(this.active) ? this.active : null);
   }
 
-  /** The legend filters, too. */
+  /** The legend, whose entries are filters. */
   showLegend(eligible, hidden) {
     const { matches, n_vocabularies: vocabularies } = this.explanation;
     const focused = document.activeElement?.dataset?.set;
@@ -207,7 +208,7 @@ class MatchesView {
           },
           el("span", { class: `swatch ${set}`, "aria-hidden": "true" }),
           `${SET_NAMES[set]} `,
-          el("b", {}, whole(number)),
+          el("b", {}, formatInteger(number)),
         );
       }),
     );
@@ -220,7 +221,7 @@ class MatchesView {
   }
 
   key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey) return; // those are keys of the browser
+    if (event.altKey || event.ctrlKey || event.metaKey) return; // shortcuts of the browser
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     const { shown } = this.drawing;
     if (event.key === "Escape") this.select(null);
@@ -228,12 +229,12 @@ class MatchesView {
       const here = shown.indexOf(this.active);
       const next = here < 0 ? 0 : (here + step + shown.length) % shown.length;
       this.select(shown[next]);
-      announce(matchInWords(this.explanation, shown[next]));
+      announce(matchText(this.explanation, shown[next]));
     } else return;
     event.preventDefault();
   }
 
-  /** Make one match the one that the card is about. @param {number | null} number */
+  /** Select the match that the card shows. @param {number | null} number */
   select(number) {
     this.active = number;
     this.drawing.highlight(number);
@@ -244,49 +245,49 @@ class MatchesView {
           "p",
           { class: "soft" },
           shown.length
-            ? "Point at a match, tap it, or go through them with the arrow keys."
-            : "No match to show with these settings.",
+            ? "Point at a match, tap it, or select one with the arrow keys."
+            : "No matches with these settings.",
         ),
       );
       return;
     }
-    const place = `Match ${shown.indexOf(number) + 1} of ${shown.length}`;
-    this.card.replaceChildren(el("h2", {}, place), matchCard(this.explanation, number, this.query));
+    const title = `Match ${shown.indexOf(number) + 1} of ${shown.length}`;
+    this.card.replaceChildren(el("h2", {}, title), matchCard(this.explanation, number, this.query));
   }
 
-  /** What can be done with the hit. */
+  /** Actions on the hit. */
   showActions() {
     const { path } = this.explanation.image;
-    const onclick = () => copyText(path, "The path is in the clipboard.");
+    const onclick = () => copyText(path, "Path copied.");
     this.actions.replaceChildren(
-      linkButton("Ask with this", href("search", { query: this.image }), { class: "button quiet" }, "search"),
+      linkButton("Search with this", href("search", { query: this.image }), { class: "button quiet" }, "search"),
       button("Path", { class: "quiet", title: path, onclick }, "copy"),
     );
   }
 
-  /** Find the hits before and after this one. */
+  /** Find the previous and the next hit. */
   async findNeighbours() {
-    const answer = await ask(this.about, this.params, { signal: this.signal }).catch(() => null);
-    const hits = answer?.hits ?? [];
+    const result = await search(this.about, this.params, { signal: this.signal }).catch(() => null);
+    const hits = result?.hits ?? [];
     const here = hits.findIndex((hit) => hit.image === this.image);
     if (here < 0) return;
-    this.place = { rank: here + 1, of: hits.length };
+    this.position = { rank: here + 1, total: hits.length };
     this.neighbours = { previous: hits[here - 1]?.image, next: hits[here + 1]?.image };
     this.showHits();
   }
 
-  /** Links to them, with the settings of this view. */
+  /** Links to them that keep the settings of this view. */
   showHits() {
-    if (!this.place) return;
-    const link = (way, sign) => {
-      const image = this.neighbours[way];
-      const attributes = { id: `${way}-hit`, "aria-label": `${way} hit`, hidden: image === undefined };
-      return linkButton(way, this.linkTo(image), attributes, sign);
+    if (!this.position) return;
+    const link = (which, iconName) => {
+      const image = this.neighbours[which];
+      const attributes = { id: `${which}-hit`, "aria-label": `${which} hit`, hidden: image === undefined };
+      return linkButton(which, this.linkTo(image), attributes, iconName);
     };
-    const { rank, of } = this.place;
+    const { rank, total } = this.position;
     this.hits.replaceChildren(
       link("previous", "left"),
-      el("span", { class: "soft" }, `hit ${rank} of ${of}`),
+      el("span", { class: "soft" }, `hit ${rank} of ${total}`),
       link("next", "right"),
     );
   }
@@ -297,16 +298,17 @@ class MatchesView {
     return href("matches", params);
   }
 
-  follow(way) {
-    if (this.neighbours[way] !== undefined) location.hash = this.linkTo(this.neighbours[way]);
+  follow(which) {
+    if (this.neighbours[which] !== undefined) location.hash = this.linkTo(this.neighbours[which]);
   }
 }
 
-/** The summary in plain words. */
-function inWords({ matches, inliers, score, n_matches: all }) {
-  const agreeing = matches.filter((match) => match.inlier).reduce((sum, match) => sum + match.weight, 0);
-  if (all === 0) return "They share no feature.";
-  if (inliers === 0) return `${count(all, "match", "matches")}, but no arrangement that they agree on.`;
-  const said = `${whole(inliers)} of ${count(all, "match", "matches")} agree on one arrangement`;
-  return `${said}; they carry ${percent(agreeing / score)} of the weight.`;
+/** The summary as one sentence. */
+function summaryText({ matches, inliers, score, n_matches: total }) {
+  if (total === 0) return "No matching features.";
+  const text = count(total, "match", "matches");
+  if (inliers === 0) return `${text}, not consistent with any geometric transform.`;
+  const weight = matches.filter((match) => match.inlier).reduce((sum, match) => sum + match.weight, 0);
+  const share = formatPercent(weight / score);
+  return `${formatInteger(inliers)} of ${text} are consistent with one geometric transform, with ${share} of the total weight.`;
 }

@@ -1,19 +1,19 @@
-// What is the reader told? One clear line that stays out of the way, and a quiet line for screen readers.
+// Messages to the user: one line at the edge of the page, and a live region for screen readers.
 
 import { button, el } from "./elements.js";
-import { ApiError } from "./failure.js";
+import { ApiError } from "./errors.js";
 
-const BRIEF = 4000; // ms that a note stays
+const NOTE_MS = 4000; // how long a note is shown
 
 /**
- * Show a line. Errors last until they are closed, the action is taken, or the view is left; notes go by themselves.
+ * Show a line. Errors stay until they are closed, their action runs or the view changes; notes disappear by themselves.
  * @param {string} text
  * @param {{kind?: "error" | "note", lasting?: boolean, action?: {label: string, run: () => void}}} [how]
- * @returns {() => void} takes it away
+ * @returns {() => void} removes it
  */
-export function tell(text, { kind = "note", lasting = kind === "error", action } = {}) {
-  const place = document.getElementById("messages");
-  for (const other of [...place.children]) if (other.dataset.kind === kind) other.remove();
+export function showMessage(text, { kind = "note", lasting = kind === "error", action } = {}) {
+  const container = document.getElementById("messages");
+  for (const other of [...container.children]) if (other.dataset.kind === kind) other.remove();
   const close = () => line.remove();
   const line = el("div", { class: "message", role: kind === "error" ? "alert" : "status", data: { kind } }, el("p", {}, text));
   if (action)
@@ -27,35 +27,35 @@ export function tell(text, { kind = "note", lasting = kind === "error", action }
       }),
     );
   line.append(button("Close", { class: "quiet", onclick: close }));
-  place.append(line);
-  if (!lasting) setTimeout(close, BRIEF);
+  container.append(line);
+  if (!lasting) setTimeout(close, NOTE_MS);
   return close;
 }
 
-/** Show what went wrong, unless the reader only went elsewhere. */
-export function tellError(error, retry) {
+/** Show an error, unless the request was cancelled because the user left the view. */
+export function showError(error, retry) {
   if (error.name === "AbortError") return;
   if (!(error instanceof ApiError)) console.error(error);
   const action = retry && (!(error instanceof ApiError) || error.temporary) ? { label: "Try again", run: retry } : undefined;
-  tell(error.message, { kind: "error", action });
+  showMessage(error.message, { kind: "error", action });
 }
 
-/** Take all lines away: another view begins. */
+/** Remove all errors when the view changes. */
 export function clearErrors() {
   for (const line of document.querySelectorAll("#messages [data-kind=error]")) line.remove();
 }
 
-/** Say something to screen readers. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("status").textContent = text;
 }
 
-/** Put text into the clipboard; where the browser forbids it, show the text to be copied by hand. */
-export async function copyText(text, done) {
+/** Copy text to the clipboard; where the browser does not allow it, show the text to copy by hand. */
+export async function copyText(text, confirmation) {
   try {
     await navigator.clipboard.writeText(text);
-    tell(done);
+    showMessage(confirmation);
   } catch {
-    tell(`Copy this: ${text}`, { kind: "error" });
+    showMessage(`Copy this: ${text}`, { kind: "error" });
   }
 }

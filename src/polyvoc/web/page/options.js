@@ -1,44 +1,59 @@
-// What do the parameters of a link say about how to search? A preset, and what was changed on top of it.
+// Search options in links: a preset, and the options that differ from it. Names, help, types and limits come from the server.
 
-export const PRESETS = ["fast", "default", "best"];
-export const TOP = 24; // hits that the page asks for, unless the link says otherwise
-export const MOST = 192; // hits that it asks for at most
+export const TOP = 24; // hits, unless the link sets another number
+export const MAX_TOP = 192;
+export const MIN_PROBABILITY = "min_probability";
 
-const OF_QUERY = ["query", "region"];
+const QUERY_PARAMS = ["query", "region"];
+
+/**
+ * @typedef {object} Option
+ * @property {string} name
+ * @property {string} help
+ * @property {"string" | "integer" | "number" | "boolean"} type
+ * @property {string[]} [choices]
+ * @property {number} [minimum]
+ * @property {number} [maximum]
+ * @property {string} [pattern] of a string
+ * @property {boolean} nullable whether "none" is a value
+ */
+
+/** The search options as the server describes them: `/about` has the help, the parameters of POST /search types and limits. */
+export function readOptions(about, openapi) {
+  const { parameters } = openapi.paths["/search"].post;
+  return parameters.filter(({ name }) => name in about.presets.default).map((parameter) => readOption(about, parameter));
+}
 
 /** The names of all search options. @returns {string[]} */
-export function optionNames(about) {
-  return Object.keys(about.presets.default).filter((name) => name !== "evidence");
+function optionNames(about) {
+  return about.options.map(({ name }) => name);
 }
 
-/** The part of a link's parameters that the server is asked with. @param {URLSearchParams} params */
-export function searchPart(about, params) {
-  return pick(params, [...OF_QUERY, "preset", ...optionNames(about)]);
+/** The parameters of a link that belong to a search request. @param {URLSearchParams} params */
+export function searchParams(about, params) {
+  return pick(params, [...QUERY_PARAMS, "preset", ...optionNames(about)]);
 }
 
-/** The part that says how to search, without the photograph. @param {URLSearchParams} params */
-export function rulesPart(about, params) {
+/** The parameters of a link that are search options, without the query. @param {URLSearchParams} params */
+export function optionParams(about, params) {
   return pick(params, ["preset", ...optionNames(about)]);
 }
 
-/** All options that are used with these parameters, as strings. @param {URLSearchParams} params */
-export function effective(about, params) {
-  const preset = about.presets[params.get("preset") ?? "default"] ?? about.presets.default;
-  const values = {};
-  for (const name of optionNames(about)) values[name] = params.get(name) ?? asText(preset[name]);
-  return values;
+/** The values of all options for a link, as strings. @param {URLSearchParams} params */
+export function effectiveValues(about, params) {
+  const preset = presetOf(about, params);
+  return Object.fromEntries(optionNames(about).map((name) => [name, params.get(name) ?? asText(preset[name])]));
 }
 
-/** The same parameters with an option changed; what the preset says anyway is left out. */
-export function changed(about, params, name, value) {
+/** The same parameters with an option changed; a value that the preset has is left out. */
+export function withOption(about, params, name, value) {
   const next = new URLSearchParams(params);
-  const preset = about.presets[params.get("preset") ?? "default"] ?? about.presets.default;
-  if (asText(preset[name]) === String(value)) next.delete(name);
+  if (asText(presetOf(about, params)[name]) === String(value)) next.delete(name);
   else next.set(name, String(value));
   return next;
 }
 
-/** The same parameters with a preset and nothing on top of it; the photograph and the number of hits stay. */
+/** The same parameters with a preset and no changed options; the query and the number of hits stay. */
 export function withPreset(about, params, preset) {
   const next = pick(
     params,
@@ -50,14 +65,29 @@ export function withPreset(about, params, preset) {
 }
 
 /** The options that differ from the preset. @returns {string[]} */
-export function overridden(about, params) {
+export function changedOptions(about, params) {
   return optionNames(about).filter((name) => name !== "top" && params.has(name));
 }
 
-/** The rules in a few words: "default", "fast, merge b1". */
-export function inWords(about, params) {
+/** The options as text: "default", "fast, merge b1". */
+export function optionsText(about, params) {
   const preset = params.get("preset") ?? "default";
-  return [preset, ...overridden(about, params).map((name) => `${name} ${params.get(name)}`)].join(", ");
+  return [preset, ...changedOptions(about, params).map((name) => `${label(name)} ${params.get(name)}`)].join(", ");
+}
+
+/** The label of an option. */
+export const label = (name) => name.replaceAll("_", " ");
+
+function readOption(about, { name, description, schema }) {
+  const variants = (schema.anyOf ?? [schema]).filter(({ type }) => type !== "null");
+  const { type, enum: choices, minimum, exclusiveMinimum, maximum, pattern } = variants[0];
+  const nullable = variants.some((variant) => variant.const === "none");
+  const help = about.texts?.[name] ?? description ?? "";
+  return { name, help, type, choices, minimum: minimum ?? exclusiveMinimum, maximum, pattern, nullable };
+}
+
+function presetOf(about, params) {
+  return about.presets[params.get("preset") ?? "default"] ?? about.presets.default;
 }
 
 function asText(value) {

@@ -1,17 +1,17 @@
-// How does a distribution look? Small histograms and bars in SVG, with axes, values on hover, and a table for all readers.
+// Histograms and bars in SVG, with axes, values on hover, and a table for screen readers.
 
 import { el, svg } from "./elements.js";
-import { percent, three, whole } from "./words.js";
+import { formatInteger, formatNumber, formatPercent } from "./format.js";
 
 const [WIDTH, HEIGHT] = [330, 210];
 const MARGIN = { left: 62, right: 22, top: 12, bottom: 40 };
 const [INNER_WIDTH, INNER_HEIGHT] = [WIDTH - MARGIN.left - MARGIN.right, HEIGHT - MARGIN.top - MARGIN.bottom];
 
 /**
- * A histogram with what it shows in words.
+ * A histogram with a readout of the bar under the pointer.
  * @param {{title: string, note?: string, edges: number[], counts: number[], xLabel: string, yLabel: string,
  *   logarithmic?: boolean, tail?: boolean, mark?: {at: number, text: string}}} data
- *   as many edges as bins and one more; `logarithmic` lengths lie on a logarithmic axis, a `tail` shows by logarithmic heights
+ *   one edge more than bins; `logarithmic`: logarithmic x axis; `tail`: logarithmic y axis, so that a long tail is visible
  */
 export function histogram({ title, note, edges, counts, xLabel, yLabel, logarithmic = false, tail = false, mark }) {
   const total = counts.reduce((sum, count) => sum + count, 0) || 1;
@@ -22,14 +22,14 @@ export function histogram({ title, note, edges, counts, xLabel, yLabel, logarith
   const idle = note ?? "Point at a bar to read its value.";
   const readout = el("p", { class: "readout small", "aria-hidden": "true" }, idle);
   const bars = counts.map((count, i) => {
-    const says = `${range(edges[i], edges[i + 1], logarithmic)}: ${whole(count)} (${percent(count / total)})`;
-    return bar({ x0: x(edges[i]), x1: x(edges[i + 1]), top: y(count), says, readout, idle });
+    const text = `${range(edges[i], edges[i + 1], logarithmic)}: ${formatInteger(count)} (${formatPercent(count / total)})`;
+    return bar({ x0: x(edges[i]), x1: x(edges[i + 1]), top: y(count), text, readout, idle });
   });
   const plot = svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "plot", role: "img", "aria-label": `${title}: ${yLabel} by ${xLabel}` },
     ...valueAxis(tail ? [0, ...powers(1, most)] : evenly(most), y, yLabel),
-    ...placeAxis(edges, x, xLabel, logarithmic),
+    ...binAxis(edges, x, xLabel, logarithmic),
     ...bars,
     ...(mark ? marker(x(mark.at), mark.text) : []),
   );
@@ -44,11 +44,11 @@ export function histogram({ title, note, edges, counts, xLabel, yLabel, logarith
 }
 
 /**
- * Bars that lie, longest first.
+ * A table with horizontal bars.
  * @param {Array<[string, number]>} values
- * @param {(value: number) => string} inWords
+ * @param {(value: number) => string} format
  */
-export function bars(values, inWords) {
+export function bars(values, format) {
   const most = Math.max(...values.map(([, value]) => value), 1);
   const total = values.reduce((sum, [, value]) => sum + value, 0) || 1;
   const rows = values.map(([name, value]) => {
@@ -59,27 +59,27 @@ export function bars(values, inWords) {
       {},
       el("th", { scope: "row" }, name),
       el("td", { class: "bar-cell" }, fill),
-      el("td", { class: "number" }, inWords(value)),
-      el("td", { class: "number soft" }, percent(value / total)),
+      el("td", { class: "number" }, format(value)),
+      el("td", { class: "number soft" }, formatPercent(value / total)),
     );
   });
   return el("table", { class: "bars" }, el("tbody", {}, ...rows));
 }
 
-function bar({ x0, x1, top, says, readout, idle }) {
+function bar({ x0, x1, top, text, readout, idle }) {
   const bottom = MARGIN.top + INNER_HEIGHT;
   const gap = x1 - x0 > 4 ? 1 : 0;
-  const seen = svg("rect", {
+  const visible = svg("rect", {
     class: "bar",
     x: x0,
     y: top,
     width: Math.max(0.5, x1 - x0 - gap),
     height: Math.max(0, bottom - top),
   });
-  const touched = svg("rect", { class: "touch", x: x0, y: MARGIN.top, width: Math.max(0.5, x1 - x0), height: INNER_HEIGHT });
-  const group = svg("g", { class: "bin" }, seen, touched);
+  const target = svg("rect", { class: "touch", x: x0, y: MARGIN.top, width: Math.max(0.5, x1 - x0), height: INNER_HEIGHT });
+  const group = svg("g", { class: "bin" }, visible, target);
   group.addEventListener("pointerenter", () => {
-    readout.textContent = says;
+    readout.textContent = text;
   });
   group.addEventListener("pointerleave", () => {
     readout.textContent = idle;
@@ -109,7 +109,7 @@ function valueAxis(ticks, y, label) {
   ];
 }
 
-function placeAxis(edges, x, label, logarithmic) {
+function binAxis(edges, x, label, logarithmic) {
   const [first, last] = [edges[0], edges[edges.length - 1]];
   const ticks = logarithmic
     ? powers(Math.max(first, 1), last)
@@ -140,7 +140,7 @@ function valuesTable(edges, counts, xLabel, yLabel, logarithmic) {
       "tr",
       {},
       el("th", { scope: "row" }, range(edges[i], edges[i + 1], logarithmic)),
-      el("td", { class: "number" }, whole(count)),
+      el("td", { class: "number" }, formatInteger(count)),
     ),
   );
   const head = el("tr", {}, el("th", { scope: "col" }, xLabel), el("th", { scope: "col", class: "number" }, yLabel));
@@ -152,11 +152,11 @@ function valuesTable(edges, counts, xLabel, yLabel, logarithmic) {
   );
 }
 
-/** What a bin spans; bins of whole numbers end before the next edge. */
-function range(low, high, wholeNumbers) {
-  if (!wholeNumbers) return `${three(low)} to ${three(high)}`;
+/** The range of a bin; bins of integers end before the next edge. */
+function range(low, high, integers) {
+  if (!integers) return `${formatNumber(low)} to ${formatNumber(high)}`;
   const [first, last] = [Math.ceil(low), Math.ceil(high) - 1];
-  return first >= last ? whole(first) : `${whole(first)} to ${whole(last)}`;
+  return first >= last ? formatInteger(first) : `${formatInteger(first)} to ${formatInteger(last)}`;
 }
 
 function powers(low, high) {
@@ -175,6 +175,6 @@ function niceStep(rough) {
 }
 
 function short(value) {
-  if (value >= 1e6) return `${three(value / 1e6)}M`;
-  return value >= 1e4 ? `${three(value / 1e3)}k` : three(value);
+  if (value >= 1e6) return `${formatNumber(value / 1e6)}M`;
+  return value >= 1e4 ? `${formatNumber(value / 1e3)}k` : formatNumber(value);
 }

@@ -1,4 +1,4 @@
-// Which view does the address ask for? Hash routes, so that every view is a link that reloads to the same view.
+// Hash routes: every view is a link that reloads to the same view.
 
 import { clearErrors } from "./messages.js";
 
@@ -6,11 +6,11 @@ import { clearErrors } from "./messages.js";
  * @typedef {object} View
  * @property {HTMLElement} element
  * @property {string} title
- * @property {(params: URLSearchParams) => boolean} [update] show other parameters without being made anew; false if it cannot
- * @property {Promise<void>} [ready] settles when the view has its height, so that it can be scrolled to where it was left
- * @property {(files: File[]) => void} [takeFiles] what is done with files that are dropped or pasted
- * @property {string} [dropText] what is said while files are dragged over the view
- * @property {Record<string, () => void>} [keys] what single keys do
+ * @property {(params: URLSearchParams) => boolean} [update] show other parameters without creating the view again; false if it cannot
+ * @property {Promise<void>} [ready] settles when the view has its full height, so that the scroll position can be restored
+ * @property {(files: File[]) => void} [onFiles] handles files that are dropped or pasted
+ * @property {string} [dropText] shown while files are dragged over the view
+ * @property {Record<string, () => void>} [shortcuts] actions by key
  */
 
 /** @typedef {(params: URLSearchParams, context: {about: any, signal: AbortSignal}) => View} Route */
@@ -19,7 +19,7 @@ import { clearErrors } from "./messages.js";
 export function href(name, params = {}) {
   const pairs = params instanceof URLSearchParams ? [...params] : Object.entries(params);
   const given = pairs.filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const path = name === "home" ? "#/" : `#/${name}`;
+  const path = name === "start" ? "#/" : `#/${name}`;
   return given.length ? `${path}?${readable(new URLSearchParams(given.map(([key, value]) => [key, String(value)])))}` : path;
 }
 
@@ -28,18 +28,18 @@ export function go(name, params) {
   location.hash = href(name, params);
 }
 
-/** Change the address of the view that is shown, as its own controls do; the view already shows it. */
-export function amend(name, params) {
+/** Change the URL without an update: for settings that the view has already applied. */
+export function replaceParams(name, params) {
   history.replaceState(history.state, "", href(name, params));
 }
 
-/** What an address asks for. @returns {{name: string, params: URLSearchParams}} */
+/** The view and its parameters from a hash. @returns {{name: string, params: URLSearchParams}} */
 export function parse(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
-  return { name: path || "home", params: new URLSearchParams(query) };
+  return { name: path || "start", params: new URLSearchParams(query) };
 }
 
-/** Commas need no escape in a fragment, and links are read by people. */
+/** Commas need no escape in a fragment; without it links are easier to read. */
 function readable(params) {
   return params.toString().replaceAll("%2C", ",");
 }
@@ -47,8 +47,8 @@ function readable(params) {
 export class Router {
   /**
    * @param {Record<string, Route>} routes
-   * @param {HTMLElement} main where views are shown
-   * @param {any} about what the server says of itself
+   * @param {HTMLElement} main container of the view
+   * @param {any} about description of the server
    */
   constructor(routes, main, about) {
     this.routes = routes;
@@ -58,7 +58,7 @@ export class Router {
     this.view = null;
     this.name = "";
     this.leaving = new AbortController();
-    this.scrolled = new Map(); // entry of the history -> how far it was scrolled when it was left
+    this.scrolled = new Map(); // history entry -> its scroll position
     this.entry = 0;
   }
 
@@ -68,7 +68,7 @@ export class Router {
     this.show();
   }
 
-  /** Show what the address asks for; an entry that already has a number is one that the reader came back to. */
+  /** Show the view of the current URL. A history entry that already has a number is one that the user returned to. */
   show() {
     if (!location.hash.startsWith("#/") && location.hash !== "") return; // a link within the page
     const { name, params } = parse(location.hash);
@@ -79,7 +79,7 @@ export class Router {
     history.replaceState({ entry: this.entry }, "");
     clearErrors();
     if (name === this.name && this.view?.update?.(params)) document.title = `${this.view.title} · polyvoc`;
-    else this.make(name, params, first);
+    else this.create(name, params, first);
     if (known) this.scrollBack();
   }
 
@@ -89,25 +89,25 @@ export class Router {
     if (view === this.view && entry === this.entry) scrollTo(0, this.scrolled.get(entry) ?? 0);
   }
 
-  make(name, params, first) {
+  create(name, params, first) {
     this.leaving.abort();
     this.leaving = new AbortController();
-    const route = Object.hasOwn(this.routes, name) ? this.routes[name] : this.routes.home;
+    const route = Object.hasOwn(this.routes, name) ? this.routes[name] : this.routes.start;
     this.name = name;
     this.view = route(params, { about: this.about, signal: this.leaving.signal });
     this.main.replaceChildren(this.view.element);
     document.title = `${this.view.title} · polyvoc`;
-    this.mark();
+    this.markCurrent();
     if (first) return;
     scrollTo(0, 0);
     this.main.querySelector("h1")?.focus({ preventScroll: true });
   }
 
-  /** Say in the navigation where we are. */
-  mark() {
-    const place = { search: "home", matches: "home", compare: "home" }[this.name] ?? this.name;
+  /** Mark the current view in the navigation. */
+  markCurrent() {
+    const current = { search: "start", matches: "start", compare: "start" }[this.name] ?? this.name;
     for (const link of document.querySelectorAll("#views a")) {
-      if (link.dataset.view === place) link.setAttribute("aria-current", "page");
+      if (link.dataset.view === current) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
   }

@@ -1,22 +1,16 @@
-// What shows the same as this photograph? The query with its region and rules on one side, the ranking on the other.
+// The search view: the query with its region and options on one side, the ranking on the other.
 
-import { ask, lacking, secondsOf } from "./answers.js";
 import { button, el, heading, icon, linkButton } from "./elements.js";
-import { askWith, chooser } from "./intake.js";
-import { announce, tellError } from "./messages.js";
-import { MOST, TOP, inWords, rulesPart, searchPart } from "./options.js";
-import { factsOf, isImage, pictureUrl } from "./photograph.js";
-import { RegionEditor, parseRegion } from "./region.js";
-import { ResultGrid, isVerified } from "./results.js";
+import { baseName, count, formatDuration, formatInteger } from "./format.js";
+import { imageInfo, isIndexed, pictureUrl } from "./images.js";
+import { announce, showError } from "./messages.js";
+import { MAX_TOP, MIN_PROBABILITY, TOP, optionParams, optionsText, searchParams } from "./options.js";
+import { OptionsPanel } from "./options_panel.js";
+import { RegionEditor, parseRegion } from "./region_editor.js";
+import { ResultGrid, isVerified } from "./result_grid.js";
+import { missingText, search, totalSeconds } from "./results.js";
 import { go, href } from "./router.js";
-import { RulesPanel } from "./rules.js";
-import { baseName, count, duration, whole } from "./words.js";
-
-/** What is to be said if there are no hits. @param {import("./answers.js").Answer} answer */
-function nothing({ options: { sure } }) {
-  if (!sure) return "Nothing found: no photograph of the collection shares a feature with it.";
-  return `Nothing found that shows the same thing with a probability of ${Number((100 * sure).toPrecision(6))} % or more.`;
-}
+import { fileInput, searchWith } from "./upload.js";
 
 /** @type {import("./router.js").Route} */
 export function searchView(params, context) {
@@ -30,19 +24,19 @@ class SearchView {
     this.params = params;
     this.query = params.get("query") ?? "";
     this.title = "Results";
-    this.dropText = "Drop it: ask with this photograph";
-    this.takeFiles = (files) => askWith(about, files, rulesPart(about, this.params));
-    this.asking = null; // the AbortController of the search under way
-    this.goOnAt = null; // the rank that gets the focus when more are shown
+    this.dropText = "Drop to search with this photograph";
+    this.onFiles = (files) => searchWith(about, files, optionParams(about, this.params));
+    this.running = null; // the AbortController of the running search
+    this.focusNext = null; // the rank that gets the focus when more hits are shown
     this.build();
     this.ready = this.start();
   }
 
-  /** Other rules or another region of the same photograph. @param {URLSearchParams} params */
+  /** Show other options or another region of the same query. @param {URLSearchParams} params */
   update(params) {
     if ((params.get("query") ?? "") !== this.query || !this.editor) return false;
     this.params = params;
-    this.rules.show(rulesPart(this.about, params));
+    this.options.show(optionParams(this.about, params));
     this.showRegion();
     this.ready = this.search();
     return true;
@@ -51,27 +45,27 @@ class SearchView {
   build() {
     const { about, params } = this;
     this.heading = heading("Results");
-    this.status = el("p", { class: "state", id: "search-state" }, "Looking at the photograph …");
+    this.status = el("p", { class: "state", id: "search-state" }, "Loading the query …");
     this.progress = el("div", { class: "progress-line", id: "progress", hidden: true });
     this.grid = new ResultGrid();
     this.more = el("p", { class: "row centre" });
-    this.picture = el("div", { class: "picture-place" });
-    this.facts = el("p", { class: "soft small" });
-    this.compare = linkButton("Compare two rules", "#/", { id: "compare-link" }, "compare");
-    this.rules = new RulesPanel({
+    this.picture = el("div", { class: "query-picture" });
+    this.info = el("p", { class: "soft small" });
+    this.compare = linkButton("Compare options", "#/", { id: "compare-link" }, "compare");
+    this.options = new OptionsPanel({
       about,
-      name: "rules",
-      params: rulesPart(about, params),
-      onChange: (rules) => this.goTo({ rules }),
+      name: "options",
+      params: optionParams(about, params),
+      onChange: (options) => this.goTo({ options }),
     });
-    this.aside = this.question();
+    this.aside = this.querySide();
     this.element = el(
       "div",
       { class: "search" },
       this.aside,
       el(
         "section",
-        { class: "answers", "aria-label": "Results" },
+        { class: "ranking-side", "aria-label": "Results" },
         this.heading,
         this.status,
         this.progress,
@@ -81,87 +75,87 @@ class SearchView {
     );
   }
 
-  question() {
+  querySide() {
     return el(
       "aside",
-      { class: "query-side", "aria-label": "Question" },
+      { class: "query-side", "aria-label": "Query" },
       this.picture,
-      this.facts,
+      this.info,
       this.regionTools(),
-      this.rules.element,
+      this.options.element,
       el(
         "div",
         { class: "row" },
         this.compare,
-        chooser("Another photograph", { id: "photo-input", sign: icon("upload"), onFiles: this.takeFiles }),
+        fileInput("Another photograph", { id: "photo-input", symbol: icon("upload"), onFiles: this.onFiles }),
       ),
     );
   }
 
   regionTools() {
     this.draw = button(
-      "Mark a part",
+      "Select a region",
       {
         id: "draw-region",
         "aria-pressed": "false",
-        title: "Ask with a part of the photograph only",
+        title: "Search with a part of the photograph only",
         onclick: () => this.toggleDrawing(),
       },
       "region",
     );
-    this.whole = button(
+    this.clearRegion = button(
       "Whole photograph",
       { id: "whole-photograph", hidden: true, onclick: () => this.goTo({ region: null }) },
       "photo",
     );
     this.hint = el("p", { class: "soft small" });
-    return el("div", { class: "region-tools" }, el("div", { class: "row" }, this.draw, this.whole), this.hint);
+    return el("div", { class: "region-tools" }, el("div", { class: "row" }, this.draw, this.clearRegion), this.hint);
   }
 
   async start() {
     this.grid.showSkeletons(12);
     try {
-      const facts = await factsOf(this.query);
+      const info = await imageInfo(this.query);
       if (this.signal.aborted) return;
-      this.showPhotograph(facts);
+      this.showQuery(info);
       await this.search();
     } catch (error) {
       if (this.signal.aborted) return;
       this.grid.clear();
-      if (error.status === 404) this.showForgotten();
-      else tellError(error, () => this.start());
+      if (error.status === 404) this.showMissing();
+      else showError(error, () => this.start());
     }
   }
 
-  showPhotograph(facts) {
-    const name = baseName(facts.name ?? facts.path);
+  showQuery(info) {
+    const name = baseName(info.name ?? info.path);
     this.title = name;
     document.title = `${name} · polyvoc`;
-    this.heading.replaceChildren("What shows the same as ", el("span", { class: "file" }, name));
-    this.facts.textContent =
-      `${name}, ${facts.width} × ${facts.height}, ${count(facts.features, "feature")}` +
-      (isImage(this.query) ? ", of the collection" : "");
+    this.heading.replaceChildren("Photographs that match ", el("span", { class: "file" }, name));
+    this.info.textContent =
+      `${name}, ${info.width} × ${info.height}, ${count(info.features, "feature")}` +
+      (isIndexed(this.query) ? ", in the collection" : "");
     const photograph = {
       src: pictureUrl(this.query, 640),
       srcset: `${pictureUrl(this.query, 640)} 1x, ${pictureUrl(this.query, 1600)} 2x`,
       name,
-      width: facts.width,
-      height: facts.height,
+      width: info.width,
+      height: info.height,
     };
     this.editor = new RegionEditor(photograph, (region) => this.goTo({ region }));
     this.picture.replaceChildren(this.editor.element);
     this.showRegion();
   }
 
-  /** The server does not keep uploads for ever. */
-  showForgotten() {
-    const image = isImage(this.query);
-    this.heading.textContent = image ? "There is no such photograph" : "This photograph is forgotten";
-    this.status.textContent = image
-      ? `The collection has no image ${this.query} any more.`
-      : "The server keeps a photograph until nobody has asked with it for an hour. Drop it again, or choose it again.";
+  /** Uploads expire; images may be removed. */
+  showMissing() {
+    const indexed = isIndexed(this.query);
+    this.heading.textContent = indexed ? "Photograph not found" : "This upload has expired";
+    this.status.textContent = indexed
+      ? `Image ${this.query} is not in the collection.`
+      : "The server deletes an uploaded photograph one hour after its last use. Drop it again, or choose it again.";
     this.aside.replaceChildren(
-      chooser("Choose it again", { id: "photo-input", sign: icon("upload"), onFiles: this.takeFiles }),
+      fileInput("Choose it again", { id: "photo-input", symbol: icon("upload"), onFiles: this.onFiles }),
       linkButton("Start", "#/", {}, "left"),
     );
   }
@@ -169,102 +163,110 @@ class SearchView {
   showRegion() {
     const region = parseRegion(this.params.get("region"));
     this.editor.show(region);
-    this.whole.hidden = region === null;
+    this.clearRegion.hidden = region === null;
     this.draw.hidden = region !== null;
     this.hint.textContent = region
-      ? "Only features inside the marked part ask. Drag its corners, or draw another."
-      : "Draw a rectangle on the photograph to ask with only that part.";
-    this.editor.letDraw(false);
+      ? "Only features inside the region are used. Drag it or its corners, or draw another."
+      : "Draw a rectangle on the photograph to search with that part only.";
+    this.editor.enableDrawing(false);
     this.draw.setAttribute("aria-pressed", "false");
   }
 
   toggleDrawing() {
     const on = this.draw.getAttribute("aria-pressed") !== "true";
     this.draw.setAttribute("aria-pressed", String(on));
-    this.editor?.letDraw(on);
-    this.hint.textContent = on ? "Draw a rectangle on the photograph now; or press Enter to place one." : "";
+    this.editor?.enableDrawing(on);
+    this.hint.textContent = on ? "Draw a rectangle on the photograph, or press Enter to place one." : "";
     if (on) this.editor?.element.focus();
   }
 
   /** Change the link; the router then updates this view. */
-  goTo({ rules = rulesPart(this.about, this.params), region = parseRegion(this.params.get("region")) }) {
-    go("search", new URLSearchParams([["query", this.query], ...(region ? [["region", region.join(",")]] : []), ...rules]));
+  goTo({ options = optionParams(this.about, this.params), region = parseRegion(this.params.get("region")) }) {
+    const regionParam = region ? [["region", region.join(",")]] : [];
+    go("search", new URLSearchParams([["query", this.query], ...regionParam, ...options]));
   }
 
   async search() {
-    this.asking?.abort();
-    this.asking = new AbortController();
-    const signal = AbortSignal.any([this.asking.signal, this.signal]);
+    this.running?.abort();
+    this.running = new AbortController();
+    const signal = AbortSignal.any([this.running.signal, this.signal]);
     const { params } = this;
     this.compare.href = href("compare", {
       query: this.query,
       region: params.get("region"),
-      right: rulesPart(this.about, params).toString(),
+      right: optionParams(this.about, params).toString(),
     });
     this.grid.showSkeletons(12);
-    this.working("Searching …");
+    this.showProgress("Searching …");
     try {
-      const answer = await ask(this.about, params, { signal, onScored: (early) => this.showScored(early) });
-      this.showDone(answer);
+      const result = await search(this.about, params, { signal, onScored: (scored) => this.showScored(scored) });
+      this.showDone(result);
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.working(null);
+      this.showProgress(null);
       this.grid.clear();
       this.status.textContent = "The search failed.";
-      if (error.status === 404) this.showForgotten();
-      else tellError(error, () => this.search());
+      if (error.status === 404) this.showMissing();
+      else showError(error, () => this.search());
     }
   }
 
-  showScored(answer) {
-    this.showHits(answer, false);
-    this.working(`Ranked by scores in ${duration(secondsOf(answer))}; verifying the arrangement …`);
+  showScored(result) {
+    this.showHits(result, false);
+    this.showProgress(`Ranked by score in ${formatDuration(totalSeconds(result))}; verifying the geometry …`);
   }
 
-  showDone(answer) {
-    this.showHits(answer, true);
-    this.working(null);
-    const verified = answer.hits.filter(isVerified).length;
-    const { verify } = answer.options;
+  showDone(result) {
+    this.showHits(result, true);
+    this.showProgress(null);
+    const verified = result.hits.filter(isVerified).length;
+    const { verify } = result.options;
     this.status.textContent =
-      answer.hits.length === 0
-        ? `${nothing(answer)}${lacking(answer)}`
-        : `${count(answer.hits.length, "photograph")} in ${duration(secondsOf(answer))}` +
-          (verify > 0 ? `, ${verified === 0 ? "none" : whole(verified)} verified` : " by scores alone") +
-          lacking(answer) +
-          ` · ${inWords(this.about, rulesPart(this.about, this.params))}`;
+      result.hits.length === 0
+        ? `${noHitsText(result)}${missingText(result)}`
+        : `${count(result.hits.length, "photograph")} in ${formatDuration(totalSeconds(result))}` +
+          (verify > 0 ? `, ${verified === 0 ? "none" : formatInteger(verified)} verified` : " by score only") +
+          missingText(result) +
+          ` · ${optionsText(this.about, optionParams(this.about, this.params))}`;
     announce(this.status.textContent);
-    this.showMore(answer.hits.length);
-    if (answer.hits.length === 0 && answer.options.sure > 0) this.showAll();
+    this.showMore(result.hits.length);
+    if (result.hits.length === 0 && result.options[MIN_PROBABILITY] > 0) this.offerAllHits();
   }
 
-  /** Nothing is as sure as was wanted: a way to see what is there. */
-  showAll() {
+  /** No hit is probable enough: offer the hits below the minimum probability. */
+  offerAllHits() {
     const next = new URLSearchParams(this.params);
-    next.delete("sure");
-    this.more.replaceChildren(linkButton("Show what is less sure", href("search", next), { id: "less-sure" }));
+    next.delete(MIN_PROBABILITY);
+    this.more.replaceChildren(linkButton("Show less probable hits", href("search", next), { id: "less-probable" }));
   }
 
-  showHits(answer, verified) {
-    this.grid.show(answer.hits, { params: searchPart(this.about, this.params), verified });
+  showHits(result, verified) {
+    this.grid.show(result.hits, { params: searchParams(this.about, this.params), verified });
   }
 
   showMore(shown) {
-    this.grid.focusRank(this.goOnAt);
-    this.goOnAt = null;
+    this.grid.focusRank(this.focusNext);
+    this.focusNext = null;
     const top = Number(this.params.get("top") ?? TOP);
     const next = new URLSearchParams(this.params);
-    next.set("top", String(Math.min(MOST, 2 * top)));
-    const remember = () => {
-      this.goOnAt = shown + 1;
+    next.set("top", String(Math.min(MAX_TOP, 2 * top)));
+    const onclick = () => {
+      this.focusNext = shown + 1;
     };
-    const link = linkButton("Show more", href("search", next), { id: "more", onclick: remember });
-    this.more.replaceChildren(...(shown >= top && top < MOST ? [link] : []));
+    const link = linkButton("Show more", href("search", next), { id: "more", onclick });
+    this.more.replaceChildren(...(shown >= top && top < MAX_TOP ? [link] : []));
   }
 
-  working(text) {
+  showProgress(text) {
     this.progress.hidden = text === null;
     this.grid.element.setAttribute("aria-busy", String(text !== null));
     if (text) this.status.textContent = text;
   }
+}
+
+/** The text for a result without hits. @param {import("./results.js").SearchResult} result */
+function noHitsText({ options }) {
+  const minimum = options[MIN_PROBABILITY];
+  if (!minimum) return "No hits: no photograph of the collection has a matching feature.";
+  return `No hits with a probability of at least ${Number((100 * minimum).toPrecision(6))} %.`;
 }

@@ -1,98 +1,98 @@
-// What does the index hold? Facts as cards and tables, and the distributions that its rules rest on as plots.
+// The statistics view: key figures, tables, and the distributions behind the weights as plots.
 
 import { getJson } from "./api.js";
 import { el, heading } from "./elements.js";
-import { tellError } from "./messages.js";
+import { baseName, count, formatBytes, formatInteger, formatNumber } from "./format.js";
+import { showError } from "./messages.js";
 import { bars, histogram } from "./plots.js";
-import { baseName, bytes, count, three, whole } from "./words.js";
 
 const RATIO_TEXT = [
-  "Each vocabulary gives a feature a list of all features with the same word.",
-  "The cardinality ratio is the size of what the lists share, divided by the size of all of them together:",
-  "1 if the vocabularies say the same, near 0 if they know different things.",
-  "The rules weigh a match by it, so that what is found twice for the same reason is not counted twice.",
+  "In each vocabulary a feature belongs to a word, and the word has a list of all features with this word.",
+  "The cardinality ratio is the size of the intersection of these lists, divided by the size of their union:",
+  "1 if the lists are equal, near 0 if they are nearly independent.",
+  "Merging rules weight a match by it, so that correlated vocabularies do not count the same match twice.",
 ].join(" ");
 const LENGTH_TEXT = [
-  "A word's list holds every feature of the collection that has this word;",
-  "a search reads one list per feature and vocabulary.",
-  "Words with long lists are common and say little, so the idf weighs them down.",
-  "Few very long lists make searches fast.",
+  "The list of a word holds every feature of the collection with this word;",
+  "a search reads one list per query feature and vocabulary.",
+  "Words with long lists are common, so their idf weight is low.",
+  "Searches are fast if few lists are very long.",
 ].join(" ");
 
 /** @type {import("./router.js").Route} */
 export function statisticsView(params, { signal }) {
-  const body = el("div", { id: "statistics" }, el("p", { class: "state" }, "Counting …"));
+  const body = el("div", { id: "statistics" }, el("p", { class: "state" }, "Loading …"));
   const load = async () => {
     try {
       body.replaceChildren(...sections(await getJson("/statistics", {}, { signal })));
     } catch (error) {
       body.replaceChildren();
-      tellError(error, load);
+      showError(error, load);
     }
   };
   load();
   return { element: el("div", { class: "statistics" }, heading("The index"), body), title: "Statistics" };
 }
 
-function sections(facts) {
+function sections(info) {
   return [
-    cards(facts),
-    ratios(facts),
-    listLengths(facts),
-    storage(facts),
-    vocabularies(facts),
-    defaults(facts),
-    problems(facts),
+    cards(info),
+    ratios(info),
+    listLengths(info),
+    storage(info),
+    vocabularies(info),
+    defaults(info),
+    problems(info),
   ];
 }
 
-function cards(facts) {
-  const perImage = facts.images ? facts.features / facts.images : 0;
+function cards(info) {
+  const perImage = info.images ? info.features / info.images : 0;
   const entries = [
-    [whole(facts.images), "photographs", baseName(facts.index)],
-    [whole(facts.features), "features", `${whole(Math.round(perImage))} per photograph`],
+    [formatInteger(info.images), "photographs", baseName(info.index)],
+    [formatInteger(info.features), "features", `${formatInteger(Math.round(perImage))} per photograph`],
     [
-      whole(facts.vocabularies.length),
-      facts.vocabularies.length === 1 ? "vocabulary" : "vocabularies",
-      `of ${[...new Set(facts.vocabularies.map(({ size }) => whole(size)))].join(", ")} words`,
+      formatInteger(info.vocabularies.length),
+      info.vocabularies.length === 1 ? "vocabulary" : "vocabularies",
+      `of ${[...new Set(info.vocabularies.map(({ size }) => formatInteger(size)))].join(", ")} words`,
     ],
     [
-      bytes(facts.bytes.total),
-      "on the disk",
-      facts.bytes_per_feature ? `${three(facts.bytes_per_feature)} bytes per feature` : "",
+      formatBytes(info.bytes.total),
+      "on disk",
+      info.bytes_per_feature ? `${formatNumber(info.bytes_per_feature)} bytes per feature` : "",
     ],
     [
-      whole(facts.segments),
-      facts.segments === 1 ? "segment" : "segments",
-      `${whole(facts.deleted)} deleted photographs in them`,
+      formatInteger(info.segments),
+      info.segments === 1 ? "segment" : "segments",
+      `${formatInteger(info.deleted)} deleted photographs in them`,
     ],
-    [`${facts.commit}`, "commit", `format ${facts.format}`],
+    [`${info.commit}`, "commit", `format ${info.format}`],
   ];
   return el(
     "ul",
-    { class: "cards", "aria-label": "Facts" },
+    { class: "cards", "aria-label": "Summary" },
     ...entries.map(([value, name, note]) =>
       el("li", {}, el("b", {}, value), el("span", {}, name), el("span", { class: "soft small path" }, note)),
     ),
   );
 }
 
-function ratios({ ratios: all = [], sampled_features: sampled, vocabularies: known }) {
-  if (!all.length) return section("Cardinality ratio", "With one vocabulary there is nothing to intersect.");
+function ratios({ ratios: all = [], sampled_features: sampled, vocabularies }) {
+  if (!all.length) return section("Cardinality ratio", "Needs at least two vocabularies.");
   const plots = all.map(({ vocabularies: members, edges, counts, mean }) =>
     histogram({
-      title: members.length === known.length && known.length > 2 ? "All vocabularies" : `Vocabularies ${members.join(" and ")}`,
+      title: members.length === vocabularies.length && vocabularies.length > 2 ? "All vocabularies" : `Vocabularies ${members.join(" and ")}`,
       edges,
       counts,
       xLabel: "cardinality ratio",
       yLabel: "features (logarithmic)",
       tail: true,
-      mark: { at: mean, text: `mean ${three(mean)}` },
+      mark: { at: mean, text: `mean ${formatNumber(mean)}` },
     }),
   );
   return section(
-    "How much the lists overlap",
-    `${RATIO_TEXT} Seen on ${count(sampled, "feature")} drawn from the collection.`,
+    "Overlap of the lists",
+    `${RATIO_TEXT} Measured on ${count(sampled, "sampled feature")}.`,
     el("div", { class: "plots", id: "ratio-plots" }, ...plots),
   );
 }
@@ -106,21 +106,21 @@ function listLengths({ list_lengths: all = [] }) {
       xLabel: "length of the list (logarithmic)",
       yLabel: "words",
       logarithmic: true,
-      mark: { at: Math.max(1, median), text: `median ${whole(median)}` },
-      note: `Longest ${whole(longest)}, ${whole(empty)} empty.`,
+      mark: { at: Math.max(1, median), text: `median ${formatInteger(median)}` },
+      note: `Longest ${formatInteger(longest)}, ${formatInteger(empty)} empty.`,
     }),
   );
-  return section("How long the lists are", LENGTH_TEXT, el("div", { class: "plots", id: "length-plots" }, ...plots));
+  return section("Length of the lists", LENGTH_TEXT, el("div", { class: "plots", id: "length-plots" }, ...plots));
 }
 
 function storage({ bytes: stored }) {
   const kinds = Object.entries(stored).filter(([kind, value]) => kind !== "total" && value > 0);
   return section(
-    "Where the bytes are",
+    "Disk space",
     null,
     bars(
       kinds.map(([kind, value]) => [kind.replace("segments/", ""), value]),
-      bytes,
+      formatBytes,
     ),
   );
 }
@@ -129,10 +129,10 @@ function vocabularies({ vocabularies: all }) {
   const head = ["vocabulary", "words", "dimension", "bits", "trained on", "fingerprint"];
   const rows = all.map(({ size, dimension, bits, provenance, fingerprint }, i) => [
     `vocabulary ${i + 1}`,
-    whole(size),
+    formatInteger(size),
     String(dimension),
     String(bits),
-    provenance?.source ?? `${whole(provenance?.photographs ?? 0)} photographs`,
+    provenance?.source ?? `${formatInteger(provenance?.photographs ?? 0)} photographs`,
     fingerprint,
   ]);
   return section("Vocabularies", null, table(head, rows));
@@ -145,17 +145,17 @@ function defaults({ default_options: options, feature_options: features }) {
   ]);
   return section(
     "Default options",
-    "What a search uses when nothing else is said, and how features are made.",
+    "Options of a search unless others are given, and of feature extraction.",
     el("dl", { class: "pairs" }, ...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
   );
 }
 
 function problems({ problems: all = [] }) {
-  if (!all.length) return section("Problems", "Every file could be used.");
+  if (!all.length) return section("Problems", "None: all files were indexed.");
   const shown = all.slice(0, 200);
   return section(
     "Problems",
-    `${count(all.length, "file")} could not be used${all.length > shown.length ? `; the first ${shown.length}` : ""}:`,
+    `${count(all.length, "file")} could not be indexed${all.length > shown.length ? `; the first ${shown.length}` : ""}:`,
     table(
       ["file", "reason"],
       shown.map(({ path, reason }) => [path, reason]),

@@ -1,10 +1,10 @@
-// Light, dark, or as the system says? One button that goes through the three; the choice is kept in this browser.
+// Light, dark or automatic colours: one button that cycles through them; the choice is stored in this browser.
 
 import { icon } from "./elements.js";
 
 const KEY = "polyvoc.theme";
 const CHOICES = ["automatic", "light", "dark"];
-const SIGNS = { automatic: "half", light: "sun", dark: "moon" };
+const ICONS = { automatic: "half", light: "sun", dark: "moon" };
 
 /** @param {HTMLButtonElement} button */
 export function startTheme(button) {
@@ -12,7 +12,7 @@ export function startTheme(button) {
   const show = () => {
     if (chosen === "automatic") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = chosen;
-    button.replaceChildren(icon(SIGNS[chosen]));
+    button.replaceChildren(icon(ICONS[chosen]));
     button.setAttribute("aria-label", `Colours: ${chosen}`);
     button.title = `Colours: ${chosen}`;
   };
@@ -37,6 +37,6 @@ function store(value) {
   try {
     localStorage.setItem(KEY, value);
   } catch {
-    // Not kept then; it holds for this page.
+    // Storage may be blocked: the choice applies to this page only.
   }
 }

@@ -1,39 +1,39 @@
-// May this reader ask, or write? The token is taken from the link or typed once, and kept for this tab only.
+// The access token: taken from the link or typed once, and stored for this tab only.
 
 import { button, el } from "./elements.js";
 
 const KEY = "polyvoc.token";
-let asking = null; // the one form that is open, as a promise
+let pending = null; // promise of the open form; there is at most one
 
-/** The header that shows the token, if there is one. @returns {Record<string, string>} */
+/** The Authorization header, if there is a token. @returns {Record<string, string>} */
 export function authorization() {
   const token = sessionStorage.getItem(KEY);
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
-/** Take `#token=…` out of the address at once, so that it is neither shared nor kept in the history. */
-export async function takeTokenFromAddress() {
+/** Remove `#token=…` from the URL at once, so that it is neither shared nor stored in the history. */
+export async function takeTokenFromUrl() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given) {
     history.replaceState(null, "", `${location.pathname}#/`);
     sessionStorage.setItem(KEY, given);
   }
-  if (sessionStorage.getItem(KEY)) await openSession().catch(() => false); // the server may be another than when it was kept
+  if (sessionStorage.getItem(KEY)) await openSession().catch(() => false); // the stored token may be that of another server
 }
 
-/** Ask the reader for the token; settles when the server takes it. @param {AbortSignal} [signal] */
-export function askToken(signal) {
-  asking ??= showForm().finally(() => {
-    asking = null;
+/** Show a form for the token; settles when the server accepts it. @param {AbortSignal} [signal] */
+export function requestToken(signal) {
+  pending ??= showForm().finally(() => {
+    pending = null;
   });
-  if (!signal) return asking;
+  if (!signal) return pending;
   const left = new Promise((_, reject) => {
     signal.addEventListener("abort", () => reject(new DOMException("The view was left.", "AbortError")), { once: true });
   });
-  return Promise.race([asking, left]);
+  return Promise.race([pending, left]);
 }
 
-/** Exchange the token for a cookie, with which pictures load. */
+/** Exchange the token for a cookie, which requests for pictures need. */
 async function openSession() {
   const response = await fetch("/session", { method: "POST", headers: authorization() });
   return response.ok;
@@ -46,10 +46,10 @@ function showForm() {
     const form = el(
       "form",
       { class: "message token", id: "token-form", "aria-label": "Token" },
-      el("p", {}, "For this the server wants its token."),
-      el("label", { for: "token" }, "Token, from whoever started the server"),
+      el("p", {}, "The server requires a token."),
+      el("label", { for: "token" }, "Token (printed when the server started)"),
       input,
-      button("Go on", { type: "submit", class: "primary" }),
+      button("Continue", { type: "submit", class: "primary" }),
       problem,
     );
     form.addEventListener("submit", async (event) => {
@@ -60,7 +60,7 @@ function showForm() {
         resolve();
       } else {
         sessionStorage.removeItem(KEY);
-        problem.textContent = "The server does not take this token.";
+        problem.textContent = "The server rejected this token.";
         input.select();
       }
     });

@@ -1,10 +1,10 @@
-// Which part of the photograph asks? A rectangle drawn with mouse, finger or pen, or with the keyboard.
+// Selecting a region of the query: a rectangle drawn with mouse, finger, pen or keyboard.
 
 import { el, svg } from "./elements.js";
 
-const REACH = 22; // CSS pixels around a corner that still take hold of it
-const SMALLEST = 12; // CSS pixels of a side; less is a click, not a drawing
-const PATIENCE = 500; // ms after the last key until the region is asked with
+const HANDLE_RADIUS = 22; // CSS pixels around a corner within which it is dragged
+const MIN_SIDE = 12; // CSS pixels; a smaller rectangle is a click
+const KEY_DELAY = 500; // ms after the last key until the search starts
 
 /** @typedef {[number, number, number, number]} Region x0, y0, x1, y1 in pixels of the full-size photograph */
 
@@ -25,16 +25,16 @@ export class RegionEditor {
     this.onChange = onChange;
     /** @type {Region | null} */
     this.region = null;
-    this.drag = null; // what the pointer is doing
+    this.drag = null; // the running drag
     this.element = this.build(photograph);
   }
 
-  /** Show a region without asking. @param {Region | null} region */
+  /** Show a region without a search. @param {Region | null} region */
   show(region) {
     this.region = region;
     const [x0, y0, x1, y1] = region ?? [0, 0, 0, 0];
     const around = `M0 0H${this.width}V${this.height}H0Z`;
-    this.veil.setAttribute("d", region ? `${around}M${x0} ${y0}H${x1}V${y1}H${x0}Z` : "");
+    this.shade.setAttribute("d", region ? `${around}M${x0} ${y0}H${x1}V${y1}H${x0}Z` : "");
     this.frame.setAttribute("d", region ? `M${x0} ${y0}H${x1}V${y1}H${x0}Z` : "");
     this.handles.setAttribute(
       "d",
@@ -44,27 +44,27 @@ export class RegionEditor {
             .join("")
         : "",
     );
-    this.element.classList.toggle("marked", region !== null);
+    this.element.classList.toggle("has-region", region !== null);
     this.element.dataset.region = region ? region.join(",") : "";
   }
 
-  /** Let a finger draw; otherwise it scrolls the page. */
-  letDraw(on) {
+  /** Switch drawing by touch on or off; when it is off, touch scrolls the page. */
+  enableDrawing(on) {
     this.element.classList.toggle("drawing", on);
   }
 
   build({ src, srcset, name }) {
-    this.veil = svg("path", { class: "region-veil", "fill-rule": "evenodd" });
+    this.shade = svg("path", { class: "region-shade", "fill-rule": "evenodd" });
     this.frame = svg("path", { class: "region-frame" });
     this.handles = svg("path", { class: "region-handles" });
     const overlay = svg(
       "svg",
       { viewBox: `0 0 ${this.width} ${this.height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-      this.veil,
+      this.shade,
       this.frame,
       this.handles,
     );
-    const label = `${name}: Enter marks a region, arrows move it, Shift and arrows resize it, Escape clears it`;
+    const label = `${name}: Enter selects a region, arrow keys move it, Shift and arrow keys resize it, Escape clears it`;
     const box = el(
       "div",
       { class: "region-editor", id: "query-picture", tabindex: "0", role: "group", "aria-label": label },
@@ -81,20 +81,20 @@ export class RegionEditor {
   }
 
   begin(event) {
-    const mayDraw = event.pointerType !== "touch" || this.element.matches(".drawing, .marked");
-    if (event.button !== 0 || !mayDraw) return;
+    const canDraw = event.pointerType !== "touch" || this.element.matches(".drawing, .has-region");
+    if (event.button !== 0 || !canDraw) return;
     event.preventDefault();
     this.element.focus({ preventScroll: true });
     this.element.setPointerCapture(event.pointerId);
     const [x, y] = this.point(event);
-    this.drag = { before: this.region, ...this.hold(x, y) };
+    this.drag = { before: this.region, ...this.dragAt(x, y) };
   }
 
-  /** What lies under the pointer: a corner to pull, the region to move, or a place to begin a new one. */
-  hold(x, y) {
+  /** The drag that starts at a point: of a corner, of the region, or of a new region. */
+  dragAt(x, y) {
     if (this.region) {
-      const reach = REACH * this.pixel();
-      const corner = corners(this.region).findIndex(([cx, cy]) => Math.abs(cx - x) < reach && Math.abs(cy - y) < reach);
+      const radius = HANDLE_RADIUS * this.pixel();
+      const corner = corners(this.region).findIndex(([cx, cy]) => Math.abs(cx - x) < radius && Math.abs(cy - y) < radius);
       if (corner >= 0) return { anchor: corners(this.region)[(corner + 2) % 4] };
       const [x0, y0, x1, y1] = this.region;
       if (x > x0 && x < x1 && y > y0 && y < y1) return { from: [x, y], region: this.region };
@@ -115,8 +115,8 @@ export class RegionEditor {
     const { before } = this.drag;
     this.drag = null;
     const [x0, y0, x1, y1] = this.region;
-    const least = SMALLEST * this.pixel();
-    if (x1 - x0 < least || y1 - y0 < least) this.show(before);
+    const minSide = MIN_SIDE * this.pixel();
+    if (x1 - x0 < minSide || y1 - y0 < minSide) this.show(before);
     else if (this.region.join() !== before?.join()) this.onChange(this.region);
   }
 
@@ -132,22 +132,22 @@ export class RegionEditor {
     event.preventDefault();
     event.stopPropagation();
     this.show(next);
-    clearTimeout(this.patience);
-    this.patience = setTimeout(() => this.element.isConnected && this.onChange(this.region), PATIENCE);
+    clearTimeout(this.delayed);
+    this.delayed = setTimeout(() => this.element.isConnected && this.onChange(this.region), KEY_DELAY);
   }
 
-  /** The region after a key; undefined if the key says nothing. @returns {Region | null | undefined} */
+  /** The region after a key; undefined if the key has no meaning here. @returns {Region | null | undefined} */
   afterKey(key, shift) {
     const { width, height, region } = this;
     if (!region)
       return key === "Enter" || key === "r" ? [width / 4, height / 4, width * 0.75, height * 0.75].map(Math.round) : undefined;
     if (key === "Escape") return null;
     const step = Math.max(1, Math.round(Math.max(width, height) / 50));
-    const way = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] }[key];
-    if (!way) return undefined;
+    const move = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] }[key];
+    if (!move) return undefined;
     const [x0, y0, x1, y1] = region;
-    if (!shift) return this.shifted(region, ...way);
-    return [x0, y0, Math.min(width, Math.max(x0 + step, x1 + way[0])), Math.min(height, Math.max(y0 + step, y1 + way[1]))];
+    if (!shift) return this.shifted(region, ...move);
+    return [x0, y0, Math.min(width, Math.max(x0 + step, x1 + move[0])), Math.min(height, Math.max(y0 + step, y1 + move[1]))];
   }
 
   /** Pixels of the photograph in one CSS pixel. */

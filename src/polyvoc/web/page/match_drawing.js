@@ -1,39 +1,39 @@
-// How are matched features drawn? One SVG with both pictures, so that lines need no measuring and scale with the page.
+// Drawing of matches: one SVG with both pictures, so that lines need no measuring and scale with the page.
 
 import { svg } from "./elements.js";
-import { pictureUrl } from "./photograph.js";
-import { bitCount } from "./words.js";
+import { bitCount } from "./format.js";
+import { pictureUrl } from "./images.js";
 
-const SIZE = 1000; // units of the side that both pictures share
+const SIZE = 1000; // length of the side that both pictures share
 const GAP = 24;
-const CROWD = 60; // matches from which lines become thinner
-const REACH = 16; // CSS pixels within which the pointer takes hold of a match
+const THIN_FROM = 60; // number of matches from which lines become thinner
+const POINTER_RADIUS = 16; // CSS pixels within which the pointer selects a match
 
-/** The sets that a match can be in, most certain first. */
+/** The sets that a match can be in, most reliable first. */
 export const SETS = ["all", "several", "one"];
 
-/** Which set a match is in: words alike in all vocabularies, in several, or in one. */
+/** The set of a match: same word in all vocabularies, in several, or in one. */
 export function setOf(match, vocabularies) {
-  const agreeing = bitCount(match.mask);
-  if (agreeing === vocabularies) return "all";
-  return agreeing > 1 ? "several" : "one";
+  const common = bitCount(match.mask);
+  if (common === vocabularies) return "all";
+  return common > 1 ? "several" : "one";
 }
 
 export class MatchDrawing {
   /**
-   * @param {any} explanation as the server gives it
+   * @param {any} explanation response of /explain
    * @param {{query: string, region: number[] | null, stacked: boolean, label: string}} how
    */
   constructor(explanation, { query, region, stacked, label }) {
     this.explanation = explanation;
-    this.layout = arrange(explanation.query, explanation.image, stacked);
-    this.heaviest = Math.max(...explanation.matches.map((match) => match.weight), 1e-12);
+    this.layout = layoutOf(explanation.query, explanation.image, stacked);
+    this.maxWeight = Math.max(...explanation.matches.map((match) => match.weight), 1e-12);
     this.groups = {
       lines: svg("g", { class: "lines" }),
       dots: svg("g", { class: "dots" }),
       active: svg("g", { class: "active" }),
     };
-    this.shown = []; // numbers of the matches that are shown
+    this.shown = []; // indices of the matches that are shown
     const { width, height } = this.layout;
     this.element = svg(
       "svg",
@@ -52,14 +52,14 @@ export class MatchDrawing {
   }
 
   /**
-   * Draw some of the matches, the lightest first, so that heavy ones lie on top.
-   * @param {number[]} numbers heaviest first
+   * Draw some of the matches, lowest weight first, so that high weights are on top.
+   * @param {number[]} numbers highest weight first
    * @param {"lines" | "dots"} mode
    */
   show(numbers, mode) {
     this.shown = numbers;
     this.mode = mode;
-    this.thin = Math.min(1, Math.max(0.5, Math.sqrt(CROWD / numbers.length)));
+    this.thin = Math.min(1, Math.max(0.5, Math.sqrt(THIN_FROM / numbers.length)));
     this.element.dataset.mode = mode;
     this.element.dataset.shown = String(numbers.length);
     const order = [...numbers].reverse().sort((a, b) => this.match(a).inlier - this.match(b).inlier);
@@ -67,9 +67,9 @@ export class MatchDrawing {
     this.groups.dots.replaceChildren(...order.map((number) => this.dots(number)));
   }
 
-  /** Bring one match out. @param {number | null} number */
+  /** Highlight one match. @param {number | null} number */
   highlight(number) {
-    this.element.classList.toggle("singled", number !== null);
+    this.element.classList.toggle("highlighting", number !== null);
     if (number === null) {
       this.groups.active.replaceChildren();
       return;
@@ -92,17 +92,17 @@ export class MatchDrawing {
     const matrix = this.element.getScreenCTM();
     if (!matrix) return null;
     const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    let [best, least] = [null, REACH / matrix.a];
+    let [best, smallest] = [null, POINTER_RADIUS / matrix.a];
     for (const number of this.shown) {
       const [a, b] = this.ends(number);
       const toEnds = Math.min(Math.hypot(a[0] - x, a[1] - y), Math.hypot(b[0] - x, b[1] - y));
       const distance = this.mode === "lines" ? Math.min(toEnds, 2 * toSegment([x, y], a, b)) : toEnds;
-      if (distance < least) [best, least] = [number, distance];
+      if (distance < smallest) [best, smallest] = [number, distance];
     }
     return best;
   }
 
-  /** Width by height. */
+  /** Width divided by height. */
   get aspect() {
     return this.layout.width / this.layout.height;
   }
@@ -115,20 +115,20 @@ export class MatchDrawing {
     return setOf(this.match(number), this.explanation.n_vocabularies);
   }
 
-  /** Both ends in units of the drawing. */
+  /** Both ends in coordinates of the drawing. */
   ends(number) {
     const { query_xy: from, image_xy: to } = this.match(number);
     const { query, image } = this.layout;
-    return [place(query, from), place(image, to)];
+    return [toDrawing(query, from), toDrawing(image, to)];
   }
 
   line(number) {
     const [[ax, ay], [bx, by]] = this.ends(number);
     const { weight, inlier } = this.match(number);
     const d = `M${ax} ${ay}L${bx} ${by}`;
-    const width = this.thin * (1 + 3 * Math.sqrt(weight / this.heaviest));
+    const width = this.thin * (1 + 3 * Math.sqrt(weight / this.maxWeight));
     const line = svg("path", {
-      class: `link ${this.setOf(number)} ${inlier ? "agrees" : "stray"}`,
+      class: `link ${this.setOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d,
       "stroke-width": width.toFixed(2),
     });
@@ -138,9 +138,9 @@ export class MatchDrawing {
   dots(number) {
     const [[ax, ay], [bx, by]] = this.ends(number);
     const { weight, inlier } = this.match(number);
-    const width = this.thin * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(weight / this.heaviest));
+    const width = this.thin * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(weight / this.maxWeight));
     return svg("path", {
-      class: `dot ${this.setOf(number)} ${inlier ? "agrees" : "stray"}`,
+      class: `dot ${this.setOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d: `M${ax} ${ay}h0M${bx} ${by}h0`,
       "stroke-width": width.toFixed(1),
     });
@@ -153,7 +153,7 @@ export class MatchDrawing {
     return [of(left, pictureUrl(query, 1600)), of(right, pictureUrl(this.explanation.image.image, 1600))];
   }
 
-  /** The region in the query, and where it lies in the hit. */
+  /** The region in the query, and its outline in the hit. */
   frames(region) {
     const { query, image, outline } = this.explanation;
     const frames = [];
@@ -178,8 +178,8 @@ export class MatchDrawing {
   }
 }
 
-/** Side by side with one height, or one above the other with one width. */
-function arrange(query, image, stacked) {
+/** Side by side with the same height, or stacked with the same width. */
+function layoutOf(query, image, stacked) {
   const scales = [query, image].map((photo) => SIZE / (stacked ? photo.width : photo.height));
   const [left, right] = [query, image].map((photo, i) => ({
     x: 0,
@@ -193,7 +193,7 @@ function arrange(query, image, stacked) {
   return { query: left, image: right, width: right.x + right.width, height: right.y + right.height };
 }
 
-/** A polygon in pixels of a photograph, cut off at its borders. */
+/** A polygon in pixels of an image, clipped to it. */
 function frame({ x, y, width, height }, photo, corners, name) {
   const points = corners.map((corner) => corner.join(",")).join(" ");
   return svg(
@@ -213,7 +213,7 @@ function frame({ x, y, width, height }, photo, corners, name) {
   );
 }
 
-const place = (box, [x, y]) => [round(box.x + x * box.scale), round(box.y + y * box.scale)];
+const toDrawing = (box, [x, y]) => [round(box.x + x * box.scale), round(box.y + y * box.scale)];
 const round = (value) => Math.round(10 * value) / 10;
 
 function toSegment([x, y], [ax, ay], [bx, by]) {

@@ -1,23 +1,23 @@
-// Where does a stranger begin? A large place for a photograph, and some of the collection to click.
+// The start view: a large drop zone, and photographs of the collection to click.
 
 import { getJson } from "./api.js";
 import { button, el, heading, icon } from "./elements.js";
-import { askWith, chooser } from "./intake.js";
-import { tellError } from "./messages.js";
-import { thumbnail } from "./photograph.js";
+import { baseName, count } from "./format.js";
+import { thumbnail } from "./images.js";
+import { showError } from "./messages.js";
 import { go, href } from "./router.js";
-import { baseName, count } from "./words.js";
+import { fileInput, searchWith } from "./upload.js";
 
-const SAMPLES = 12; // shown, out of a page: neighbours often show the same
-const PAGE = 60;
+const SAMPLES = 12; // evenly spaced in one page: neighbours often show the same
+const PAGE_SIZE = 60;
 
 /** @type {import("./router.js").Route} */
-export function homeView(params, { about, signal }) {
+export function startView(params, { about, signal }) {
   const samples = el("ul", { class: "samples", id: "samples", "aria-label": "Photographs of the collection" });
-  const others = button("Others", { class: "quiet", onclick: () => showSamples(samples, about, signal) }, "swap");
+  const others = button("Show others", { class: "quiet", onclick: () => showSamples(samples, about, signal) }, "swap");
   const element = el(
     "div",
-    { class: "home" },
+    { class: "start" },
     el(
       "header",
       { class: "hero" },
@@ -25,15 +25,15 @@ export function homeView(params, { about, signal }) {
       el(
         "p",
         { class: "lead" },
-        `The same building, object or print among ${count(about.images, "photograph")}: ` +
-          "crops, near-copies, other viewpoints. And see why.",
+        `Finds the same building, object or print among ${count(about.images, "photograph")}: ` +
+          "crops, near-copies, other viewpoints. Shows the matches behind every hit.",
       ),
     ),
     dropZone(about),
     el(
       "section",
-      { class: "start", "aria-labelledby": "start-heading" },
-      el("div", { class: "row spread" }, el("h2", { id: "start-heading" }, "Or start from one of these"), others),
+      { class: "suggestions", "aria-labelledby": "start-heading" },
+      el("div", { class: "row spread" }, el("h2", { id: "start-heading" }, "Or search with one of these"), others),
       samples,
       findForm(),
     ),
@@ -43,7 +43,7 @@ export function homeView(params, { about, signal }) {
   return { element, title: "Search" };
 }
 
-/** A field that finds photographs of the collection by name. */
+/** A form that filters the collection by name. */
 export function findForm(value = "") {
   const input = el("input", {
     type: "search",
@@ -68,30 +68,30 @@ export function findForm(value = "") {
 }
 
 function dropZone(about) {
-  const onFiles = (files) => askWith(about, files);
+  const onFiles = (files) => searchWith(about, files);
   return el(
     "section",
-    { class: "dropzone", id: "dropzone", "aria-label": "Ask with a photograph" },
+    { class: "dropzone", id: "dropzone", "aria-label": "Search with a photograph" },
     el("div", { class: "frames" }, icon("photo", 56)),
     el(
       "p",
       { class: "big" },
       el("span", { class: "fine" }, "Drop a photograph here"),
-      el("span", { class: "coarse" }, "Show a photograph"),
+      el("span", { class: "coarse" }, "Search with a photograph"),
     ),
     el("p", { class: "soft fine" }, "or paste it with ", el("kbd", {}, "Ctrl"), " ", el("kbd", {}, "V"), ", or"),
     el(
       "div",
       { class: "row centre" },
-      chooser("Choose a photograph", { id: "photo-input", sign: icon("upload"), onFiles }),
-      chooser("Take a photograph", { id: "camera-input", sign: icon("camera"), camera: true, onFiles }),
+      fileInput("Choose a photograph", { id: "photo-input", symbol: icon("upload"), onFiles }),
+      fileInput("Take a photograph", { id: "camera-input", symbol: icon("camera"), camera: true, onFiles }),
     ),
-    el("p", { class: "soft small" }, "It is sent to this server only, and forgotten when nobody has asked with it for an hour."),
+    el("p", { class: "soft small" }, "It is sent to this server only and deleted one hour after its last use."),
   );
 }
 
 async function showSamples(list, about, signal) {
-  const pages = Math.max(1, Math.floor(about.images / PAGE));
+  const pages = Math.max(1, Math.floor(about.images / PAGE_SIZE));
   const page = Math.floor(Math.random() * pages);
   list.replaceChildren(
     ...Array.from({ length: Math.min(SAMPLES, about.images) }, () =>
@@ -99,18 +99,18 @@ async function showSamples(list, about, signal) {
     ),
   );
   try {
-    const { images } = await getJson("/images", { page, size: PAGE }, { signal });
+    const { images } = await getJson("/images", { page, size: PAGE_SIZE }, { signal });
     const step = Math.max(1, images.length / SAMPLES);
     const chosen = Array.from({ length: Math.min(SAMPLES, images.length) }, (_, i) => images[Math.floor(i * step)]);
     list.replaceChildren(...chosen.map(sample));
   } catch (error) {
     list.replaceChildren();
-    tellError(error, () => showSamples(list, about, signal));
+    showError(error, () => showSamples(list, about, signal));
   }
 }
 
 function sample({ image, path }) {
-  const label = `Ask with ${baseName(path)}`;
+  const label = `Search with ${baseName(path)}`;
   return el(
     "li",
     {},

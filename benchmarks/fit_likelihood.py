@@ -1,9 +1,9 @@
-"""Fits the tables of evidence that polyvoc ships, again, on datasets with ground truth.
+"""Fit the likelihood tables that come with polyvoc, on datasets with ground truth.
 
-    python benchmarks/fit_evidence.py --holidays FOLDER --ukbench FOLDER --out src/polyvoc/tables [--cache FOLDER] [--fourth FOLDER]
+    python benchmarks/fit_likelihood.py --holidays FOLDER --ukbench FOLDER --out src/polyvoc/data/likelihood [--cache FOLDER] [--fourth FOLDER]
 
-One table for each number of vocabularies and each length of signature, counted over both sets. (Whatever is measured on these sets uses tables
-fitted on the other one: see `components.py`.) The fourth vocabulary, if given, is one of your own.
+One table for each number of vocabularies and each length of signature, counted over both sets. (What is measured on one of
+these sets uses tables fitted on the other: see `components.py`.) --fourth: a vocabulary of your own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def fit(workbench: Workbench, read: Sequence[Dataset], vocabularies: Sequence[Vo
     count, bits = len(vocabularies), vocabularies[0].bits
     names = " and ".join(f"{dataset.name} ({len(dataset.questions)} questions)" for dataset in read)
     table = fit_table(sum(tallies[1:], tallies[0]), source=f"{names}, {count} x {vocabularies[0].size:,} words, {bits} bits")
-    save_table(table, out / f"likelihood-{count}-{bits}.json")
+    save_table(table, out / f"{count}-{bits}.json")
     print(count, bits, [round(row[bits // 8], 2) for row in table.rows], file=sys.stderr)
 
 
@@ -42,11 +42,11 @@ def main() -> None:
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
     read = [READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")]
-    held = [*default_vocabularies(), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
+    vocabularies = [*default_vocabularies(), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for bits in BITS:
-        shortened = [vocabulary.shortened(bits) for vocabulary in held]
-        for count in range(1, len(held) + 1):
+        shortened = [vocabulary.shortened(bits) for vocabulary in vocabularies]
+        for count in range(1, len(vocabularies) + 1):
             fit(workbench, read, shortened[:count], arguments.out)
 
 

@@ -1,0 +1,57 @@
+// Formatting of numbers, bytes, durations and file names.
+
+const INTEGER = new Intl.NumberFormat("en");
+const THREE_DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
+
+/** 12345 -> "12,345" */
+export const formatInteger = (number) => INTEGER.format(number);
+
+/** 0.123456 -> "0.123"; very large and very small numbers with an exponent. */
+export function formatNumber(number) {
+  if (number === null || number === undefined) return "none";
+  const size = Math.abs(number);
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return number.toExponential(2);
+  return size >= 1000 ? formatInteger(Math.round(number)) : THREE_DIGITS.format(number);
+}
+
+/** 0.876 -> "88 %" */
+export function formatPercent(share) {
+  return share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
+}
+
+/** 0.97 -> "97 %"; never "0 %" or "100 %". */
+export function formatProbability(probability) {
+  const rounded = Math.floor(100 * probability + 0.5);
+  return rounded < 1 ? "< 1 %" : rounded > 99 ? "> 99 %" : `${rounded} %`;
+}
+
+/** 93966903 -> "94 MB" */
+export function formatBytes(number) {
+  const power = number < 1000 ? 0 : Math.min(Math.floor(Math.log10(number) / 3), UNITS.length - 1);
+  return `${THREE_DIGITS.format(number / 1000 ** power)} ${UNITS[power]}`;
+}
+
+/** 0.0421 -> "42 ms" */
+export function formatDuration(seconds) {
+  return seconds < 1 ? `${Math.max(1, Math.round(1000 * seconds))} ms` : `${THREE_DIGITS.format(seconds)} s`;
+}
+
+/** 1, "image" -> "1 image"; 3, "match", "matches" -> "3 matches" */
+export function count(number, one, many = `${one}s`) {
+  return `${formatInteger(number)} ${number === 1 ? one : many}`;
+}
+
+/** The last part of a path. */
+export function baseName(path) {
+  const inner = /^[a-z][a-z0-9+.-]*:\/\//i.test(path) ? String(path).split("::")[0] : String(path); // a file in an archive in a store
+  const parts = inner.split(/[\\/]/);
+  return parts[parts.length - 1] || String(path);
+}
+
+/** The number of bits that are set. */
+export function bitCount(mask) {
+  let bits = 0;
+  for (let rest = mask; rest > 0; rest = Math.floor(rest / 2)) bits += rest % 2;
+  return bits;
+}

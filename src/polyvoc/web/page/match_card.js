@@ -1,0 +1,80 @@
+// Details of one match: both patches magnified, its words, sets, ratio, weight and Hamming distances.
+
+import { el, svg } from "./elements.js";
+import { formatNumber, formatPercent } from "./format.js";
+import { pictureUrl } from "./images.js";
+import { setOf } from "./match_drawing.js";
+
+const PATCH = 0.05; // half the width of a patch, relative to the long side of the image
+
+/**
+ * @param {any} explanation
+ * @param {number} number index of the match
+ * @param {string} query
+ */
+export function matchCard(explanation, number, query) {
+  const match = explanation.matches[number];
+  const { image, n_vocabularies: vocabularies } = explanation;
+  return el(
+    "div",
+    { class: "card-body", data: { match: number } },
+    el(
+      "div",
+      { class: "patches" },
+      patch(pictureUrl(query, 1600), explanation.query, match.query_xy, "in the query"),
+      patch(pictureUrl(image.image, 1600), image, match.image_xy, "in the hit"),
+    ),
+    el(
+      "dl",
+      { class: "details" },
+      detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
+      detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the total)`),
+      detail("Ratio", formatNumber(match.ratio)),
+      detail("Geometry", match.inlier ? "consistent" : "not consistent"),
+    ),
+    wordsTable(match),
+  );
+}
+
+/** The same as one sentence for screen readers. */
+export function matchText(explanation, number) {
+  const match = explanation.matches[number];
+  return (
+    `Match ${number + 1}: ${setsText(match, explanation.n_vocabularies)}, ` +
+    `weight ${formatNumber(match.weight)}, ratio ${formatNumber(match.ratio)}, ` +
+    `geometry ${match.inlier ? "consistent" : "not consistent"}`
+  );
+}
+
+function setsText(match, vocabularies) {
+  return match.sets === "intersection" && vocabularies > 1 ? `intersection of all ${vocabularies}` : match.sets;
+}
+
+function patch(href, { width, height }, [x, y], where) {
+  const half = PATCH * Math.max(width, height);
+  return svg(
+    "svg",
+    { class: "patch", viewBox: `${x - half} ${y - half} ${2 * half} ${2 * half}`, role: "img", "aria-label": `Patch ${where}` },
+    svg("image", { href, width, height, preserveAspectRatio: "none" }),
+    svg("circle", { cx: x, cy: y, r: half / 3, class: "casing" }),
+    svg("circle", { cx: x, cy: y, r: half / 3 }),
+  );
+}
+
+function detail(name, value, mark) {
+  return el("div", {}, el("dt", {}, name), el("dd", {}, mark && el("span", { class: mark, "aria-hidden": "true" }), value));
+}
+
+function wordsTable(match) {
+  const rows = match.words.map((word, i) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, `vocabulary ${i + 1}`),
+      el("td", {}, word === null ? "different words" : `word ${word}`),
+      el("td", {}, match.distances[i] === null ? "–" : String(match.distances[i])),
+    ),
+  );
+  const head = ["", "word", "Hamming"].map((text) => el("th", { scope: "col" }, text));
+  return el("table", { class: "words" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+}

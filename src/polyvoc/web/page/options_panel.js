@@ -1,0 +1,103 @@
+// The panel of search options: presets, and all options of the library behind a disclosure.
+
+import { button, el, segmented } from "./elements.js";
+import { optionInput } from "./option_input.js";
+import { MIN_PROBABILITY, changedOptions, effectiveValues, label, withOption, withPreset } from "./options.js";
+
+const PRESET_HELP = {
+  fast: "ranked by score only",
+  default: "the best candidates are verified geometrically",
+  best: "more candidates are verified; query expansion",
+};
+const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others follow in the order of the server
+const HIDDEN = ["top", "require_all"]; // set by "Show more"; only for commands that must not return a partial result
+/** Options that need something which the index may lack: the property of `/about` that tells whether it is there. */
+const NEEDS = { smooth: "smooth", fuse: "fuse", hamming: "bits", sigma: "bits", [MIN_PROBABILITY]: "probabilities" };
+
+/**
+ * The panel of search options.
+ * @param {{about: any, name: string, params: URLSearchParams, onChange: (params: URLSearchParams) => void}} settings
+ *   `name` distinguishes two panels of one view
+ */
+export class OptionsPanel {
+  constructor({ about, name, params, onChange }) {
+    this.about = about;
+    this.name = name;
+    this.onChange = onChange;
+    this.params = params;
+    this.fields = new Map(shownOptions(about).map((option) => [option.name, this.field(option)]));
+    this.presets = segmented({
+      legend: "Options",
+      name: `${name}-preset`,
+      value: "default",
+      choices: Object.keys(about.presets).map((key) => [key, key, PRESET_HELP[key]]),
+      onChange: (preset) => this.change(withPreset(about, this.params, preset)),
+    });
+    this.note = el("p", { class: "soft small", id: `${name}-preset-help` });
+    this.reset = button("Reset", {
+      class: "quiet",
+      onclick: () => this.change(withPreset(about, this.params, this.params.get("preset") ?? "default")),
+    });
+    this.summary = el("summary", {}, "All options");
+    const rows = [...this.fields.values()].map(({ row }) => row);
+    const details = el(
+      "details",
+      { class: "all-options", data: { options: name } },
+      this.summary,
+      el("div", { class: "fields" }, ...rows),
+      this.reset,
+    );
+    const title = name === "options" ? "Options" : `Options on the ${name}`;
+    this.element = el("section", { class: "options", "aria-label": title }, this.presets, this.note, details);
+    this.show(params);
+  }
+
+  /** Show the options of a link without a search. @param {URLSearchParams} params */
+  show(params) {
+    this.params = params;
+    const preset = params.get("preset") ?? "default";
+    const values = effectiveValues(this.about, params);
+    const changed = changedOptions(this.about, params);
+    for (const input of this.presets.querySelectorAll("input")) input.checked = input.value === preset;
+    for (const [name, { input, row, write }] of this.fields) {
+      if (document.activeElement !== input) write(values[name]);
+      row.classList.toggle("changed", changed.includes(name));
+    }
+    this.note.textContent = changed.length
+      ? `${preset}, with ${changed.map((name) => `${label(name)} ${params.get(name)}`).join(", ")}`
+      : PRESET_HELP[preset];
+    this.summary.textContent = changed.length ? `All options (${changed.length} changed)` : "All options";
+    this.reset.hidden = changed.length === 0;
+  }
+
+  change(params) {
+    this.show(params);
+    this.onChange(params);
+  }
+
+  field(option) {
+    const id = `${this.name}-${option.name}`;
+    const { about } = this;
+    const control = optionInput(option, { id, data: { option: option.name }, "aria-describedby": `${id}-help` });
+    control.input.addEventListener("change", () => {
+      const value = control.read();
+      if (value !== null) this.change(withOption(about, this.params, option.name, value));
+    });
+    const row = el(
+      "div",
+      { class: "field" },
+      el("label", { for: id }, label(option.name)),
+      control.input,
+      el("p", { class: "soft small", id: `${id}-help` }, option.help),
+    );
+    return { ...control, row };
+  }
+}
+
+function shownOptions(about) {
+  const possible = about.options.filter(({ name }) => !HIDDEN.includes(name) && (!(name in NEEDS) || about[NEEDS[name]]));
+  return [
+    ...possible.filter(({ name }) => FIRST.includes(name)),
+    ...possible.filter(({ name }) => !FIRST.includes(name)),
+  ];
+}

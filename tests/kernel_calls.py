@@ -1,0 +1,208 @@
+"""Call every kernel once on small inputs. As a program: write the results to the .npz file that is named.
+
+So the kernels can also run with their bounds checked, and not compiled: numba reads both settings when it is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import config
+
+from polyvoc.index.segment import Batch, Segment, word_offsets
+from polyvoc.kernels import compiler
+from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
+from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
+from polyvoc.kernels.near import vote_near
+from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
+from polyvoc.kernels.postings import find_runs
+from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
+from polyvoc.kernels.verification import list_words, verify_candidates
+from polyvoc.options import TrainOptions
+from polyvoc.types import Floats32
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project, sign
+from polyvoc.vocabulary.train import LocalPointSet, train
+from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+
+Array = npt.NDArray[Any]
+IMAGES, FEATURES, QUERIES = 8, 40, 10
+SIZES = (3, 150, 4)  # lists and run directories of more than 64 entries, and shorter ones
+
+
+class Case:
+    """A segment with K vocabularies and signatures of 64 or 128 bits, and a query of one of its images."""
+
+    def __init__(self, sizes: tuple[int, ...], planes: int) -> None:
+        rng = np.random.default_rng(planes)
+        n = IMAGES * FEATURES
+        words = np.column_stack([rng.integers(0, size, n) for size in sizes]).astype(np.int32)
+        signatures = rng.integers(0, 1 << 64, (n, len(sizes), planes), dtype=np.uint64) & np.uint64(0xFFFFFF)
+        xy = rng.uniform(0, 500, (n, 2)).astype(np.float32)
+        words[FEATURES : 2 * FEATURES], signatures[FEATURES : 2 * FEATURES] = words[:FEATURES], signatures[:FEATURES]
+        xy[FEATURES : 2 * FEATURES] = 2 * xy[:FEATURES] + 7  # image 1 is image 0, enlarged
+        shape = np.tile(np.array([8, 30], np.float16), (n, 1))
+        shape[FEATURES : 2 * FEATURES, 0] = 16
+        starts = np.arange(0, n + 1, FEATURES)
+        batch = Batch(np.arange(IMAGES), starts, words, signatures if planes > 1 else signatures[:, :, 0], xy, shape)
+        self.segment = Segment.build(batch, sizes)
+        self.arrays, self.sizes, self.bits = self.segment.arrays, sizes, 64 * planes
+        self.alive = self.segment.without([2]).alive
+        self.words = words[:QUERIES].astype(np.int64)
+        self.words[0, -1] = -1
+        self.signatures = np.ascontiguousarray(signatures[:QUERIES])
+        self.keypoints = np.column_stack([xy[:QUERIES], np.full(QUERIES, 8.0), np.full(QUERIES, 30.0)])
+        self.bases = word_offsets(sizes)
+        self.idf = rng.uniform(0.5, 2, (QUERIES, len(sizes))).astype(np.float32)
+        self.factors = rng.uniform(0.5, 2, (QUERIES, 1 << len(sizes))).astype(np.float32)
+        self.weights = np.exp(-np.arange(self.bits + 1) / 16).astype(np.float32)  # by Hamming distance
+        self.weights[32:] = 0
+        self.runs = find_runs(self.words, np.argsort(self.words[:, 1]), self.bases, *self.named("starts", *RUNS), 0)
+        self.shared = (self.words, self.bases, *self.runs, *self.named("starts", "columns", "postings"))
+
+    def named(self, *names: str) -> list[Array]:
+        return [self.arrays[name] for name in names]
+
+    def scores(self) -> Floats32:
+        return np.zeros(IMAGES, np.float32)
+
+
+RUNS = ("run_starts", "run_words", "run_lengths")
+
+
+def call_all() -> dict[str, Array]:
+    """Return what the kernels computed, by name."""
+    results = _vectors()
+    for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1)):
+        case = Case(sizes, planes)
+        results |= {f"{name} {sizes} {planes}": array for name, array in (_lists(case) | _votes(case) | _images(case)).items()}
+    return results
+
+
+def _lists(case: Case) -> dict[str, Array]:
+    delta = case.factors.copy()
+    delta[:, 0] = 0
+    numbers = np.unique((case.words + case.bases)[case.words >= 0])
+    weights = np.linspace(0, 1, len(numbers), dtype=np.float32)
+    lists, shared, hamming, norms = case.scores(), case.scores(), case.scores(), np.zeros(IMAGES)
+    counts = np.zeros((QUERIES, 1 << len(case.sizes)), np.int64)
+    if len(case.sizes) == 2:
+        order = np.argsort(case.words[:, 1], kind="stable")
+        order = order[case.words[order, 1] >= 0]
+        runs = (case.words[order, 1] + case.bases[1], order, *case.runs, delta)
+        add_lists_and_runs(numbers, weights, case.arrays["starts"], *runs, case.arrays["postings"], lists)
+    else:
+        add_lists(numbers, weights, *case.named("starts", "postings"), lists)
+        vote_shared(*case.shared, delta, shared)
+    count_shared(*case.shared, case.alive, counts)
+    vote_hamming(*case.shared, case.arrays["signatures"], case.signatures, case.idf, case.factors, case.weights, hamming)
+    n_words = sum(case.sizes)
+    add_squares(*case.named("starts", "postings"), np.arange(n_words, dtype=np.float64), 0, n_words, norms)
+    return {"runs": np.array(case.runs), "lists": lists, "shared": shared, "hamming": hamming, "norms": norms, "counts": counts}
+
+
+def _votes(case: Case) -> dict[str, Array]:
+    results = {}
+    cells = np.tile(np.arange(1 << len(case.sizes)), (QUERIES, 1))
+    table = np.linspace(5, -2, cells.shape[1] * (case.bits + 1), dtype=np.float32).reshape(cells.shape[1], -1)
+    rules = {"table": (cells, table), "sums": (np.empty((0, 0), np.int64), np.empty((0, 0), np.float32))}
+    two = np.stack([case.words, np.where(case.words > 0, case.words - 1, -1)], axis=2)
+    codes = np.arange(3 ** len(case.sizes))
+    masks = sum(((codes // 3**k % 3 > 0).astype(np.int64) << k for k in range(len(case.sizes))), 0 * codes)
+    lists = (two, case.bases, *case.named("starts", *RUNS, "columns", "postings"))
+    signed = (case.arrays["signatures"], np.ascontiguousarray(np.repeat(case.signatures[:, :, None], 2, axis=2)))
+    idf = np.repeat(case.idf[:, :, None], 2, axis=2)
+    for rule, (rows, values) in rules.items():
+        for burstiness in (KEEP_ALL, BEST, INTRA):
+            near, matches = case.scores(), case.scores()
+            weights = (case.factors, case.weights, rows, values)
+            vote_near(
+                *case.shared, case.arrays["signatures"], case.signatures, case.idf, *weights, case.alive, burstiness, True,
+                near
+            )  # fmt: skip
+            vote_matches(*lists, *signed, idf, *weights, case.alive, masks, True, burstiness, False, matches)
+            results |= {f"near {rule} {burstiness}": near, f"matches {rule} {burstiness}": matches}
+    for image_sets in (False, True):
+        counts = np.zeros((QUERIES, 1 << len(case.sizes)), np.int64)
+        count_matches(*lists, case.alive, masks, image_sets, counts)
+        results[f"counts {image_sets}"] = counts
+    return results
+
+
+def _images(case: Case) -> dict[str, Array]:
+    n_vocabularies, positions = len(case.sizes), np.arange(1, IMAGES)
+    bases = np.concatenate([[0], np.cumsum(np.add(case.sizes, 1))])
+    lists = (bases, *list_words(case.words, bases, QUERIES))
+    order = np.argsort(np.where(case.words >= 0, case.words + case.bases, 0).T.ravel(), kind="stable")
+    numbers = np.where(case.words >= 0, case.words + case.bases, 0).T.ravel()[order]
+    planes = np.ascontiguousarray(case.signatures.transpose(2, 1, 0).reshape(case.signatures.shape[2], -1)[:, order])
+    votes = np.zeros((1, IMAGES), np.float32)
+    owners, idf = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.float32)
+    vote_coarse(numbers, owners, planes, idf, *case.named("starts", "postings", "signatures"), case.weights, 30, votes)
+    best, images = np.zeros((1, 4), np.float32), np.full((1, 4), -1, np.int64)
+    keep_best(votes, np.ones(IMAGES, np.float32), case.alive, case.segment.ids, np.array([0]), best, images)
+    gains = np.linspace(4, 1, (1 << n_vocabularies) * (case.bits * n_vocabularies + 1), dtype=np.float32)
+    exact = np.zeros((2, len(positions)), np.float32)
+    stored = case.named("feature_starts", "words", "places", "signatures")
+    score_exact(positions, *stored, case.signatures, case.idf, *lists, gains.reshape(1 << n_vocabularies, -1), *exact)
+    ranks = np.tile(np.minimum(np.arange(case.bits * n_vocabularies + 1) // 32, 3), (n_vocabularies + 1, 1)).astype(np.int32)
+    ranks[1, 20:] = -1
+    counts, weights, transforms = np.zeros(len(positions), np.int64), np.zeros(len(positions)), np.zeros((len(positions), 2, 3))
+    inliers = np.zeros((5, 2), np.int64)
+    keypoints = (*case.named("xy"), case.arrays["shape"].view(np.uint16), case.keypoints)
+    for frames in (case.keypoints * [1, 1, 0, 1], case.keypoints):  # without and with scales
+        verify_candidates(
+            positions[::-1].copy(), *stored, *keypoints[:2], frames, case.signatures, *lists, ranks,
+            np.array([4.0, 3.0, 2.0, 1.0]), 0.02, counts, weights, transforms, inliers
+        )  # fmt: skip
+    return {
+        "votes": votes, "best": best, "images": images, "exact": exact, "inlier counts": counts, "inlier weights": weights,
+        "transforms": transforms, "inliers": inliers,
+    }  # fmt: skip
+
+
+def _vectors() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(0, 10, (12, 70)).astype(np.float32)
+    descriptors = np.repeat(centres, 4, axis=0) + rng.normal(0, 0.1, (48, 70)).astype(np.float32)
+    vocabularies = [Vocabulary.create(centres), Vocabulary.create(centres[::-1])]
+    axes = PrincipalAxes.of(centres)
+    points = axes.rotate(descriptors).rows
+    cells = Cells(points[::16], axes)
+    before = np.zeros(len(points), np.int32)
+    _, words = LocalPointSet(points, cells).assign(cells.word_table([points[::4]]), points[::4], before)
+    rotation = random_rotation(70, 70)
+    signer = Vocabulary.create(centres, project(centres, rotation) + 1, rotation)
+    halves, products = rng.normal(size=(5, 9)).astype(np.float16), np.zeros(5, np.float32)
+    halves[3] = 0
+    cosine_products(halves.view(np.uint16), np.arange(9, dtype=np.float32) * COSINE_SCALE, products)
+    return {
+        "assigned": Assigner(vocabularies).assign(descriptors, 2)[:, :, 0],
+        "point set": words,
+        "signatures": sign(np.asarray(np.arange(48 * 70).reshape(48, 70) % 13 - 6, np.float32), words[:, None] % 12, [signer]),
+        "trained": np.sort(train(descriptors, TrainOptions(size=3, bits=3, rounds=2)).centroids, axis=0),
+        "cosines": products,
+    }
+
+
+def record_calls() -> set[str]:
+    """Return a set that fills with the names of the functions of polyvoc.kernels that run as Python, from now on."""
+    called: set[str] = set()
+    folder = str(Path(compiler.__file__).parent)
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            called.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    return called
+
+
+if __name__ == "__main__":
+    called = record_calls() if config.DISABLE_JIT else set()
+    results = call_all()
+    np.savez(sys.argv[1], called=np.array(sorted(called), str), **results)
