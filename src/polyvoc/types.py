@@ -40,8 +40,10 @@ class FeatureKind:
 
     def __post_init__(self) -> None:
         """Raise OptionError if a value is impossible."""
-        require(bool(self.name) and self.name == self.name.strip(), "kind", self.name, "a name, such as superpoint")
-        require(self.dimension >= 1, "dimension", self.dimension, "at least 1")
+        if not self.name or self.name != self.name.strip():
+            raise OptionError(f"kind={self.name!r} should be a name, such as superpoint")
+        if self.dimension < 1:
+            raise OptionError(f"dimension={self.dimension!r} should be at least 1")
 
     def __str__(self) -> str:
         """Return it as text for users."""

@@ -87,8 +87,8 @@ def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Voc
                 f"vocabulary {k} has signatures of {vocabulary.bits} bits, not {z.shape[1]}: train all with the same bits"
             )
         of_k = np.ascontiguousarray(assigned[:, k], dtype=np.int32)
-        if of_k.size and not -1 <= of_k.min() <= of_k.max() < vocabulary.size:
-            raise OptionError(f"words of vocabulary {k} should be -1 to {vocabulary.size - 1}")
+        if of_k.size and not -1 <= of_k.min() <= of_k.max() < len(thresholds):
+            raise OptionError(f"words of vocabulary {k} should be -1 to {len(thresholds) - 1}")
         signed = np.empty((*of_k.shape, planes), dtype=np.uint64)
         sign_words(points, of_k, thresholds, signed)
         signatures[:, k] = signed
