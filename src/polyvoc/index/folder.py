@@ -111,6 +111,7 @@ class Layout:
 class LoadedModels:
     """What takes long to load and no commit changes: shared by all snapshots of an index."""
 
+    vocabularies: Sequence[Vocabulary] | None = None  # of an index that was just created
     quantiser: Quantiser | None = None
     embedder: Embedder | None = None
 
@@ -264,7 +265,7 @@ class IndexFolder:
     def quantiser(self) -> Quantiser:
         """Load the vocabularies, once."""
         if self.models.quantiser is None:
-            self.models.quantiser = Quantiser(self.vocabularies())
+            self.models.quantiser = Quantiser(self.models.vocabularies or self.vocabularies())
         return self.models.quantiser
 
     @property
@@ -358,6 +359,7 @@ def _create(folder: IndexFolder, vocabularies: Sequence[Vocabulary], options: Fe
         raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies, not {len(vocabularies)}")
     _check_kinds(vocabularies, options)
     check_vocabularies(vocabularies)  # before anything is written
+    folder.models.vocabularies = vocabularies
     targets = [folder.vocabulary_folder(number) for number in range(len(vocabularies))]
     with write_errors(folder.path):
         (folder.path / UNFINISHED).write_bytes(b"")  # from here on the folder is an index, finished or not
