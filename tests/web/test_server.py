@@ -280,7 +280,7 @@ def answer(*arguments):
     sys.stdin.readline()
     return answered(*arguments)
 Service.answer = answer
-from polyvoc.cli import main
+from polyvoc.cli.main import main
 main()
 """
 

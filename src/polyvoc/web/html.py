@@ -1,4 +1,4 @@
-"""Self-contained HTML reports."""
+"""Self-contained HTML reports: pages with pictures inside, for `search --html`, `duplicates --html` and the demo."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from polyvoc.search.hits import Hit, SearchResult
 from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.storage.stores import base_name, display_name, has_query, is_url, redact, url_parts
 
+TITLE = "polyvoc: photographs that show the same thing"
+THUMBNAIL = 320  # pixels of the long side
+BROWSABLE = ("http://", "https://", "file:///")  # URLs that browsers can open
 STYLE = """
 :root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1d1d1f; --faint: #6b6b70; --rule: #dcdcd6;
   --right: #2a9d4e; --wrong: #d64541; --all: #16a34a; --fewer: #f59e0b; }
@@ -57,19 +60,19 @@ svg.matches { display: block; width: 100%; height: auto; border-radius: 8px; }
 
 @dataclass(frozen=True)
 class Picture:
-    """A photograph on a page, and what is written below it."""
+    """A photograph on a page and its caption."""
 
     jpeg: bytes | None  # None if the file is gone
     title: str
     rank: str = ""  # in bold, before the title
     note: str = ""  # fainter, after it
-    href: str = ""  # where a click leads
+    href: str = ""  # link of the picture
     mark: Literal["", "right", "wrong"] = ""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of two photographs whose features are joined by lines."""
+    """One of two photographs whose features are connected by lines."""
 
     jpeg: bytes
     width: int  # pixels that the positions refer to
@@ -82,11 +85,49 @@ class Line:
 
     left: tuple[float, float]
     right: tuple[float, float]
-    everywhere: bool  # do all vocabularies agree?
+    everywhere: bool  # same word in all vocabularies
+
+
+def search_page(results: Sequence[SearchResult]) -> str:
+    """Return a page that shows each query and its hits."""
+    rankings = []
+    for result in results:
+        hits = [picture(hit.path, f"{rank}.", format_score(hit)) for rank, hit in enumerate(result.hits, start=1)]
+        limit = result.options.sure
+        nothing = nothing_found_text(limit).capitalize() if limit else "Nothing found"
+        name = display_name(base_name(redact(result.query)))
+        rankings.append(ranking(name, picture(result.query), hits, nothing=nothing))
+    return document(TITLE, rankings)
+
+
+def format_score(hit: Hit) -> str:
+    """Return the score of a hit as text, with its probability if there is one."""
+    return f"{hit.score:.3g}" if hit.probability is None else f"{hit.score:.3g}, {probability_text(hit.probability)}"
+
+
+def picture(path: str, rank: str = "", note: str = "") -> Picture:
+    """Return a photograph for a page, titled by the last two parts of its path and linked to its file."""
+    title = display_name("/".join(url_parts(redact(path))[-2:]))
+    return Picture(thumbnail(path), title, rank, note, href=_link(path))
+
+
+def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
+    """Return a small JPEG of a photograph; None if its file cannot be read here."""
+    try:
+        return read_thumbnail(path, long_side)
+    except (ImageError, OptionError):
+        return None
+
+
+def _link(path: str) -> str:
+    """Return the URL of a photograph; empty if browsers cannot open it."""
+    if not is_url(path):
+        return Path(path).absolute().as_uri()
+    return path if path.startswith(BROWSABLE) and "::" not in path and not has_query(path) else ""
 
 
 def document(title: str, body: Sequence[str], style: str = "") -> str:
-    """Give a whole page of parts made by the functions below, or by others with a style of their own."""
+    """Return a page made of parts in HTML, which may bring a style of their own."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -97,19 +138,19 @@ def document(title: str, body: Sequence[str], style: str = "") -> str:
 
 
 def paragraph(text: str) -> str:
-    """Give a paragraph."""
+    """Return a paragraph."""
     return f"<p>{escaped(text)}</p>"
 
 
 def figures(values: Sequence[tuple[str, str]]) -> str:
-    """Give a row of figures, each with what it says."""
-    items = "".join(f"<li><b>{escaped(value)}</b><span>{escaped(name)}</span></li>" for value, name in values)
+    """Return a row of (value, label) figures."""
+    items = "".join(f"<li><b>{escaped(value)}</b><span>{escaped(label)}</span></li>" for value, label in values)
     return f'<ul class="figures">{items}</ul>'
 
 
-def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str = "", nothing: str = "Nothing found") -> str:
-    """Give a query and its answers, best first; or what to say if there are none."""
-    shown = "".join(map(_figure, answers)) or f'<p class="note">{escaped(nothing)}.</p>'
+def ranking(heading: str, query: Picture, hits: Sequence[Picture], note: str = "", nothing: str = "Nothing found") -> str:
+    """Return a section with a query and its hits, best first, or the text `nothing`."""
+    shown = "".join(map(_figure, hits)) or f'<p class="note">{escaped(nothing)}.</p>'
     return (
         f'<section><h2>{escaped(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
         f'<p class="note">{escaped(note)}</p></div><div class="answers">{shown}</div></div></section>'
@@ -117,18 +158,20 @@ def ranking(heading: str, query: Picture, answers: Sequence[Picture], note: str 
 
 
 def matches(heading: str, left: Side, right: Side, lines: Sequence[Line], notes: tuple[str, str, str]) -> str:
-    """Give two photographs with lines between their matching features; notes: above, of full and of partial agreement."""
-    height = 600.0
+    """Return a section with two photographs and lines between matching features.
+
+    notes: the text above, and the labels of matches in all and in fewer vocabularies.
+    """
+    height, gap = 600.0, 12.0
     scales = height / left.height, height / right.height
-    gap, offset = 12.0, left.width * scales[0]
+    start = left.width * scales[0] + gap  # of the right photograph
     drawn = []
-    for line in sorted(lines, key=lambda line: line.everywhere):  # the surer ones on top
+    for line in sorted(lines, key=lambda line: line.everywhere):  # the most reliable ones on top
         x1, y1 = ((value + 0.5) * scales[0] for value in line.left)  # (0, 0) is the centre of the first pixel
         x2, y2 = ((value + 0.5) * scales[1] for value in line.right)
-        ends = x1, y1, x2 + offset + gap, y2
-        drawn.append(_line(ends, "all" if line.everywhere else "fewer"))
-    width = offset + gap + right.width * scales[1]
-    pictures = _svg_image(left, 0.0, scales[0]) + _svg_image(right, offset + gap, scales[1])
+        drawn.append(_line((x1, y1, x2 + start, y2), "all" if line.everywhere else "fewer"))
+    width = start + right.width * scales[1]
+    pictures = _svg_image(left, 0.0, scales[0]) + _svg_image(right, start, scales[1])
     above, everywhere, fewer = map(escaped, notes)
     return (
         f'<section><h2>{escaped(heading)}</h2><p>{above}</p><p class="note"><span class="key all"></span>{everywhere}'
@@ -138,17 +181,22 @@ def matches(heading: str, left: Side, right: Side, lines: Sequence[Line], notes:
     )
 
 
-def _figure(picture: Picture) -> str:
-    if picture.jpeg is None:
-        inside = '<span class="absent">file not there</span>'
+def escaped(text: str) -> str:
+    """Escape text; bytes of file names that are not text become question marks."""
+    return escape(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _figure(shown: Picture) -> str:
+    if shown.jpeg is None:
+        inside = '<span class="absent">file not found</span>'
     else:
-        inside = f'<img src="{_data(picture.jpeg)}" alt="{escaped(picture.title)}" loading="lazy">'
-    tag, href = ("a", f' href="{escaped(picture.href)}"') if picture.href else ("span", "")
-    rank = f"<b>{escaped(picture.rank)}</b> " if picture.rank else ""
-    note = f' <span class="note">{escaped(picture.note)}</span>' if picture.note else ""
+        inside = f'<img src="{_data(shown.jpeg)}" alt="{escaped(shown.title)}" loading="lazy">'
+    tag, href = ("a", f' href="{escaped(shown.href)}"') if shown.href else ("span", "")
+    rank = f"<b>{escaped(shown.rank)}</b> " if shown.rank else ""
+    note = f' <span class="note">{escaped(shown.note)}</span>' if shown.note else ""
     return (
-        f'<figure><{tag} class="frame {picture.mark}"{href}>{inside}</{tag}>'
-        f"<figcaption>{rank}{escaped(picture.title)}{note}</figcaption></figure>"
+        f'<figure><{tag} class="frame {shown.mark}"{href}>{inside}</{tag}>'
+        f"<figcaption>{rank}{escaped(shown.title)}{note}</figcaption></figure>"
     )
 
 
@@ -165,50 +213,3 @@ def _svg_image(side: Side, x: float, scale: float) -> str:
 
 def _data(jpeg: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")
-
-
-def escaped(text: str) -> str:
-    """Escape text; bytes of file names that are no text become question marks."""
-    return escape(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-THUMBNAIL = 320  # pixels of the long side
-BROWSED = ("http://", "https://", "file:///")  # addresses that browsers can open
-
-
-def search_page(answers: Sequence[SearchResult]) -> str:
-    """Give a page that shows each query and its hits."""
-    rankings = []
-    for answer in answers:
-        hits = [picture(hit.path, f"{rank}.", format_score(hit)) for rank, hit in enumerate(answer.hits, start=1)]
-        sure = answer.options.sure
-        nothing = nothing_found_text(sure).capitalize() if sure else "Nothing found"
-        name = display_name(base_name(redact(answer.query)))
-        rankings.append(ranking(name, picture(answer.query), hits, nothing=nothing))
-    return document("polyvoc: photographs that show the same thing", rankings)
-
-
-def format_score(hit: Hit) -> str:
-    """Give what is said of a hit: its score, and how probable it is if anybody knows."""
-    return f"{hit.score:.3g}" if hit.probability is None else f"{hit.score:.3g}, {probability_text(hit.probability)}"
-
-
-def picture(path: str, rank: str = "", note: str = "") -> Picture:
-    """Give a photograph for a page, by the last two parts of its path, with a link to its file."""
-    title = display_name("/".join(url_parts(redact(path))[-2:]))
-    return Picture(thumbnail(path), title, rank, note, href=_link(path))
-
-
-def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
-    """Give a small JPEG of a photograph, None if its file is gone or broken, or its store cannot be opened here."""
-    try:
-        return read_thumbnail(path, long_side)
-    except (ImageError, OptionError):
-        return None
-
-
-def _link(path: str) -> str:
-    """Give where a click on a photograph leads: nowhere if a browser cannot go there."""
-    if not is_url(path):
-        return Path(path).absolute().as_uri()
-    return path if path.startswith(BROWSED) and "::" not in path and not has_query(path) else ""
