@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyvoc.search.hits import SearchResult
 from polyvoc.web.pool import Pool
-from polyvoc.web.service import Service
 
 logger = logging.getLogger("polyvoc.web")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30)  # seconds
@@ -21,35 +20,32 @@ METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 class Metrics:
     """The counters of one server."""
 
-    def __init__(self, service: Service, *pools: Pool) -> None:
-        """Create the counters of a service and of further pools."""
+    def __init__(self) -> None:
+        """Create the counters of requests and stages."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         labels = ["method", "route", "status"]
         self._requests = Counter("polyvoc_requests", "Requests handled.", labels, registry=self._registry)
         self._seconds = self._histogram("request", "route")
         self._stages = self._histogram("stage", "stage")
-        for pool in (*service.pools, *pools):
-            for state in ("running", "waiting"):
-                value = partial(getattr, pool, state)
-                self._gauge(f"{pool.name}_{state}", f"Tasks of the pool {pool.name}: {state}.").set_function(value)
-        self._gauge("images", "Images in the index.").set_function(lambda: len(service.open_index))
-        self._gauge("commit", "Commit of the served index.").set_function(lambda: service.open_index.commit)
-        self._gauge("uploads", "Stored uploads.").set_function(lambda: service.uploads.size)
-        self._gauge("thumbnail_bytes", "Bytes of cached thumbnails.").set_function(lambda: service.thumbnails.size)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"polyvoc_{name}", text, registry=self._registry)
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Add a gauge that calls `value` when it is read."""
+        Gauge(f"polyvoc_{name}", text, registry=self._registry).set_function(value)
+
+    def watch_pool(self, pool: Pool) -> None:
+        """Add gauges of the running and of the waiting tasks of a pool."""
+        for state in ("running", "waiting"):
+            self.watch(f"{pool.name}_{state}", f"Tasks of the pool {pool.name}: {state}.", partial(getattr, pool, state))
 
     def _histogram(self, name: str, label: str) -> Histogram:
         text = f"Seconds per {name}."
         return Histogram(f"polyvoc_{name}_seconds", text, [label], buckets=BUCKETS, registry=self._registry)
 
-    def count_stages(self, result: SearchResult) -> SearchResult:
-        """Count the seconds of each stage of a search; return its result."""
-        for stage, value in result.seconds.items():
+    def count_stages(self, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of each stage of a search."""
+        for stage, value in seconds.items():
             self._stages.labels(stage).observe(value)
-        return result
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count and log a request by its route only: query strings may be private."""

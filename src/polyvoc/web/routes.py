@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from polyvoc.errors import ClusterError, ImageError, LockedError, OptionError, PolyvocError, UnreachableError, WriteError
 from polyvoc.search.hits import SearchFailure, SearchResult
 from polyvoc.storage.stores import base_name, is_url
-from polyvoc.web.metrics import Metrics
 from polyvoc.web.pool import BusyError, Pool
 from polyvoc.web.schemas import (
     LARGEST_ID,
@@ -77,13 +76,8 @@ async def _edits(request: Request) -> IndexEdits:
     return cast(IndexEdits, request.app.state.edits)  # None on a read-only server: the middleware rejects the request before
 
 
-async def _metrics(request: Request) -> Metrics:
-    return cast(Metrics, request.app.state.metrics)
-
-
 ServiceOf = Annotated[Service, Depends(_service)]
 EditsOf = Annotated[IndexEdits, Depends(_edits)]
-MetricsOf = Annotated[Metrics, Depends(_metrics)]
 Image = Annotated[int, Path(ge=0, le=LARGEST_ID)]
 StoredName = Annotated[str, Path(min_length=1, max_length=40)]
 Side = Annotated[Literal["160", "320", "640", "1600"], Query(description="Pixels of the long side.")]
@@ -99,8 +93,9 @@ admin_router = APIRouter(tags=["administration"], responses=ERRORS, default_resp
 
 
 @search_router.post("/search", responses=STREAM)
-async def search(request: Request, service: ServiceOf, metrics: MetricsOf, parameters: Annotated[SearchParameters, Query()],
-                 photo: OptionalPhoto = None) -> Response:  # fmt: skip
+async def search(
+    request: Request, service: ServiceOf, parameters: Annotated[SearchParameters, Query()], photo: OptionalPhoto = None
+) -> Response:
     """Find the photographs that show the same thing as an uploaded one, or as the one named by `query`.
 
     Returns what `polyvoc search --json` prints. With `Accept: application/x-ndjson` it returns lines of JSON: first, if
@@ -111,7 +106,7 @@ async def search(request: Request, service: ServiceOf, metrics: MetricsOf, param
         raise HTTPException(422, "upload one photograph in the field 'photo', or name one with query=")
 
     def run_search(on_first: Callable[[SearchResult], None] | None = None) -> SearchResult:
-        return metrics.count_stages(service.search(query if isinstance(query, str) else _read(query), parameters, on_first))
+        return service.search(query if isinstance(query, str) else _read(query), parameters, on_first)
 
     if NDJSON in request.headers.get("accept", ""):
         return await stream_json(request, service.searches, run_search)
@@ -119,18 +114,15 @@ async def search(request: Request, service: ServiceOf, metrics: MetricsOf, param
 
 
 @search_router.post("/search/batch", response_model=list[SearchResponse | SearchFailure])
-async def search_batch(request: Request, service: ServiceOf, metrics: MetricsOf,
-                       parameters: Annotated[BatchParameters, Query()], photos: Photos = []) -> Response:  # noqa: B006  # fmt: skip
+async def search_batch(request: Request, service: ServiceOf, parameters: Annotated[BatchParameters, Query()],
+                       photos: Photos = []) -> Response:  # noqa: B006  # fmt: skip
     """Search with several photographs: first the uploaded ones, then those named by `query`. Results have the same order."""
     if not photos and not parameters.query:
         raise HTTPException(422, "upload photographs in the field 'photos', or name some with query=")
     queries: Iterable[str | Upload] = chain(map(_read, photos), parameters.query)  # read one at a time
-
-    def run_searches() -> list[dict[str, Any]]:
-        results = service.search_batch(queries, parameters)
-        return [(metrics.count_stages(one) if isinstance(one, SearchResult) else one).as_dict() for one in results]
-
-    return await respond(request, service.searches, run_searches)
+    return await respond(
+        request, service.searches, lambda: [result.as_dict() for result in service.search_batch(queries, parameters)]
+    )
 
 
 @search_router.get("/explain", response_model=ExplanationResponse)
@@ -229,9 +221,9 @@ async def health(service: ServiceOf) -> Response:
 
 
 @admin_router.get("/metrics", response_class=Response, responses=TEXT)
-async def prometheus_metrics(metrics: MetricsOf) -> Response:
+async def metrics(service: ServiceOf) -> Response:
     """Return the server's counters in the Prometheus format."""
-    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @admin_router.post("/session", response_model=SessionCreated)

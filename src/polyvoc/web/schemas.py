@@ -152,13 +152,18 @@ class SearchResponse(BaseModel):
     seconds: dict[str, float]  # by stage
 
 
-class StoredQuery(BaseModel):
-    """An uploaded photograph that is stored for further searches."""
+class QueryInfo(BaseModel):
+    """The query of an explanation."""
 
-    query: str
     name: str
     width: int
     height: int
+
+
+class StoredQuery(QueryInfo):
+    """An uploaded photograph that is stored for further searches."""
+
+    query: str
     features: int
 
 
@@ -186,14 +191,6 @@ class ImageList(BaseModel):
     total: int
     page: int
     pages: int
-
-
-class QueryInfo(BaseModel):
-    """The query of an explanation."""
-
-    name: str
-    width: int
-    height: int
 
 
 class Match(BaseModel):

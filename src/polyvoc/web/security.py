@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import secrets
 import socket
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyvoc.web.settings import MEGA, Settings, ip_address, is_loopback
@@ -89,7 +89,8 @@ class SecurityMiddleware:
             self._check_host(headers)
             self._check_access(method, path, headers)
             limit = self._settings.max_upload * MEGA * (BATCH if path in BATCH_PATHS else 1)
-            if _content_length(headers) > limit:
+            length = headers.get("content-length", "0")
+            if length.isdecimal() and int(length) > limit:
                 raise Rejected(413, _too_large(limit))
             with self._count_upload(method):
                 await self._app(scope, _LimitedBody(receive, limit), secure_send)
@@ -97,7 +98,7 @@ class SecurityMiddleware:
             origin = headers.get("origin")
             if origin in self._settings.cors:  # its page may read the reason
                 rejected.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
-            await _send_rejection(secure_send, rejected)
+            await JSONResponse({"error": str(rejected)}, rejected.status, rejected.headers)(scope, receive, secure_send)
 
     def _check_host(self, headers: Headers) -> None:
         host = headers.get("host", "")
@@ -188,14 +189,6 @@ class _LimitedBody:
         return message
 
 
-async def _send_rejection(send: Send, rejected: Rejected) -> None:
-    body = json.dumps({"error": str(rejected)}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in rejected.headers.items()]
-    await send({"type": "http.response.start", "status": rejected.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _is_cross_origin(headers: Headers) -> bool:
     """Return whether a browser sends this request for a page of another origin."""
     site = headers.get("sec-fetch-site")
@@ -207,13 +200,6 @@ def _is_cross_origin(headers: Headers) -> bool:
 
 def _too_large(limit: int) -> str:
     return f"request larger than {limit // MEGA} megabytes; reduce the photograph, or start the server with --max-upload"
-
-
-def _content_length(headers: Headers) -> int:
-    try:
-        return int(headers.get("content-length", "0"))
-    except ValueError:
-        return 0
 
 
 def _host_name(host: str) -> str:

@@ -20,7 +20,7 @@ from fastapi.staticfiles import StaticFiles
 
 from polyvoc import __version__
 from polyvoc.errors import OptionError
-from polyvoc.web.metrics import Metrics, MetricsMiddleware
+from polyvoc.web.metrics import MetricsMiddleware
 from polyvoc.web.routes import admin_router, handle_errors, images_router, search_router
 from polyvoc.web.security import SecurityMiddleware, Token
 from polyvoc.web.service import IndexEdits, Service
@@ -61,12 +61,11 @@ def create_app(settings: Settings) -> FastAPI:
     """Open an index and return the application that serves it; the index is closed when the application stops."""
     service = Service(settings)
     edits = IndexEdits(service) if settings.write else None
-    metrics = Metrics(service, *([edits.pool] if edits else []))
     token = Token(settings.token)
     app = FastAPI(
         title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
     )
-    app.state.service, app.state.edits, app.state.metrics, app.state.token = service, edits, metrics, token
+    app.state.service, app.state.edits, app.state.token = service, edits, token
     for router in (search_router, images_router, admin_router):
         app.include_router(router)
     _serve_page(app)
@@ -80,7 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["Retry-After"],
         )
     app.add_middleware(SecurityMiddleware, settings=settings, token=token)
-    app.add_middleware(MetricsMiddleware, metrics=metrics)  # the last one added gets a request first
+    app.add_middleware(MetricsMiddleware, metrics=service.metrics)  # the last one added gets a request first
     return app
 
 

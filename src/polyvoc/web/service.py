@@ -31,6 +31,7 @@ from polyvoc.storage.stores import base_name, display_name, is_url
 from polyvoc.types import Features, Floats32, Problem, Region
 from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
 from polyvoc.web.decoder import Decoders
+from polyvoc.web.metrics import Metrics
 from polyvoc.web.pool import ABANDONED, Pool, StoreRequests
 from polyvoc.web.schemas import LARGEST_ID, OPTIONS, CommonParameters, ExplainParameters
 from polyvoc.web.settings import MEGA, Settings
@@ -107,6 +108,13 @@ class Service:
         count = settings.threads + PICTURE_THREADS
         self.stores = StoreRequests(count + ABANDONED, settings.decode_seconds)
         self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA, self.stores)
+        self.metrics = Metrics()
+        for pool in self.pools:
+            self.metrics.watch_pool(pool)
+        self.metrics.watch("images", "Images in the index.", lambda: len(self._index))
+        self.metrics.watch("commit", "Commit of the served index.", lambda: self._index.commit)
+        self.metrics.watch("uploads", "Stored uploads.", lambda: self.uploads.size)
+        self.metrics.watch("thumbnail_bytes", "Bytes of cached thumbnails.", lambda: self.thumbnails.size)
 
     def close(self) -> None:
         """Finish running tasks and release everything."""
@@ -125,11 +133,6 @@ class Service:
                 self._refresh()
             finally:
                 self._lock.release()
-        return self._index
-
-    @property
-    def open_index(self) -> Index:
-        """Return the index that is open, without looking for a new commit."""
         return self._index
 
     def refresh(self) -> None:
@@ -188,7 +191,9 @@ class Service:
         """Search with an upload, or with an image id or the name of a stored upload."""
         index = self.index
         options = parameters.options(index)
-        return self._search(index, self._query(index, photo, options), options, parameters.box, on_first)
+        result = self._search(index, self._query(index, photo, options), options, parameters.box, on_first)
+        self.metrics.count_stages(result.seconds)
+        return result
 
     def _search(self, index: Index, query: _Query, options: SearchOptions, region: Region | None,
                 on_first: Callable[[SearchResult], None] | None) -> SearchResult:  # fmt: skip
@@ -318,7 +323,7 @@ class Service:
     def thumbnail(self, image: int, side: int) -> bytes:
         """Return a thumbnail of an image, without metadata."""
         self.row(image)  # a removed image is not shown, even if its thumbnail is cached
-        key = self.open_index.identity, image, side
+        key = self._index.identity, image, side
         return self.thumbnails.get_or_make(key, lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
     def file(self, image: int) -> tuple[str, str]:
@@ -359,6 +364,7 @@ class IndexEdits:
         self._service = service
         self._folder = service.settings.photo_folder
         self.pool = Pool("edits", 1, EDIT_QUEUE)
+        service.metrics.watch_pool(self.pool)
 
     def close(self) -> None:
         """Finish the running edit."""
