@@ -215,23 +215,10 @@ NAMES = ("Plain.JPG", "100%.jpg", "under_score.jpg", "underXscore.jpg", "back\\s
 
 @pytest.mark.parametrize(
     ("find", "found"),
-    [
-        ("plain.jpg", {0}),
-        ("PLAIN", {0}),
-        ("0%", {1}),
-        ("%", {1}),
-        ("r_s", {2}),
-        ("_score", {2}),
-        ("score", {2, 3}),
-        ("k\\s", {4}),
-        ("\\", {4}),
-        ("Éclair", {5}),
-        ("☃", {5}),
-        ("ytes.jpg", {6}),
-        ("'; DROP TABLE images; --", set()),
-        (".jpg", set(range(7))),
-    ],
-)
+    [("plain.jpg", {0}), ("PLAIN", {0}), ("0%", {1}), ("%", {1}), ("r_s", {2}), ("_score", {2}), ("score", {2, 3}),
+     ("k\\s", {4}), ("\\", {4}), ("Éclair", {5}), ("☃", {5}), ("ytes.jpg", {6}), (".jpg", set(range(7))),
+     ("'; DROP TABLE images; --", set())],
+)  # fmt: skip
 def test_images_are_found_by_a_text_in_their_path(named: Served, find: str, found: set[int]) -> None:
     page = named.get("/images", params={"find": find}).json()
     assert {row["name"] for row in page["images"]} == {NAMES[number] for number in found}
