@@ -22,7 +22,7 @@ from PIL import Image
 import polyvoc
 from machine import write_result
 from polyvoc.features.decode import read_grey
-from polyvoc.features.extract import _beside_the_main_thread, _sift, detect
+from polyvoc.features.extract import _off_main_thread, _sift, detect
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
@@ -66,7 +66,7 @@ def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
     marks = [time.perf_counter()]
     _sift(grey.pixels, most)
     marks.append(time.perf_counter())
-    _beside_the_main_thread(_sift, grey.pixels, most)
+    _off_main_thread(_sift, grey.pixels, most)
     marks.append(time.perf_counter())
     return {"main thread": marks[1] - marks[0], "beside it": marks[2] - marks[1]}
 

@@ -1,4 +1,4 @@
-"""Servers that photographs lie on, for tests of stores: one that speaks S3, one of the web."""
+"""Servers of photographs for tests of stores: S3 and HTTP."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[None]:
-    """Run a server that speaks S3."""
+    """Run an S3 server."""
     system = pytest.importorskip("s3fs").S3FileSystem
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     address = "http://{}:{}".format(*server.get_host_and_port())
     with pytest.MonkeyPatch.context() as patch:
-        told = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-        for name, value in {**told, "AWS_ENDPOINT_URL": address}.items():
+        settings = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+        for name, value in {**settings, "AWS_ENDPOINT_URL": address}.items():
             patch.setenv(name, value)
-        system.clear_instance_cache()  # those of another server
+        system.clear_instance_cache()  # of another server
         yield
     system.clear_instance_cache()
     server.stop()
@@ -37,7 +37,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def folder_on_the_web(folder: Path) -> Iterator[str]:
-    """Serve a folder as pages of links; give its address."""
+    """Serve a folder as pages of links; yield its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

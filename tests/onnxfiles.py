@@ -1,50 +1,50 @@
-"""Small ONNX files, written byte by byte: the format is protobuf, and these tests need only a corner of it."""
+"""Small ONNX files, written byte by byte: the format is protobuf, and these tests need a small part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 FLOAT, UINT8, INT64, FLOAT16 = 1, 2, 7, 10  # TensorProto.DataType
-Shape = Sequence[int | str]  # a name is a length left open
+Shape = Sequence[int | str]  # a name is an open length
 
 
 def number(field: int, value: int) -> bytes:
-    """Give a field that holds a whole number."""
+    """Return a field that holds a whole number."""
     return varint(field << 3) + varint(value)
 
 
 def text(field: int, value: str | bytes) -> bytes:
-    """Give a field that holds bytes: a string, or another message."""
+    """Return a field that holds bytes: a string, or another message."""
     data = value.encode() if isinstance(value, str) else value
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def varint(value: int) -> bytes:
-    """Give a number in groups of seven bits, the lowest first."""
+    """Return a number in groups of seven bits, the lowest first."""
     head, rest = value & 127, value >> 7
     return bytes([head | 128]) + varint(rest) if rest else bytes([head])
 
 
 def value_info(name: str, shape: Shape, kind: int = FLOAT) -> bytes:
-    """Give the type of an input or output."""
+    """Return the type of an input or output."""
     lengths = b"".join(text(1, text(2, n) if isinstance(n, str) else number(1, n)) for n in shape)
     return text(1, name) + text(2, text(1, number(1, kind) + text(2, lengths)))
 
 
 def node(operator: str, inputs: Sequence[str], output: str) -> bytes:
-    """Give one step of a graph."""
+    """Return one step of a graph."""
     return b"".join(text(1, name) for name in inputs) + text(2, output) + text(4, operator)
 
 
 def model(nodes: Sequence[bytes], inputs: Sequence[bytes], outputs: Sequence[bytes]) -> bytes:
-    """Give the bytes of a model, for the 13th set of operators."""
+    """Return the bytes of a model, for the 13th set of operators."""
     graph = b"".join(text(1, step) for step in nodes) + text(2, "graph")
     graph += b"".join(text(11, entry) for entry in inputs) + b"".join(text(12, entry) for entry in outputs)
     return number(1, 8) + text(7, graph) + text(8, text(1, "") + number(2, 13))
 
 
 def chain(*operators: str, shape: Shape = (1, 3, "h", "w"), output: Shape = (1, "a", "b", "c"), kind: int = FLOAT) -> bytes:
-    """Give a model of operators that each take what the one before gives; `Sub` and `Div` take it twice."""
+    """Return a model of operators in a row; `Sub` and `Div` get their input twice."""
     names = ["image", *(f"x{i}" for i in range(1, len(operators))), "answer"]
     twice = ("Sub", "Div")
     steps = [node(name, [names[i]] * (1 + (name in twice)), names[i + 1]) for i, name in enumerate(operators)]

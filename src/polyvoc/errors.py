@@ -1,14 +1,14 @@
-"""What can go wrong, as one tree."""
+"""All errors that polyvoc raises on purpose, as one tree."""
 
 from __future__ import annotations
 
 
 class PolyvocError(Exception):
-    """Root of everything polyvoc raises on purpose."""
+    """Base class of all errors of polyvoc."""
 
 
 class OptionError(PolyvocError, ValueError):
-    """An option or argument has a value that makes no sense."""
+    """An option or argument has an invalid value."""
 
 
 class ImageError(PolyvocError):
@@ -16,7 +16,7 @@ class ImageError(PolyvocError):
 
 
 class UnreachableError(ImageError):
-    """One photograph cannot be read now, for a reason that is not in the file and may pass."""
+    """One photograph cannot be read now; the reason is outside the file and may be temporary."""
 
 
 class VocabularyError(PolyvocError):
@@ -24,15 +24,15 @@ class VocabularyError(PolyvocError):
 
 
 class DatasetError(PolyvocError):
-    """A dataset lacks files, or one of its files is damaged or foreign."""
+    """A dataset lacks files, or one of its files is damaged or of another format."""
 
 
 class ExchangeError(PolyvocError):
-    """A file of features or pairs that another program made, or one image in it, is damaged, foreign or not there."""
+    """A file of features or pairs of another program, or one image in it, is missing, damaged or of another format."""
 
 
 class ClusterError(PolyvocError):
-    """Machines of a cluster do not answer."""
+    """Machines of a cluster do not respond."""
 
 
 class UnusableIndexError(PolyvocError):
@@ -40,15 +40,15 @@ class UnusableIndexError(PolyvocError):
 
 
 class NotAnIndexError(UnusableIndexError):
-    """The folder holds no index, or something foreign."""
+    """The folder holds no index."""
 
 
 class VersionError(UnusableIndexError):
-    """The index was written in a format this polyvoc does not know."""
+    """The index has a format that this version of polyvoc cannot read."""
 
 
 class DamagedError(UnusableIndexError):
-    """A file of the index is missing, cut or changed."""
+    """A file of the index is missing or damaged."""
 
 
 class LockedError(UnusableIndexError):
@@ -63,3 +63,9 @@ def require(condition: bool, name: str, value: object, wanted: str) -> None:
     """Raise OptionError unless a condition on an option holds."""
     if not condition:
         raise OptionError(f"{name}={value!r} should be {wanted}")
+
+
+def one_line(error: BaseException, limit: int | None = 200) -> str:
+    """Return the text of an error on one line of at most `limit` characters, or its class if it has no text."""
+    text = " ".join((getattr(error, "strerror", None) or str(error)).split())
+    return text[:limit] or type(error).__name__

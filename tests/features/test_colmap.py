@@ -1,4 +1,4 @@
-"""COLMAP databases: what pycolmap writes is what is read, in polyvoc's conventions; damage is one line."""
+"""COLMAP databases: what pycolmap writes is read, in the conventions of polyvoc; an error is one line."""
 
 from __future__ import annotations
 
@@ -11,50 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import skimage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
+from feature_samples import COLMAP_NAMES, LEFT, RIGHT, colmap_database, colmap_photographs
 from polyvoc.errors import ExchangeError, LockedError, OptionError
 from polyvoc.features.colmap import ColmapFeatures, match_pairs, quiet, read_pairs, write_pairs
-from polyvoc.features.extract import extract as features_extract
+from polyvoc.features.extract import extract
 from polyvoc.options import FeatureOptions
 from polyvoc.types import Features
 
 import pycolmap  # isort: skip - after Pillow: see examples/reconstruct.py
 
-DATA = Path(skimage.__file__).parent / "data"
-LEFT, RIGHT = "stereo/left.png", "stereo/right.png"  # two views of a real scene, by the same camera from side to side
-NAMES = [LEFT, RIGHT, "astronaut.jpg", "chelsea.jpg"]
+__all__ = ["colmap_photographs"]
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("photographs")
-    (folder / "stereo").mkdir()
-    for name in NAMES:
-        source = f"motorcycle_{Path(name).stem}.png" if "stereo" in name else f"{Path(name).stem}.png"
-        Image.open(DATA / source).convert("L").resize((480, 360)).save(folder / name)
-    return folder
-
-
-def extract(photographs: Path, database: Path, normalisation: str = "L1_ROOT") -> Path:
-    """Let COLMAP find features."""
-    options = pycolmap.FeatureExtractionOptions()
-    options.sift.normalization = getattr(pycolmap.Normalization, normalisation)
-    options.sift.max_num_features = 1500
-    reader = pycolmap.ImageReaderOptions()
-    reader.camera_model, reader.camera_params = "SIMPLE_PINHOLE", "640,240,180"
-    mode = pycolmap.CameraMode.SINGLE
-    with quiet(pycolmap):
-        pycolmap.extract_features(database, photographs, NAMES, mode, reader_options=reader, extraction_options=options)
-    return database
-
-
-@pytest.fixture(scope="module")
-def database(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return extract(photographs, tmp_path_factory.mktemp("colmap") / "database.db")
+def database(colmap_photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return colmap_database(colmap_photographs, tmp_path_factory.mktemp("colmap") / "database.db")
 
 
 def read(path: Path, kind: str | None = None) -> dict[str, Features | ExchangeError]:
@@ -62,7 +36,7 @@ def read(path: Path, kind: str | None = None) -> dict[str, Features | ExchangeEr
         return dict(found.read())
 
 
-def sound(path: Path, kind: str | None = None) -> dict[str, Features]:
+def read_all(path: Path, kind: str | None = None) -> dict[str, Features]:
     found = read(path, kind)
     assert all(isinstance(one, Features) for one in found.values()), found
     return found  # type: ignore[return-value]
@@ -84,9 +58,9 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, pycolmap.Database, int]]:
 # -- conventions
 
 
-def test_features_are_where_opencv_finds_them(database: Path, photographs: Path) -> None:
-    for name, theirs in sound(database).items():
-        ours = features_extract(photographs / name, FeatureOptions(max_features=3000))
+def test_features_agree_with_those_of_opencv(database: Path, colmap_photographs: Path) -> None:
+    for name, theirs in read_all(database).items():
+        ours = extract(colmap_photographs / name, FeatureOptions(max_features=3000))
         assert (theirs.width, theirs.height, theirs.name) == (ours.width, ours.height, "sift")
         apart = np.linalg.norm(theirs.xy[:, None] - ours.xy, axis=2)
         turned = (theirs.angle[:, None] - ours.angle + 180) % 360 - 180
@@ -100,9 +74,9 @@ def test_features_are_where_opencv_finds_them(database: Path, photographs: Path)
         assert np.median((theirs.descriptors[a] * ours.descriptors[b]).sum(axis=1)) > 0.98
 
 
-def test_plain_sift_is_told_from_root_sift(database: Path, photographs: Path, tmp_path: Path) -> None:
-    plain = sound(extract(photographs, tmp_path / "plain.db", "L2"))
-    for name, root in sound(database).items():
+def test_plain_sift_is_recognised(database: Path, colmap_photographs: Path, tmp_path: Path) -> None:
+    plain = read_all(colmap_database(colmap_photographs, tmp_path / "plain.db", "L2"))
+    for name, root in read_all(database).items():
         assert np.linalg.norm(plain[name].descriptors, axis=1) == pytest.approx(1, abs=1e-5)
         assert np.linalg.norm(root.descriptors, axis=1) == pytest.approx(1, abs=1e-5)
         places = {tuple(xy): row for row, xy in enumerate(np.column_stack([root.xy, root.angle]))}
@@ -123,30 +97,30 @@ def test_what_pycolmap_writes_is_read(written: tuple[Path, pycolmap.Database, in
     numbers = rng.normal(size=(9, 128)).astype(np.float32)
     aliked = pycolmap.FeatureDescriptorsFloat(pycolmap.FeatureExtractorType.ALIKED_N32, numbers)
     opened.write_descriptors(image, pycolmap.FeatureDescriptors.from_float(aliked))
-    found = sound(path)["a/b.jpg"]  # while COLMAP has it open
+    found = read_all(path)["a/b.jpg"]  # while COLMAP has it open
     assert np.array_equal(found.descriptors, numbers)
     assert found.xy == pytest.approx(xy - 0.5, abs=1e-4)
     assert found.scale == pytest.approx(2 * scale if columns > 2 else 1, rel=1e-5)
     assert found.angle == pytest.approx(np.degrees(angle) if columns > 2 else 0, abs=1e-3)
     assert (found.width, found.height, found.name) == (640, 480, "aliked-n32")
-    assert sound(path, "mine")["a/b.jpg"].name == "mine"
+    assert read_all(path, "mine")["a/b.jpg"].name == "mine"
 
 
 def test_a_database_of_colmap_3_has_no_types(database: Path, tmp_path: Path) -> None:
     old = _copy(database, tmp_path / "old.db")
     _change(old, "ALTER TABLE descriptors DROP COLUMN type")
-    for name, found in sound(database).items():
-        assert np.array_equal(found.descriptors, sound(old)[name].descriptors)
+    for name, found in read_all(database).items():
+        assert np.array_equal(found.descriptors, read_all(old)[name].descriptors)
 
 
 def test_nothing_is_written(database: Path) -> None:
     before = database.read_bytes()
     assert [name for name, _ in ColmapFeatures(database).read()] == ColmapFeatures(database).names()
-    assert sorted(ColmapFeatures(database).names()) == sorted(NAMES)
+    assert sorted(ColmapFeatures(database).names()) == sorted(COLMAP_NAMES)
     assert database.read_bytes() == before
 
 
-def test_a_database_that_is_kept_locked_is_said_to_be(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_raises(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.storage.sqlite.BUSY_SECONDS", 0.05)
     path = _copy(database, tmp_path / "locked.db")
     _change(path, "PRAGMA journal_mode = DELETE")
@@ -156,7 +130,7 @@ def test_a_database_that_is_kept_locked_is_said_to_be(database: Path, tmp_path: 
             ColmapFeatures(path)
 
 
-def test_what_is_still_in_the_journal_is_read(database: Path, tmp_path: Path) -> None:
+def test_the_journal_is_read(database: Path, tmp_path: Path) -> None:
     path = _copy(database, tmp_path / "journal.db")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -194,7 +168,7 @@ def _change(path: Path, *statements: str) -> None:
         ("UPDATE cameras SET width = 0", "no size"),
     ],
 )
-def test_an_image_that_is_damaged_is_said_among_the_others(database: Path, tmp_path: Path, statement: str, wrong: str) -> None:
+def test_a_damaged_image_is_reported_among_the_others(database: Path, tmp_path: Path, statement: str, wrong: str) -> None:
     path = _copy(database, tmp_path / "damaged.db")
     _change(path, statement)
     found = list(read(path).values())
@@ -206,7 +180,7 @@ def test_an_image_that_is_damaged_is_said_among_the_others(database: Path, tmp_p
         assert all(isinstance(one, Features) for one in found[1:])
 
 
-def test_databases_of_others_are_refused(database: Path, tmp_path: Path) -> None:
+def test_other_databases_raise(database: Path, tmp_path: Path) -> None:
     _change(tmp_path / "foreign.db", "CREATE TABLE images (id INTEGER)")
     with pytest.raises(ExchangeError, match="not a COLMAP database"):
         ColmapFeatures(tmp_path / "foreign.db")
@@ -217,7 +191,7 @@ def test_databases_of_others_are_refused(database: Path, tmp_path: Path) -> None
     (tmp_path / "text.db").write_text("no database at all, but long enough to be looked at by SQLite")
     with pytest.raises(ExchangeError, match=r"text\.db"):
         ColmapFeatures(tmp_path / "text.db")
-    with pytest.raises(ExchangeError, match="not there"):
+    with pytest.raises(ExchangeError, match="does not exist"):
         ColmapFeatures(tmp_path / "absent.db")
 
 
@@ -226,9 +200,7 @@ def test_databases_of_others_are_refused(database: Path, tmp_path: Path) -> None
 def test_damage_anywhere_is_one_line(database: Path, tmp_path: Path, cut: float, flips: list[tuple[float, int]]) -> None:
     stored = bytearray(database.read_bytes())
     for place, value in flips:
-        stored[int(place * len(stored)) if len(flips) % 2 else int(place * 8192)] = (
-            value  # anywhere, or where the tables are told
-        )
+        stored[int(place * (len(stored) if len(flips) % 2 else 8192))] = value  # anywhere, or in the table of contents
     path = tmp_path / "hurt.db"
     path.write_bytes(bytes(stored[: int(len(stored) * (1 if flips else cut))]))
     for beside in (path.with_name("hurt.db-wal"), path.with_name("hurt.db-shm")):
@@ -243,7 +215,7 @@ def test_damage_anywhere_is_one_line(database: Path, tmp_path: Path, cut: float,
 # -- pairs
 
 
-def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) -> None:
+def test_colmap_matches_the_given_pairs(database: Path, tmp_path: Path) -> None:
     path = _copy(database, tmp_path / "matched.db")
     assert match_pairs(path, [(LEFT, RIGHT), (LEFT, "chelsea.jpg")]) == 1
     opened = pycolmap.Database.open(path)
@@ -253,7 +225,7 @@ def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) ->
     places = [opened.read_keypoints(ids[name])[:, :2].astype(np.float64) for name in (LEFT, RIGHT)]
     assert not opened.exists_matches(ids[RIGHT], ids["chelsea.jpg"])
     opened.close()
-    # Two views of a real scene: the second camera stands to the right of the first, and looks the same way.
+    # Two views of a real scene: the second camera is to the right of the first, with the same direction.
     assert len(geometry.inlier_matches) > 200
     with quiet(pycolmap):
         assert pycolmap.estimate_two_view_geometry_pose(camera, places[0], camera, places[1], geometry)
@@ -263,16 +235,16 @@ def test_colmap_matches_the_pairs_it_is_given(database: Path, tmp_path: Path) ->
     assert np.degrees(moved.rotation.angle()) < 3
 
 
-def test_pairs_of_unknown_images_are_refused(database: Path) -> None:
-    with pytest.raises(ExchangeError, match=r"has no image nobody\.jpg"):
-        match_pairs(database, [(LEFT, "nobody.jpg")])
+def test_pairs_of_unknown_images_raise(database: Path) -> None:
+    with pytest.raises(ExchangeError, match=r"has no image none\.jpg"):
+        match_pairs(database, [(LEFT, "none.jpg")])
 
 
-def test_a_missing_pycolmap_is_said(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pycolmap(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     with pytest.raises(OptionError, match=r"pip install 'polyvoc\[colmap\]'"):
         match_pairs(database, [(LEFT, RIGHT)])
-    assert len(sound(database)) == len(NAMES)  # reading does without
+    assert len(read_all(database)) == len(COLMAP_NAMES)  # reading does not need it
 
 
 NAME = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8).map(lambda name: "n" + name)
@@ -280,14 +252,14 @@ NAME = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_siz
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pairs=st.lists(st.tuples(NAME, NAME)))
-def test_lists_of_pairs_go_round(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+def test_lists_of_pairs_are_read_back(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
     assert write_pairs(tmp_path / "pairs.txt", pairs) == len(pairs)
     assert read_pairs(tmp_path / "pairs.txt") == pairs
 
 
-def test_lists_of_pairs_refuse_what_cannot_be_read_again(tmp_path: Path) -> None:
+def test_pairs_that_could_not_be_read_back_raise(tmp_path: Path) -> None:
     for name in ("two words", "", "#1.jpg", "a\nb"):
-        with pytest.raises(OptionError, match="cannot stand in a list of pairs"):
+        with pytest.raises(OptionError, match="cannot be in a list of pairs"):
             write_pairs(tmp_path / "pairs.txt", [("a", name)])
     assert not (tmp_path / "pairs.txt").exists()
     (tmp_path / "three.txt").write_text("# pairs\n\na b\na b c\n")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import subprocess
 import sys
-from typing import Any
 
 import cv2
 import numpy as np
@@ -16,7 +14,7 @@ from PIL import Image
 from polyvoc.cli.demo import find_photographs
 from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_grey
-from polyvoc.features.extract import FAINTEST, _pycolmap, detect, extract, extract_many, unpack_bits
+from polyvoc.features.extract import ORB_THRESHOLD, detect, extract, extract_many, unpack_bits
 from polyvoc.options import Detector, FeatureOptions
 from polyvoc.types import FeatureKind, Features, GreyImage
 
@@ -101,7 +99,7 @@ def test_affine_regions_agree_with_sift(photograph: GreyImage) -> None:
 
 
 def test_orb_is_that_of_opencv(photograph: GreyImage) -> None:
-    keypoints, packed = cv2.ORB.create(nfeatures=300, fastThreshold=FAINTEST).detectAndCompute(photograph.pixels, None)
+    keypoints, packed = cv2.ORB.create(nfeatures=300, fastThreshold=ORB_THRESHOLD).detectAndCompute(photograph.pixels, None)
     found = found_by("orb", photograph, 300)
     strengths = np.array([point.response for point in keypoints])
     order = np.lexsort(([p.pt[0] for p in keypoints], [p.pt[1] for p in keypoints], -strengths))
@@ -138,24 +136,20 @@ def test_nothing_to_see_gives_no_features(detector: Detector, size: tuple[int, i
     assert len(found) == 0 and found.kind == KINDS[detector]
 
 
-def test_pillow_is_loaded_before_pycolmap() -> None:
-    code = ("import sys; from polyvoc import detectors; detectors.check('affine'); names = list(sys.modules); "
-            "print(names.index('PIL._imaging') < names.index('pycolmap'))")  # fmt: skip
+@pytest.mark.parametrize(
+    "use", ["extract import check_detector as use; use('affine')", "colmap import match_pairs as use; use('.', [])"]
+)
+def test_pillow_is_loaded_before_pycolmap(use: str) -> None:
+    """Else Pillow would crash when it writes PNG."""
+    code = f"import sys\ntry:\n    from polyvoc.features.{use}\nexcept Exception: pass\nnames = list(sys.modules)\n"
+    code += "print(names.index('PIL._imaging') < names.index('pycolmap'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 
-def test_what_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, photograph: GreyImage) -> None:
-    original = builtins.__import__
-
-    def without(name: str, *arguments: Any, **more: Any) -> Any:
-        if name == "pycolmap":
-            raise ImportError(name)
-        return original(name, *arguments, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    _pycolmap.cache_clear()
-    with pytest.raises(OptionError, match=r'^affine regions need pycolmap: pip install "polyvoc\[colmap\]"$'):
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, photograph: GreyImage) -> None:
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    with pytest.raises(OptionError, match=r"^affine regions: pycolmap is missing; .*pip install 'polyvoc\[colmap\]'$"):
         found_by("affine", photograph)
     monkeypatch.delattr(cv2, "AKAZE_create", raising=False)
     monkeypatch.delattr(cv2, "xfeatures2d", raising=False)

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.features.extract import _DETECTORS, Found, check_features, detect, extract, extract_many, root_sift
+from polyvoc.features.extract import _DETECTORS, RawFeatures, check_features, detect, extract, extract_many, root_sift
 from polyvoc.options import FeatureOptions
 from polyvoc.types import FeatureKind, Features, GreyImage
 
@@ -180,7 +180,7 @@ def test_trouble_in_opencv_is_an_image_error(monkeypatch: pytest.MonkeyPatch) ->
     troubles = [(cv2.error("weird"), ImageError, "SIFT fails on it"), (MemoryError(), UnreachableError, "not enough memory")]
     for trouble, kind, words in [*troubles, (full, UnreachableError, "not enough memory")]:
 
-        def fail(*_: object, trouble: Exception = trouble) -> Found:
+        def fail(*_: object, trouble: Exception = trouble) -> RawFeatures:
             raise trouble
 
         monkeypatch.setitem(_DETECTORS, "sift", fail)

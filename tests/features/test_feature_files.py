@@ -1,7 +1,8 @@
-"""Features of others in an index: found by polyvoc's own, kept up to date with their file, refused where they do not fit."""
+"""External features in an index: found by photographs, updated with their file, rejected if of another kind."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,12 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_colmap import NAMES, extract
-from test_colmap import photographs as photographs  # noqa: PLC0414
-from test_hloc import FILE, fill
 
 import samples
 from commands import answer, refuse, run
+from feature_samples import COLMAP_NAMES, HLOC_FILE, add_hloc_image, colmap_database, colmap_photographs
 from polyvoc.errors import ExchangeError
 from polyvoc.features.feature_files import features_digest, largest_features, open_features
 from polyvoc.features.hloc import write_features
@@ -26,7 +25,9 @@ from polyvoc.options import TrainOptions
 from polyvoc.search.index import Index
 from polyvoc.types import FeatureKind, Features
 from polyvoc.vocabulary.train import sample_features, train
-from samples import unflushed  # noqa: F401 - quick
+from samples import unflushed
+
+__all__ = ["colmap_photographs", "unflushed"]
 
 
 def write(path: Path, images: dict[str, Features]) -> Path:
@@ -53,15 +54,16 @@ def images() -> dict[str, Features]:
 # -- a database of COLMAP, from end to end
 
 
-def test_photographs_find_themselves_in_an_index_of_colmaps_features(photographs: Path, tmp_path: Path) -> None:
-    database, index = extract(photographs, tmp_path / "database.db"), tmp_path / "x.polyvoc"
+def test_photographs_find_themselves_in_an_index_of_colmap_features(colmap_photographs: Path, tmp_path: Path) -> None:
+    photographs = colmap_photographs
+    database, index = colmap_database(photographs, tmp_path / "database.db"), tmp_path / "x.polyvoc"
     told = answer("index", "--features", database, "--images", photographs, "--index", index)
-    assert (told["added"], told["problems"]) == (len(NAMES), [])
+    assert (told["added"], told["problems"]) == (len(COLMAP_NAMES), [])
     again = answer("index", "--features", database, "--images", photographs, "--index", index)
-    assert (again["unchanged"], again["added"], again["replaced"], again["removed"]) == (len(NAMES), 0, 0, 0)
+    assert (again["unchanged"], again["added"], again["replaced"], again["removed"]) == (len(COLMAP_NAMES), 0, 0, 0)
     with Index.open(index) as opened:
-        assert {row.path for row in opened.images()} == {str(photographs / name) for name in NAMES}
-        for name in NAMES:
+        assert {row.path for row in opened.images()} == {str(photographs / name) for name in COLMAP_NAMES}
+        for name in COLMAP_NAMES:
             hits = opened.search(photographs / name)  # OpenCV's features
             assert hits[0].path == str(photographs / name)
             assert hits[0].inliers > 50
@@ -160,15 +162,13 @@ def test_names_become_paths_below_the_folder(tmp_path: Path) -> None:
     assert absolute_name("a/b.jpg", "s3://bucket/photos/") == "s3://bucket/photos/a/b.jpg"
 
 
-def test_hostile_names_are_problems(tmp_path: Path, words: list[object], photographs: Path) -> None:
-    import sqlite3
-
-    path = extract(photographs, tmp_path / "database.db")
+def test_hostile_names_are_problems(tmp_path: Path, words: list[object], colmap_photographs: Path) -> None:
+    path = colmap_database(colmap_photographs, tmp_path / "database.db")
     with closing(sqlite3.connect(path, isolation_level=None)) as opened:
         opened.execute("UPDATE images SET name = '../../etc/passwd' WHERE image_id = 1")
         opened.execute("UPDATE images SET name = 'https://example.org/x.jpg' WHERE image_id = 2")
     told = answer("index", "--features", path, "--index", tmp_path / "x.polyvoc")
-    assert told["added"] == len(NAMES) - 2
+    assert told["added"] == len(COLMAP_NAMES) - 2
     assert [problem["path"] for problem in told["problems"]] == ["../../etc/passwd", "https://example.org/x.jpg"]
 
 
@@ -176,9 +176,9 @@ def test_hostile_names_are_problems(tmp_path: Path, words: list[object], photogr
 
 
 def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> None:
-    path, index = tmp_path / FILE, tmp_path / "x.polyvoc"
+    path, index = tmp_path / HLOC_FILE, tmp_path / "x.polyvoc"
     for number in range(8):
-        fill(path, f"{number}.jpg", n=60 + number)
+        add_hloc_image(path, f"{number}.jpg", n=60 + number)
     line = refuse("index", "--features", path, "--index", index)
     assert "holds superpoint (256 numbers), but the vocabularies are for sift (128 numbers)" in line
     assert not index.exists()
@@ -191,7 +191,7 @@ def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> Non
         for name, found in file.read():
             assert isinstance(found, Features)
             assert opened.search(found, top=1)[0].path == name
-    line = refuse("index", "--features", fill(tmp_path / "feats-disk.h5"), "--index", index)
+    line = refuse("index", "--features", add_hloc_image(tmp_path / "feats-disk.h5"), "--index", index)
     assert "disk" in line
     assert "superpoint" in line
 
@@ -199,7 +199,7 @@ def test_features_of_another_kind_want_words_of_their_own(tmp_path: Path) -> Non
 def test_bits_are_indexed(tmp_path: Path) -> None:
     path, rng = tmp_path / "feats-orb.h5", np.random.default_rng(0)
     for number in range(5):
-        fill(path, f"{number}.jpg", n=40, descriptors=rng.integers(0, 256, (32, 40), dtype=np.uint8))
+        add_hloc_image(path, f"{number}.jpg", n=40, descriptors=rng.integers(0, 256, (32, 40), dtype=np.uint8))
     flags = ("--features", path, "--binary")
     answer("train", *flags, "--out", tmp_path / "words", "--size", 20, "--bits", 64)
     told = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
@@ -224,7 +224,7 @@ def test_what_is_broken_is_left_out_of_a_sample(tmp_path: Path, images: dict[str
     with h5py.File(path, "a") as file:
         file["a/1.jpg/descriptors"][0, 0] = np.nan
         file["a/4.jpg/descriptors"][0, 0] = np.inf
-    fill(path, "b.jpg")  # of 256 numbers
+    add_hloc_image(path, "b.jpg")  # of 256 numbers
     with closing(open_features(path)) as opened:
         sample = sample_features(opened, TrainOptions(size=10, bits=8))
     assert np.array_equal(sample.descriptors, np.concatenate([images[f"a/{n}.jpg"].descriptors for n in (0, 2, 3, 5)]))
@@ -247,7 +247,7 @@ def test_what_is_no_file_of_features_is_one_line(tmp_path: Path) -> None:
 
 
 def test_folders_and_files_exclude_each_other(tmp_path: Path) -> None:
-    path = fill(tmp_path / FILE)
+    path = add_hloc_image(tmp_path / HLOC_FILE)
     assert "stands for folders" in refuse("index", tmp_path, "--features", path)
     assert "nothing to read" in refuse("index")
     assert "nothing to read" in refuse("train", "--out", tmp_path / "words")

@@ -1,4 +1,4 @@
-"""hloc's HDF5 files: as hloc writes them they are read, what is written is read again; damage is one line."""
+"""HDF5 files of hloc: read as hloc writes them, read back as written here; an error is one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import samples
+from feature_samples import HLOC_FILE, add_hloc_image
 from polyvoc.errors import ExchangeError, OptionError
 from polyvoc.features.hloc import HlocFeatures, write_features
 from polyvoc.types import Features
-
-FILE = "feats-superpoint-n4096-r1024.h5"
 
 
 def read(path: Path, kind: str | None = None, binary: bool = False) -> dict[str, Features | ExchangeError]:
@@ -31,32 +30,13 @@ def one(path: Path, kind: str | None = None, binary: bool = False) -> Features:
     return found
 
 
-def fill(path: Path, name: str = "db/1.jpg", n: int = 7, **arrays: object) -> Path:
-    """Write an image as hloc does, in half precision; other arrays take the place of some, None leaves one out."""
-    rng = np.random.default_rng(n)
-    usual: dict[str, object] = {
-        "keypoints": (rng.random((n, 2)) * 400).astype(np.float16),
-        "descriptors": rng.normal(size=(256, n)).astype(np.float16),
-        "scores": rng.random(n).astype(np.float16),
-        "image_size": np.array([640, 480]),
-    }
-    with h5py.File(path, "a", libver="latest") as file:
-        group = file.create_group(name)
-        for part, values in {**usual, **arrays}.items():
-            if values is not None:
-                group.create_dataset(part, data=values)
-        if "keypoints" in group:
-            group["keypoints"].attrs["uncertainty"] = 1.5
-    return path
-
-
 def equal(a: Features, b: Features) -> bool:
     arrays = all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("xy", "scale", "angle", "descriptors"))
     return arrays and (a.width, a.height, a.kind) == (b.width, b.height, b.kind)
 
 
-def test_what_hloc_writes_is_read(tmp_path: Path) -> None:
-    path = fill(tmp_path / FILE)
+def test_files_of_hloc_are_read(tmp_path: Path) -> None:
+    path = add_hloc_image(tmp_path / HLOC_FILE)
     with h5py.File(path) as file:
         stored = {part: values[()] for part, values in file["db/1.jpg"].items()}
     found, order = one(path), np.argsort(-stored["scores"], kind="stable")  # the strongest first
@@ -67,14 +47,14 @@ def test_what_hloc_writes_is_read(tmp_path: Path) -> None:
     assert found.angle.tolist() == [0] * 7
 
 
-def test_groups_are_nested_as_folders_are(tmp_path: Path) -> None:
+def test_groups_are_nested_like_folders(tmp_path: Path) -> None:
     for name in ("a.jpg", "query/day/b.jpg", "query/c.jpg"):
-        fill(tmp_path / FILE, name)
-    assert sorted(read(tmp_path / FILE)) == ["a.jpg", "query/c.jpg", "query/day/b.jpg"]
+        add_hloc_image(tmp_path / HLOC_FILE, name)
+    assert sorted(read(tmp_path / HLOC_FILE)) == ["a.jpg", "query/c.jpg", "query/day/b.jpg"]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_written_is_read_again(tmp_path: Path, seed: int) -> None:
+def test_written_files_are_read_back(tmp_path: Path, seed: int) -> None:
     images = {name: found for name, found in samples.collection(9, seed).items() if len(found)}
     assert write_features(tmp_path / "feats-sift.h5", images.items()) == len(images)
     again = read(tmp_path / "feats-sift.h5")
@@ -84,36 +64,41 @@ def test_what_is_written_is_read_again(tmp_path: Path, seed: int) -> None:
         assert equal(found, images[name])
 
 
-def test_bits_are_read_if_the_caller_says_so(tmp_path: Path) -> None:
+def test_bits_are_read_with_binary(tmp_path: Path) -> None:
     bits = np.random.default_rng(0).random((7, 256)) < 0.5
     packed = np.packbits(bits, axis=1, bitorder="little").T
-    path = fill(tmp_path / "feats-orb.h5", descriptors=packed, scores=None)
+    path = add_hloc_image(tmp_path / "feats-orb.h5", descriptors=packed, scores=None)
     assert np.array_equal(one(path, binary=True).descriptors, bits)
     assert one(path, binary=True).kind.binary
     assert not one(path).kind.binary
-    write_features(tmp_path / "again.h5", [("1", one(path, binary=True))])  # where bits are written as such, nobody must say so
+    write_features(tmp_path / "again.h5", [("1", one(path, binary=True))])  # as bool: the file shows that they are bits
     assert np.array_equal(one(tmp_path / "again.h5", "orb").descriptors, bits)
     with pytest.raises(AssertionError, match="not bytes of bits"):
-        one(fill(tmp_path / FILE), binary=True)
+        one(add_hloc_image(tmp_path / HLOC_FILE), binary=True)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(FILE, "superpoint"), ("feats-disk.h5", "disk"), ("feats-aliked-n16.hdf5", "aliked"), ("Feats-XFeat-n5000.h5", "xfeat")],
+    [
+        (HLOC_FILE, "superpoint"),
+        ("feats-disk.h5", "disk"),
+        ("feats-aliked-n16.hdf5", "aliked"),
+        ("Feats-XFeat-n5000.h5", "xfeat"),
+    ],
 )
-def test_the_file_name_says_what_made_the_features(tmp_path: Path, name: str, kind: str) -> None:
-    assert one(fill(tmp_path / name)).name == kind
+def test_the_file_name_holds_the_kind(tmp_path: Path, name: str, kind: str) -> None:
+    assert one(add_hloc_image(tmp_path / name)).name == kind
     assert one(tmp_path / name, "mine").name == "mine"
 
 
-def test_where_no_name_says_it_the_caller_must(tmp_path: Path) -> None:
-    with pytest.raises(ExchangeError, match="--kind superpoint"):
-        HlocFeatures(fill(tmp_path / "features.h5"))
+def test_an_unknown_kind_raises(tmp_path: Path) -> None:
+    with pytest.raises(ExchangeError, match="--feature-kind superpoint"):
+        HlocFeatures(add_hloc_image(tmp_path / "features.h5"))
 
 
-def test_a_photograph_of_unknown_size_holds_its_keypoints(tmp_path: Path) -> None:
+def test_an_unknown_size_is_that_of_the_keypoints(tmp_path: Path) -> None:
     places = np.array([[3.0, 4.0], [10.2, 0.0]], np.float32)
-    found = one(fill(tmp_path / FILE, n=2, keypoints=places, image_size=None, scores=None))
+    found = one(add_hloc_image(tmp_path / HLOC_FILE, n=2, keypoints=places, image_size=None, scores=None))
     assert (found.width, found.height) == (12, 5)
 
 
@@ -127,33 +112,33 @@ def test_a_photograph_of_unknown_size_holds_its_keypoints(tmp_path: Path) -> Non
         ({"descriptors": np.zeros((0, 7))}, "dimension=0"),
         ({"scores": np.zeros(6)}, "scores"),
         ({"scales": np.zeros(6)}, "scales"),
-        ({"image_size": np.array([0, 480])}, "no width and height"),
-        ({"image_size": np.array([np.nan, 480])}, "no width and height"),
-        ({"descriptors": "text"}, "no numbers"),
+        ({"image_size": np.array([0, 480])}, "not a width and height"),
+        ({"image_size": np.array([np.nan, 480])}, "not a width and height"),
+        ({"descriptors": "text"}, "not numbers"),
         ({"keypoints": np.float32(3)}, "not those of an image"),
     ],
 )
-def test_an_image_of_odd_arrays_is_said_among_the_others(tmp_path: Path, arrays: dict[str, object], wrong: str) -> None:
-    path = fill(tmp_path / FILE, "odd.jpg", **arrays)
-    fill(path, "sound.jpg")
+def test_a_wrong_image_is_reported_among_the_others(tmp_path: Path, arrays: dict[str, object], wrong: str) -> None:
+    path = add_hloc_image(tmp_path / HLOC_FILE, "odd.jpg", **arrays)
+    add_hloc_image(path, "good.jpg")
     found = read(path)
-    assert isinstance(found["sound.jpg"], Features)
+    assert isinstance(found["good.jpg"], Features)
     assert isinstance(found["odd.jpg"], ExchangeError)
     assert wrong in str(found["odd.jpg"])
     assert "odd.jpg" in str(found["odd.jpg"])
 
 
 def test_arrays_in_other_files_are_not_read(tmp_path: Path) -> None:
-    other = fill(tmp_path / "feats-other.h5", "x.jpg")
-    with h5py.File(fill(tmp_path / FILE, descriptors=None), "a") as file:
+    other = add_hloc_image(tmp_path / "feats-other.h5", "x.jpg")
+    with h5py.File(add_hloc_image(tmp_path / HLOC_FILE, descriptors=None), "a") as file:
         file["db/1.jpg/descriptors"] = h5py.ExternalLink(str(other), "/x.jpg/descriptors")
         file["linked.jpg"] = h5py.ExternalLink(str(other), "/x.jpg")
-    (wrong,) = read(tmp_path / FILE).values()
+    (wrong,) = read(tmp_path / HLOC_FILE).values()
     assert isinstance(wrong, ExchangeError)
     assert "no descriptors" in str(wrong)
 
 
-def test_files_of_other_content_are_refused(tmp_path: Path) -> None:
+def test_other_files_raise(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "global-feats-netvlad.h5", "w") as file:
         file["db/1.jpg/global_descriptor"] = np.zeros(4096)
     with pytest.raises(ExchangeError, match="no local features"):
@@ -161,17 +146,17 @@ def test_files_of_other_content_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.h5").write_text("no HDF5")
     with pytest.raises(ExchangeError, match="cannot be read as HDF5"):
         HlocFeatures(tmp_path / "text.h5")
-    with pytest.raises(ExchangeError, match="not there"):
+    with pytest.raises(ExchangeError, match="does not exist"):
         HlocFeatures(tmp_path / "absent.h5")
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0, 1), flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), max_size=30))
 def test_damage_anywhere_is_one_line(tmp_path: Path, cut: float, flips: list[tuple[float, int]]) -> None:
-    sound, path = tmp_path / "feats-sound.h5", tmp_path / FILE
+    sound, path = tmp_path / "feats-sound.h5", tmp_path / HLOC_FILE
     if not sound.exists():
         for name in ("a/1.jpg", "a/2.jpg", "b.jpg"):
-            fill(sound, name)
+            add_hloc_image(sound, name)
     stored = bytearray(sound.read_bytes())
     for place, value in flips:
         stored[int(place * len(stored))] = value
@@ -183,14 +168,14 @@ def test_damage_anywhere_is_one_line(tmp_path: Path, cut: float, flips: list[tup
         assert len(str(error).splitlines()) == 1
 
 
-def test_names_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+def test_a_name_that_occurs_twice_raises(tmp_path: Path) -> None:
     found = samples.features(1)
     with pytest.raises(OptionError, match="cannot be the name"):
-        write_features(tmp_path / FILE, [("a", found), ("a", found)])
+        write_features(tmp_path / HLOC_FILE, [("a", found), ("a", found)])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_h5py_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(OptionError, match=r"pip install 'polyvoc\[hloc\]'"):
-        HlocFeatures(tmp_path / FILE)
+        HlocFeatures(tmp_path / HLOC_FILE)

@@ -20,7 +20,7 @@ from polyvoc.errors import OptionError, PolyvocError, VocabularyError
 from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check_index
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, Merge, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, Merge, Preset, SearchOptions, TrainOptions
 from polyvoc.search.index import Index
 from polyvoc.types import FeatureKind, Features
 from polyvoc.vocabulary.assign import Quantiser
@@ -169,7 +169,7 @@ def test_one_vocabulary_makes_all_rules_equal(world: World, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("preset", ["fast", "default"])  # with "best" its part asks along, and may come first
-def test_an_image_finds_itself_first_and_its_part_next(world: World, preset: polyvoc.presets.Preset, tmp_path: Path) -> None:
+def test_an_image_finds_itself_first_and_its_part_next(world: World, preset: Preset, tmp_path: Path) -> None:
     index = world.build(tmp_path / "i")
     options = index.preset(preset)
     for row in index.images():
@@ -221,13 +221,13 @@ def test_packed_bits_are_those_of_the_detector(folder: Path) -> None:
     packed = np.array([[0b00000001, 0b10000000], [255, 2]], np.uint8)
     expected = np.zeros((2, 16), bool)
     expected[0, [0, 15]] = expected[1, [*range(8), 9]] = True
-    assert np.array_equal(polyvoc.unpack(packed), expected)
-    assert np.array_equal(polyvoc.unpack(packed, 10), expected[:, :10])
+    assert np.array_equal(polyvoc.unpack_bits(packed), expected)
+    assert np.array_equal(polyvoc.unpack_bits(packed, 10), expected[:, :10])
     for wrong in (packed[0], packed.astype(np.int32)):
         with pytest.raises(OptionError, match="should be uint8"):
-            polyvoc.unpack(wrong)
+            polyvoc.unpack_bits(wrong)
     with pytest.raises(OptionError, match="bits=8 do not fit descriptors of 2 bytes"):
-        polyvoc.unpack(packed, 8)
+        polyvoc.unpack_bits(packed, 8)
 
 
 def test_the_example_of_the_documentation(

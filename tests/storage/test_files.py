@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, WriteError
-from polyvoc.storage.files import META, checksum, flush_tree, folder_errors, map_array, read_meta, write_errors, write_folder
+from polyvoc.storage.files import (
+    META, checksum, flush_tree, folder_errors, map_array, read_meta, replace_file, write_errors, write_folder,
+)  # fmt: skip
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -81,6 +83,30 @@ def test_a_folder_in_use_is_not_replaced(folder: Path) -> None:
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_may_replace_another(folder: Path) -> None:
+    write_folder(folder, {"words": ARRAYS["words"]}, {"answer": 43}, replace=True)
+    assert read_meta(folder)["answer"] == 43 and not (folder / "empty.npy").exists()
+    assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
+
+
+def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in ("old", "new"):
+        with replace_file(path) as partial:
+            partial.write_text(content)
+            assert partial != path and partial.parent == tmp_path
+        assert path.read_text() == content
+    with pytest.raises(KeyboardInterrupt), replace_file(path) as partial:
+        partial.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(WriteError, match=str(path)), replace_file(path) as partial:
+        partial.write_text("in the way")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_wrong_array_is_refused(folder: Path) -> None:

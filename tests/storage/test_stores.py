@@ -32,17 +32,19 @@ from polyvoc.options import SearchOptions
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info
-from polyvoc.storage.folders import absolute_path, check_folders, file_digest, file_state, is_below, list_photographs
+from polyvoc.storage.folders import (
+    absolute_path, check_folders, file_digest, file_state, is_below, list_photographs, read_with_digest,
+)  # fmt: skip
 from polyvoc.storage.stores import (
-    _addressed,
-    _named,
-    _opened,
-    _refuse_url,
+    _modified,
+    _open_store,
+    _raise_unreachable,
+    _store_errors,
+    _with_addresses,
     base_name,
     display_name,
     is_url,
     list_files,
-    modified_at,
     read_url,
     remote_version,
     url_exists,
@@ -59,7 +61,7 @@ from servers import refused, serving
 PHOTOGRAPHS = ("bridge-a.jpg", "bridge-b.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg", "wall a.jpg")
 OTHERS = ("notes.txt", "jpg", ".hidden/a.jpg", "deep/x.polyvoc/b.jpg")
 EVERY = ["file", "zip", "tar", "memory", "s3"]
-ON_DISK = "s3://bucket/x: photographs may lie in a store, this may not; give a path on a disk, or mount the store"
+ON_DISK = "s3://bucket/x: only photographs may be in a store; give a path on a disk, or mount the store"
 ORDER = ["bridge-a.jpg", "bridge-b.jpg", "wall a.jpg", "deep/market-a.jpg", "deep/er/tower-a.jpg"]  # as folders are walked
 
 
@@ -221,7 +223,7 @@ SIGNED = "https://host.example/p/a.jpg?X-Signature=hunter2"
     ],
 )
 def test_an_address_with_a_password_is_refused(url: str, shown: str, tmp_path: Path) -> None:
-    line = f"{shown}: holds a password; give it in the environment instead, as docs/stores.md says"
+    line = f"{shown}: holds a password; pass it in the environment instead (docs/stores.md)"
     for use in (absolute_path, read_url, url_exists, display_name):
         if use is display_name:
             assert display_name(url) == shown
@@ -251,7 +253,7 @@ def test_an_address_without_a_secret_is_shown_as_it_is(url: str) -> None:
 def test_an_address_that_expires_is_not_indexed(tmp_path: Path) -> None:
     for url in (SIGNED, f"zip://::{SIGNED}"):
         line = refuse("index", url, "--index", tmp_path / "index")
-        assert line.startswith(f"polyvoc: {url.partition('?')[0]}?...: what follows the '?' may be secret, or expire")
+        assert line.startswith(f"polyvoc: {url.partition('?')[0]}?...: the part after '?' may be secret or expire")
     assert not (tmp_path / "index").exists()
 
 
@@ -262,7 +264,7 @@ def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, p
     assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
     jpeg = (photographs / "wall-a.jpg").read_bytes()
     asked: list[str] = []
-    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (asked.append(url), jpeg)[1])
+    monkeypatch.setattr("polyvoc.features.decode.read_url", lambda url: (asked.append(url), jpeg)[1])
     page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})])
     assert asked == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
     assert "hunter2" not in page and "href=" not in page
@@ -272,12 +274,12 @@ def test_links_that_expire_are_passed_over(tmp_path: Path) -> None:
     """On a page of a web server; elsewhere such names are as good as others."""
     for root, expected in (("https://host/p", ["b.jpg"]), ("s3://host/p", ["?order=a.jpg", "b.jpg", "c?key=1.jpg"])):
         entries = [{"name": f"{root}/{name}", "type": "file"} for name in ("c?key=1.jpg", "b.jpg", "?order=a.jpg")]
-        found = _addressed(root, root, entries, _refuse_url)
+        found = _with_addresses(root, root, entries, _raise_unreachable)
         assert [url for url, _ in found] == [f"{root}/{name}" for name in expected]
 
 
 def test_what_stores_say_of_an_address_is_shown_without_its_secrets() -> None:
-    with pytest.raises(UnreachableError) as caught, _named(SIGNED):
+    with pytest.raises(UnreachableError) as caught, _store_errors(SIGNED):
         raise OSError(f"403, message='Forbidden', url='{SIGNED}&more=hunter2' or \"http://me:hunter2@host/b?c\"")
     assert str(caught.value) == (
         "https://host.example/p/a.jpg?...: cannot be reached (403, message='Forbidden', url='https://host.example/p/a.jpg?...'"
@@ -382,19 +384,15 @@ def test_what_cannot_be_read_is_one_line(store: Store) -> None:
         remote_version(store.url("none.jpg"))
 
 
-def test_a_file_that_was_just_read_is_not_read_for_its_digest(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = store.url("bridge-a.jpg")
-    path = store.folder / "a.jpg"
+def test_a_file_is_read_once_for_content_and_digest(store: Store) -> None:
+    url, path = store.url("bridge-a.jpg"), store.folder / "a.jpg"
     path.write_bytes(read_url(url))
-    expected = file_digest(str(path), file_state(str(path)))
-    reads: list[str] = []
-    original = read_url
-    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (reads.append(url), original(url))[1])
-    state = file_state(url)
-    assert file_digest(url, state) == expected and reads == []
+    state, digest = file_state(url), file_digest(str(path), file_state(str(path)))
+    assert read_with_digest(url) == read_with_digest(path) == (path.read_bytes(), digest)
+    assert file_digest(url, state) == digest
     store.put({"bridge-a.jpg": store.held["bridge-b.jpg"]})
-    assert file_digest(url, state) is None and reads == []
-    assert file_digest(url, file_state(url)) not in (None, expected) and reads == [url]
+    assert file_digest(url, state) is None
+    assert file_digest(url, file_state(url)) not in (None, digest)
     store.put({"bridge-a.jpg": None})
     assert file_digest(url, state) is None
 
@@ -496,7 +494,7 @@ def test_a_store_that_does_not_answer_drops_nothing(
     store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed(tmp_path / "index", store.root, vocabularies)
-    system = _opened(store.root)[0]
+    system = _open_store(store.root)[0]
     original = system.ls
 
     def refuse_deep(path: str, *arguments: Any, **options: Any) -> Any:
@@ -520,7 +518,7 @@ def test_a_store_that_does_not_answer_drops_nothing(
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(b"no archive")
-    line = f"{path}: not a whole archive (File is not a zip file); replace it, or leave it out"
+    line = f"{path}: incomplete archive (File is not a zip file); replace or omit it"
     with pytest.raises(OptionError) as caught:
         list(list_photographs([f"zip://::{path}"]))
     assert str(caught.value) == line
@@ -555,8 +553,8 @@ def test_a_tar_archive_that_is_cut_off(
         told = indexed(tmp_path / "index", f"tar://::{path}")
         assert (told["unchanged"], told["removed"]) == (4, 0)
         (problem,) = told["problems"]
-        assert problem["reason"].startswith(f"{path}: not a whole archive (")
-    with pytest.raises(OptionError, match=r"not a whole archive \(its end is missing\); replace it, or leave it out"):
+        assert problem["reason"].startswith(f"{path}: incomplete archive (")
+    with pytest.raises(OptionError, match=r"incomplete archive \(its end is missing\); replace or omit it"):
         list(list_photographs([f"tar://::{path}"]))
     write(content[: -(len(content) % 512 or 512)])  # less padding
     assert indexed(tmp_path / "index", f"tar://::{path}")["unchanged"] == 4
@@ -617,7 +615,7 @@ def test_a_name_that_no_address_can_hold(tmp_path: Path) -> None:
     changes = compare_folders([root], [], {})
     assert [url for url, _ in changes.new] == [f"{root}/c.jpg"]
     assert [problem.reason for problem in changes.unreadable] == [
-        f"{root}/a::b.jpg: its name holds '::', which no address can; rename it"
+        f"{root}/a::b.jpg: '::' in its name separates addresses; rename it"
     ]
 
 
@@ -658,15 +656,15 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
     ],
 )
 def test_times_of_all_kinds(told: dict[str, Any], expected: int | None) -> None:
-    assert modified_at(told) == expected
+    assert _modified(told) == expected
 
 
 def test_checksums_where_there_is_no_time() -> None:
     told: list[dict[str, Any]] = [{"ETag": "a"}, {"ETag": "b"}, {"CRC": 17}, {"CRC": 18}]
     told += [{"modify": "Jan 01 12:00"}, {"modify": "Jan 01 12:01"}]  # of an FTP server that lists for people to read
-    values = list(map(modified_at, told))
+    values = list(map(_modified, told))
     assert len(set(values)) == 6 and all(value is not None and 0 <= value < 2**63 for value in values)
-    assert values[0] == modified_at({"ETag": "a"})
+    assert values[0] == _modified({"ETag": "a"})
 
 
 # --- packages that are missing ------------------------------------------------------------------------------------------------
@@ -688,7 +686,7 @@ def test_without_the_package_of_a_store(url: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_store(tmp_path: Path) -> None:
-    assert "nonsense://a: no such kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
+    assert "nonsense://a: unknown kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
 
 
 @pytest.mark.parametrize(

@@ -328,11 +328,11 @@ def test_a_locked_index_is_read_but_not_written(index_path: Path) -> None:
 
 
 def test_a_full_disk_is_reported(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with serving(index_path, write=True, workers=1) as served:
-        monkeypatch.setattr("polyvoc.web.service.flush_path", full)
+        monkeypatch.setattr(Path, "write_bytes", full)
         assert "the disk is full" in refused(served.add(PHOTO), 507)
         assert saved_files(served) == [] and served.search(query=1).status_code == 200
 

@@ -1,12 +1,10 @@
-"""File or bytes -> upright pixels."""
+"""File or bytes -> upright pixels, reduced to a wanted size. The only user of Pillow besides the demo."""
 
 from __future__ import annotations
 
 import ctypes
 import io
 import logging
-import os
-import stat
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,22 +17,23 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, _imaging
 
-from polyvoc.errors import ImageError, OptionError, UnreachableError
+from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
+from polyvoc.storage.folders import open_file
 from polyvoc.storage.stores import display_name, is_url, read_url
 from polyvoc.types import GreyImage, Source
 
 Mode = Literal["L", "RGB"]
 Box = tuple[float, float, float, float]
-# Pillow's names. Its other formats (EPS, PSD, icons, ...) are never tried: fewer doors for hostile files.
+# Pillow's names. Its other formats (EPS, PSD, icons, ...) are never tried: less code open to hostile files.
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
-MAX_PIXELS = 300_000_000  # by the header, before anything is decoded; the largest telephones take 200 million
-MIN_SIDE = 32  # pixels of the short side after reduction: fewer hold hardly a feature
+MAX_PIXELS = 300_000_000  # by the header, before anything is decoded; phones take up to 200 million
+MIN_SIDE = 32  # pixels of the short side after reduction: smaller images have hardly any features
 # JPEG is decoded to at least this many times the wanted size, then reduced by a triangle filter. Both are
 # measured by SIFT matches between seven sizes of one synthetic scene, of 2000: triangle 1742 at 1, 1772 at 1.5,
 # 1795 in full (58 instead of 42 ms at 12 Mpixel); exact area 1624, 1661, 1694; Lanczos 1665, 1739, 1795 at twice the time.
 _MARGIN = 1.5
 _FILTER = Image.Resampling.BILINEAR
-_ORIENTATION = 0x0112  # EXIF tag; its values 2-8 -> what makes the photograph upright
+_ORIENTATION = 0x0112  # EXIF tag; its values 2-8 -> the operation that turns the image upright
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -44,82 +43,71 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_UNTURNED = (_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[4])  # these keep width and height
+_SAME_SHAPE = (_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[4])  # these keep width and height
 _quiet_lock = threading.Lock()
 
 
-def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> GreyImage:
-    """Give the upright photograph in grey; a long side above `long_side` is reduced to it, never enlarged."""
-    image, (width, height) = _read_pixels(source, "L", _Limits(long_side, max_pixels))
+def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS, name: str | None = None) -> GreyImage:
+    """Return the upright image in grey; a long side above `long_side` is reduced to it, never enlarged.
+
+    `name` is shown in errors instead of that of the source.
+    """
+    image, (width, height) = _read_pixels(source, "L", _Limits(long_side, max_pixels), name)
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 
 
-def read_rgb(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> npt.NDArray[np.uint8]:
-    """Give the upright photograph in colour [h, w, 3]; a long side above `long_side` is reduced to it, never enlarged."""
-    image, _ = _read_pixels(source, "RGB", _Limits(long_side, max_pixels))
+def read_rgb(source: Source, long_side: int, max_pixels: int = MAX_PIXELS, name: str | None = None) -> npt.NDArray[np.uint8]:
+    """Return the upright image in colour [h, w, 3], reduced as by `read_grey`."""
+    image, _ = _read_pixels(source, "RGB", _Limits(long_side, max_pixels), name)
     return np.array(image, dtype=np.uint8)
 
 
-def resize(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Give pixels [h, w, 3] stretched to another size."""
-    return np.array(Image.fromarray(pixels).resize((width, height), _FILTER), dtype=np.uint8)
-
-
 def read_thumbnail(source: Source, long_side: int, max_pixels: int = MAX_PIXELS) -> bytes:
-    """Give a small upright JPEG in colour without metadata, which may tell where and by whom it was shot."""
+    """Return a small upright JPEG in colour without metadata, which may reveal place and author."""
     out = io.BytesIO()
-    image, _ = _read_pixels(source, "RGB", _Limits(long_side, max_pixels, least=1))
-    Image.fromarray(np.asarray(image)).save(out, "JPEG", quality=85)  # an image made anew has no metadata
+    image, _ = _read_pixels(source, "RGB", _Limits(long_side, max_pixels, min_side=1))
+    Image.fromarray(np.asarray(image)).save(out, "JPEG", quality=85)  # a new image has no metadata
     return out.getvalue()
+
+
+def resize(pixels: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Return pixels [h, w, 3] stretched to another size."""
+    return np.array(Image.fromarray(pixels).resize((width, height), _FILTER), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class _Limits:
-    """How large a photograph may be, and how small, before and after it is reduced."""
-
-    long_side: int
-    max_pixels: int
-    least: int = MIN_SIDE  # pixels of the short side after reduction
+    long_side: int  # after reduction
+    max_pixels: int  # before it
+    min_side: int = MIN_SIDE  # pixels of the short side after reduction
 
 
-def _read_pixels(source: Source, mode: Mode, limits: _Limits) -> tuple[Image.Image, tuple[int, int]]:
-    """Give the upright reduced image, and the (width, height) of the upright full one."""
+def _read_pixels(source: Source, mode: Mode, limits: _Limits, name: str | None = None) -> tuple[Image.Image, tuple[int, int]]:
+    """Return the upright reduced image, and the (width, height) of the upright full one."""
     if limits.long_side < MIN_SIDE:
         raise OptionError(f"long_side={limits.long_side!r} should be at least {MIN_SIDE}")
-    name = display_name(source)
-    content = read_url(source) if isinstance(source, str) and is_url(source) else source
-    try:
-        with _open_file(content) as file:
+    name = name or display_name(source)
+    with _open(source) as file:
+        try:
             return _decode(file, mode, limits)
-    except ImageError as error:
-        raise type(error)(f"{name}: {error}") from error.__cause__
-    except MemoryError as error:
-        raise UnreachableError(f"{name}: not enough memory to decode it now; close other programs, or reduce it") from error
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: too large to decode; reduce it first") from error
-    except Exception as error:  # a hostile file leads decoders to raise anything
-        raise ImageError(f"{name}: broken image ({_reason(error)}); replace or remove it") from error
+        except ImageError as error:
+            raise type(error)(f"{name}: {error}") from error.__cause__
+        except MemoryError as error:
+            raise UnreachableError(f"{name}: not enough memory to decode it now; close other programs, or reduce it") from error
+        except Image.DecompressionBombError as error:
+            raise ImageError(f"{name}: too large to decode; reduce it first") from error
+        except Exception as error:  # decoders raise anything on a hostile file
+            raise ImageError(f"{name}: broken image ({one_line(error)}); replace or remove it") from error
 
 
-def _open_file(source: Source) -> IO[bytes]:
-    """Give an open file; refuse what is not a regular one, since reading a pipe might never end."""
-    if isinstance(source, bytes):
-        if not source:
-            raise ImageError("empty; replace it")
-        return io.BytesIO(source)
-    try:
-        status = os.stat(source)
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError("a folder, not a photograph; name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError("not a regular file; name a photograph")
-        if status.st_size == 0:
-            raise ImageError("empty file; replace or remove it")
-        return open(source, "rb")
-    except FileNotFoundError as error:
-        raise ImageError("no such file; check the path") from error
-    except (OSError, ValueError) as error:
-        raise UnreachableError(f"cannot be opened ({_reason(error)}); check the path and its permissions") from error
+def _open(source: Source) -> IO[bytes]:
+    if isinstance(source, str) and is_url(source):
+        source = read_url(source)
+    if not isinstance(source, bytes):
+        return open_file(source)
+    if not source:
+        raise ImageError(f"{display_name(source)}: empty; replace it")
+    return io.BytesIO(source)
 
 
 def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, tuple[int, int]]:
@@ -127,8 +115,8 @@ def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, 
         image = _open_header(file, limits.max_pixels)
     full = image.size
     size = _reduced_size(full, limits)
-    # JPEG can decode to 1/2, 1/4 or 1/8 by leaving out frequencies, and to luminance alone. Its last column
-    # and row may then lie partly outside: `box` is the photograph within the decoded pixels.
+    # JPEG can decode to 1/2, 1/4 or 1/8 by leaving out frequencies, and to luminance alone. The last column
+    # and row may then lie partly outside: `box` is the image within the decoded pixels.
     draft = image.draft(mode, (int(size[0] * _MARGIN), int(size[1] * _MARGIN)))
     box: Box = draft[1] if draft else (0, 0, *full)
     with _quiet() if image.format == "TIFF" else nullcontext():  # TIFF reads its tags again while it loads
@@ -139,12 +127,12 @@ def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, 
     if turn is None:
         return reduced, full
     upright = reduced.transpose(turn)
-    return upright, full if turn in _UNTURNED else full[::-1]
+    return upright, full if turn in _SAME_SHAPE else full[::-1]
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what Pillow and libtiff say about odd files: what matters they also raise.
+    """Suppress warnings of Pillow and libtiff about odd files; real errors are raised as well.
 
     Warnings are filtered for the whole process, hence one thread at a time; headers are read under the GIL
     anyway, and only TIFF is decoded inside.
@@ -164,9 +152,9 @@ def _quiet() -> Iterator[None]:
 
 @cache
 def _libtiff_handlers() -> tuple[Callable[[int | None], int | None], ...]:
-    """Give the functions that replace libtiff's printing to stderr; none where they are out of reach."""
+    """Return the functions that replace libtiff's printing to stderr; none if they are not exported."""
     try:
-        library = ctypes.CDLL(_imaging.__file__)  # Pillow's own: finds what it is linked to
+        library = ctypes.CDLL(_imaging.__file__)  # Pillow's own library gives access to those it is linked to
         handlers = (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler)
     except (AttributeError, OSError):
         return ()
@@ -176,17 +164,17 @@ def _libtiff_handlers() -> tuple[Callable[[int | None], int | None], ...]:
 
 
 def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
-    """Give the image not yet decoded, of a size that may be.
+    """Return the image, not yet decoded. Raise ImageError if it is too large or of another format.
 
-    Not by `Image.open`: that warns at 89 and refuses at 179 million pixels, however cheap reduced decoding
-    is, and only a setting of the whole process changes it.
+    Not by `Image.open`: that warns at 89 and fails at 179 million pixels, however cheap reduced decoding is, and only a
+    setting of the whole process changes it.
     """
     Image.init()
     prefix = file.read(16)
     for name in FORMATS:
         opener, accepts = Image.OPEN.get(name, (None, None))
         accepted = accepts(prefix) if opener and accepts else False
-        if not opener or not accepted or isinstance(accepted, str):  # a str says why Pillow was built without it
+        if not opener or not accepted or isinstance(accepted, str):  # a str: Pillow was built without it
             continue
         file.seek(0)
         image = opener(file, "")
@@ -198,41 +186,41 @@ def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
 
 
 def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
-    """Give the (width, height) after reduction; refuse what is tiny or absurdly narrow."""
+    """Return the (width, height) after reduction. Raise ImageError if the image is tiny or very narrow."""
     factor = min(1.0, limits.long_side / max(full))
     size = round(full[0] * factor), round(full[1] * factor)
-    if min(size) < limits.least:
+    if min(size) < limits.min_side:
         shape = f"{full[0]} x {full[1]} pixels" + (f", reduced {size[0]} x {size[1]}" if factor < 1 else "")
-        raise ImageError(f"too small: {shape}, the short side needs {limits.least}; remove it")
+        raise ImageError(f"too small: {shape}, the short side needs {limits.min_side}; remove it")
     return size
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Give 8 bits per channel: deeper grey is scaled, where Pillow's own conversion would clip it."""
+    """Return an image of 8 bits per channel: deeper grey is scaled, where Pillow's own conversion would clip it."""
     if image.mode == "LAB":
         return image.getchannel(0)  # lightness; Pillow converts the rest by colour profiles only
     if not image.mode.startswith(("I", "F")):
         return image
     values = np.asarray(image, dtype=np.float32)  # [h, w]
-    known = values[np.isfinite(values)] if image.mode == "F" else values
-    low, high = _black_and_white(known, image.mode) if known.size else (0.0, 1.0)
+    finite = values[np.isfinite(values)] if image.mode == "F" else values
+    low, high = _black_and_white(finite, image.mode) if finite.size else (0.0, 1.0)
     scaled = np.nan_to_num((values - low) * (255.0 / (high - low)), nan=0.0)
     return Image.fromarray(np.rint(np.clip(scaled, 0.0, 255.0)).astype(np.uint8))
 
 
 def _black_and_white(values: npt.NDArray[np.float32], mode: str) -> tuple[float, float]:
-    """Give the values that mean black and white in an image deeper than 8 bits."""
+    """Return the values of black and white in an image deeper than 8 bits."""
     low, high = float(values.min()), float(values.max())
     if mode.startswith("I") and low >= 0 and high <= 65535:
-        # Many cameras store 10 or 12 bits in 16; a picture truly as dark would have no texture left.
+        # Many cameras store 10 or 12 bits in 16; an image truly as dark would have no texture left.
         return 0.0, next(white for white in (1023.0, 4095.0, 65535.0) if high <= white)
     if mode.startswith("F") and low >= 0 and high <= 1:
         return 0.0, 1.0
-    return low, high if high > low else low + 1.0  # nothing says what is white: the picture's own range
+    return low, high if high > low else low + 1.0  # white is not defined: use the range of the image
 
 
 def _flatten(image: Image.Image, mode: Mode, size: tuple[int, int], box: Box) -> Image.Image:
-    """Give `box` of the image at `size`, in `mode`; white shows through what is transparent, as on paper."""
+    """Return `box` of the image at `size`, in `mode`; transparent parts become white."""
     if not image.has_transparency_data:
         return _resize(image if image.mode == mode else image.convert(mode), size, box)
     image = image.convert("RGBA")
@@ -244,8 +232,3 @@ def _flatten(image: Image.Image, mode: Mode, size: tuple[int, int], box: Box) ->
 
 def _resize(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
     return image if image.size == size else image.resize(size, _FILTER, box)
-
-
-def _reason(error: BaseException) -> str:
-    """Give an error's text on one line, or its kind if it has none."""
-    return " ".join((getattr(error, "strerror", None) or str(error)).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Photograph -> one global vector (ONNX)."""
+"""Image -> one global vector, by an ONNX model or any function. The only user of onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, one_line
 from polyvoc.features.decode import MIN_SIDE, read_rgb, resize
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Floats32, Location, Source
+from polyvoc.types import Array, Floats32, Location, Source
 
 Pixels = npt.NDArray[np.uint8]  # [h, w, 3]  red, green, blue
-Model = Callable[[Pixels], npt.ArrayLike]  # gives [d] or [1, d]
+Model = Callable[[Pixels], npt.ArrayLike]  # returns [d] or [1, d]
 Triple = tuple[float, float, float]  # for red, green, blue
-_P = TypeVar("_P", bound=Location)
-# EfficientNet-Lite2, trained at 260 pixels, finds more when it sees more: mAP on 150 groups of Holidays is 85.5 with a long
-# side of 260, 87.5 with 384, 88.2 with 448; time grows with the square.
+_L = TypeVar("_L", bound=Location)
+# EfficientNet-Lite2, trained at 260 pixels, finds more at a higher resolution: mAP on 150 groups of Holidays is 85.5 at 260
+# pixels, 87.5 with 384, 88.2 with 448; time grows with the square.
 DEFAULT_SIDE = 384
-MAX_SIDE = 2048  # more is a mistake, and memory grows with its square
+MAX_SIDE = 2048  # memory grows with its square
 MAX_BYTES = 1 << 31  # of a model's file: the limit of its format
-_KINDS: dict[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}  # inputs that pixels can be turned into
+_INPUT_TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pixels become the input of a model: (pixel / 255 - mean) / std. The default is that of most models, ImageNet's.
+    """Conversion of pixels to the input of a model: (pixel / 255 - mean) / std. The default is that of most models, ImageNet's.
 
     For models that take values from -1 to 1, mean and std are 0.5.
     """
 
-    side: int | None = None  # long side in pixels; None: the model's own, or DEFAULT_SIDE if it takes any
+    side: int | None = None  # long side in pixels; None: that of the model, or DEFAULT_SIDE if it accepts any
     mean: Triple = (0.485, 0.456, 0.406)
     std: Triple = (0.229, 0.224, 0.225)
-    output: str | None = None  # which output of the model is the vector; None: the first
+    output: str | None = None  # the output of the model that is the vector; None: the first
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Raise OptionError if a value is invalid."""
         if self.side is not None and not (isinstance(self.side, int) and MIN_SIDE <= self.side <= MAX_SIDE):
             raise OptionError(f"side={self.side!r} should be a whole number from {MIN_SIDE} to {MAX_SIDE}")
-        for name, values, least in (("mean", self.mean, -math.inf), ("std", self.std, 0.0)):
-            if not (isinstance(values, tuple) and len(values) == 3 and all(_is_number(v) and v > least for v in values)):
-                raise OptionError(f"{name}={values!r} should be three {'numbers' if least else 'numbers above 0'}")
+        for name, values, lower in (("mean", self.mean, -math.inf), ("std", self.std, 0.0)):
+            if not (isinstance(values, tuple) and len(values) == 3 and all(_is_number(v) and v > lower for v in values)):
+                raise OptionError(f"{name}={values!r} should be three {'numbers' if lower else 'numbers above 0'}")
         if not isinstance(self.output, str | None):
             raise OptionError(f"output={self.output!r} should be the name of an output")
 
     @classmethod
     def beside(cls, model: Path) -> Preprocessing:
-        """Give what the JSON file beside a model says, `model.json` for `model.onnx`; the default if there is none."""
+        """Read the JSON file beside a model, `model.json` for `model.onnx`; return the default if there is none."""
         path = model.with_suffix(".json")
         if not path.is_file():
             return cls()
@@ -66,124 +66,126 @@ class Preprocessing:
             return cls(**stored)
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             fields = ", ".join(cls.__dataclass_fields__)
-            raise OptionError(f"{display_name(path)}: {_reason(error)}; it should be a JSON object of {fields}") from error
+            raise OptionError(f"{display_name(path)}: {one_line(error)}; it should be a JSON object with {fields}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Embedder:
-    """Gives one unit vector per photograph. Make it with `load` or `of`; it may be used by several threads at once."""
+    """A model that returns one unit vector per image. Made by `load` or `of`; several threads may share it."""
 
     model: Model
-    long_side: int  # pixels at which photographs are read
+    long_side: int  # pixels at which images are read
     dimension: int
-    fingerprint: str  # 16 hex digits that change with the model and its preparation: vectors of two do not compare
-    file: str | None = None  # absolute path of its ONNX file, if it has one
+    fingerprint: str  # 16 hex digits that change with the model and its preprocessing: vectors of two models cannot be compared
+    file: str | None = None  # absolute path of its ONNX file, if any
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], preparation: Preprocessing | None = None, threads: int | None = None
+        cls, path: str | os.PathLike[str], preprocessing: Preprocessing | None = None, threads: int | None = None
     ) -> Embedder:
-        """Read a model from an ONNX file that holds all its weights; `threads` per photograph, None for all cores.
+        """Load a model from an ONNX file that holds all its weights; `threads` per image, None for all cores.
 
-        It has one input, an image [1, 3, h, w] or [1, h, w, 3]. Where the model fixes h and w, photographs are stretched to
-        them; else they keep their proportions, and their long side is at most `preparation.side`. Its output is a vector
-        [1, d], or a map laid out as the input, whose mean over all places is taken.
+        It has one input, an image [1, 3, h, w] or [1, h, w, 3]. If the model fixes h and w, images are stretched to them;
+        else they keep their proportions, and their long side is at most `preprocessing.side`. Its output is a vector
+        [1, d], or a map laid out as the input, of which the mean over all positions is taken.
         """
         file = Path(path)
-        prepared = preparation or Preprocessing.beside(file)
+        preprocessing = preprocessing or Preprocessing.beside(file)
         data = _read_model(file)
-        network = _Network.open(data, prepared, threads, display_name(file))
-        long_side = max(MIN_SIDE, 2 * max(network.size)) if network.size else prepared.side or DEFAULT_SIDE
-        told = network.output, network.gain.tolist(), network.shift.tolist(), long_side
-        probed = cls._probed(network, long_side, _digest(hashlib.sha256(data).hexdigest(), *told), display_name(file))
-        return replace(probed, file=os.path.abspath(file))
+        network = _Network.open(data, preprocessing, threads, display_name(file))
+        long_side = max(MIN_SIDE, 2 * max(network.size)) if network.size else preprocessing.side or DEFAULT_SIDE
+        settings = network.output, network.gain.tolist(), network.shift.tolist(), long_side
+        fingerprint = _digest(hashlib.sha256(data).hexdigest(), *settings)
+        return replace(cls._probed(network, long_side, fingerprint, display_name(file)), file=os.path.abspath(file))
 
     @classmethod
     def of(cls, model: Model, name: str, side: int = DEFAULT_SIDE) -> Embedder:
-        """Take any function from pixels [h, w, 3], RGB of 8 bits with a long side of at most `side`, to numbers [d].
+        """Use any function from pixels [h, w, 3], RGB of 8 bits with a long side of at most `side`, to numbers [d].
 
-        `name` stands for the model in the fingerprint: change it whenever the function changes its answers.
+        `name` represents the model in the fingerprint: change it whenever the function changes its results.
         """
-        Preprocessing(side=side)  # refuses a side that makes no sense
+        Preprocessing(side=side)  # checks the side
         return cls._probed(model, side, _digest(name, side), f"model {name!r}")
 
     @classmethod
     def _probed(cls, model: Model, long_side: int, fingerprint: str, name: str) -> Embedder:
-        """Ask the model once: what is wrong with it is said now, not for each photograph of a collection."""
+        """Run the model once, so that its errors are raised now and not for each image of a collection."""
         noise = np.random.default_rng(0).integers(0, 256, (long_side, long_side, 3), np.uint8)
         try:
             dimension = len(_unit(model(noise)))
         except Exception as error:  # models raise anything
-            raise OptionError(f"{name}: it gives no vector ({_reason(error)}); choose another model or output") from error
+            raise OptionError(f"{name}: it returns no vector ({one_line(error)}); choose another model or output") from error
         return cls(model, long_side, dimension, fingerprint)
 
-    def embed(self, source: Source) -> Floats32:
-        """Give the unit vector [dimension] of one photograph: a path, an address in a store, or the bytes of its file."""
-        return self.embed_pixels(read_rgb(source, self.long_side), display_name(source))
+    def embed(self, source: Source, name: str | None = None) -> Floats32:
+        """Return the unit vector [dimension] of one image: a path, an address in a store, or the bytes of its file.
+
+        `name` is shown in errors instead of that of the source.
+        """
+        name = name or display_name(source)
+        return self.embed_pixels(read_rgb(source, self.long_side, name=name), name)
 
     def embed_many(
-        self, sources: Iterable[_P], threads: int | None = None
-    ) -> Generator[tuple[_P, Floats32 | ImageError], None, None]:
-        """Give (path, vector), or (path, what is wrong with it), in the order of the sources, on all cores unless told.
+        self, sources: Iterable[_L], threads: int | None = None
+    ) -> Generator[tuple[_L, Floats32 | ImageError], None, None]:
+        """Yield (path, vector or error) in the order of the sources, by default on all cores.
 
-        Quickest with a model loaded with `threads=1`.
+        Fastest with a model loaded with `threads=1`.
         """
-        return ordered_map(self._attempt, sources, count_threads(threads), "polyvoc-embed")
 
-    def _attempt(self, path: Location) -> Floats32 | ImageError:
-        try:
-            return self.embed(path)
-        except ImageError as error:
-            return type(error)(str(error))  # anew: the traceback would keep the pixels alive
+        def attempt(path: _L) -> Floats32 | ImageError:
+            try:
+                return self.embed(path)
+            except ImageError as error:
+                return type(error)(str(error))  # without the traceback, which would keep the pixels in memory
+
+        return ordered_map(attempt, sources, count_threads(threads), "polyvoc-embed")
 
     def embed_pixels(self, pixels: Pixels, name: str = "pixels") -> Floats32:
-        """Give the unit vector [dimension] of pixels already read; `name` says in messages what they show."""
+        """Return the unit vector [dimension] of decoded pixels; `name` is shown in errors."""
         try:
             vector = _unit(self.model(pixels))
         except Exception as error:  # models raise anything
-            raise ImageError(f"{name}: the model gives no vector for it ({_reason(error)}); remove it") from error
+            raise ImageError(f"{name}: the model returns no vector for it ({one_line(error)}); remove it") from error
         if len(vector) != self.dimension:
-            raise OptionError(f"{name}: the model gives {len(vector)} numbers, once it gave {self.dimension}; repair the model")
+            raise OptionError(f"{name}: the model returns {len(vector)} numbers instead of {self.dimension}; repair the model")
         return vector
 
 
 @dataclass(frozen=True, eq=False)
 class _Network:
-    """A model of onnxruntime, from pixels to numbers."""
+    """A model of onnxruntime: pixels to numbers."""
 
     session: Any
-    input: str
+    input_name: str
     output: str
-    kind: npt.DTypeLike  # of the numbers that it takes
-    size: tuple[int, int] | None  # (height, width) that it insists on
+    dtype: npt.DTypeLike  # of its input
+    size: tuple[int, int] | None  # (height, width) of its input if fixed
     channels_last: bool  # [1, h, w, 3] instead of [1, 3, h, w]
     gain: Floats32  # [3]  input = pixel * gain + shift
     shift: Floats32  # [3]
 
     @classmethod
-    def open(cls, data: bytes, preparation: Preprocessing, threads: int | None, name: str) -> _Network:
+    def open(cls, data: bytes, preprocessing: Preprocessing, threads: int | None, name: str) -> _Network:
         session, inputs, outputs = _session(data, threads, name)
-        source, kind, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
+        input_name, dtype, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
         last = len(shape) == 4 and shape[1] != 3 and shape[3] == 3
-        if len(shape) != 4 or kind not in _KINDS or not (_fits(shape[0], 1) and _fits(shape[3 if last else 1], 3)):
-            raise OptionError(
-                f"{name}: it takes {inputs}; choose a model with one input of floats, [1, 3, h, w] or [1, h, w, 3]"
-            )
-        if preparation.output not in (None, *outputs) or not outputs:
-            raise OptionError(f"{name}: it has no output {preparation.output!r}; choose one of {outputs}")
-        size = _fixed_size(shape[1:3] if last else shape[2:4], preparation.side, name)
-        std = np.array(preparation.std)
-        gain, shift = (1 / (255 * std)).astype(np.float32), (-np.array(preparation.mean) / std).astype(np.float32)
-        return cls(session, source, preparation.output or outputs[0], _KINDS[kind], size, last, gain, shift)
+        if len(shape) != 4 or dtype not in _INPUT_TYPES or not (_fits(shape[0], 1) and _fits(shape[3 if last else 1], 3)):
+            raise OptionError(f"{name}: its inputs are {inputs}; it needs one of floats, [1, 3, h, w] or [1, h, w, 3]")
+        if preprocessing.output not in (None, *outputs) or not outputs:
+            raise OptionError(f"{name}: it has no output {preprocessing.output!r}; choose one of {outputs}")
+        size = _fixed_size(shape[1:3] if last else shape[2:4], preprocessing.side, name)
+        std = np.array(preprocessing.std)
+        gain, shift = (1 / (255 * std)).astype(np.float32), (-np.array(preprocessing.mean) / std).astype(np.float32)
+        return cls(session, input_name, preprocessing.output or outputs[0], _INPUT_TYPES[dtype], size, last, gain, shift)
 
-    def __call__(self, pixels: Pixels) -> npt.NDArray[Any]:
+    def __call__(self, pixels: Pixels) -> Array:
         if self.size is not None:
             pixels = resize(pixels, width=self.size[1], height=self.size[0])
-        values = (pixels * self.gain + self.shift).astype(self.kind)  # [h, w, 3]
+        values = (pixels * self.gain + self.shift).astype(self.dtype)  # [h, w, 3]
         batch = values if self.channels_last else np.ascontiguousarray(values.transpose(2, 0, 1))
-        (found,) = self.session.run([self.output], {self.input: batch[None]})
-        answer: npt.NDArray[Any] = np.asarray(found)
-        return answer.mean(axis=(1, 2) if self.channels_last else (2, 3), dtype=np.float64) if answer.ndim == 4 else answer
+        result: Array = np.asarray(self.session.run([self.output], {self.input_name: batch[None]})[0])
+        return result.mean(axis=(1, 2) if self.channels_last else (2, 3), dtype=np.float64) if result.ndim == 4 else result
 
 
 def _read_model(path: Path) -> bytes:
@@ -194,53 +196,53 @@ def _read_model(path: Path) -> bytes:
             raise OptionError(f"{display_name(path)}: more than {MAX_BYTES >> 30} GB; choose a smaller model")
         return path.read_bytes()
     except (OSError, ValueError, MemoryError) as error:
-        raise OptionError(f"{display_name(path)}: it cannot be read ({_reason(error)}); check its permissions") from error
+        raise OptionError(f"{display_name(path)}: cannot be read ({one_line(error)}); check its permissions") from error
 
 
 def _session(data: bytes, threads: int | None, name: str) -> tuple[Any, list[tuple[str, str, list[Any]]], list[str]]:
-    """Give a model ready to run, the (name, type, shape) of each input, and the names of its outputs."""
-    count_threads(threads)  # refuses what makes no sense
+    """Return a session, the (name, type, shape) of each input, and the names of its outputs."""
+    count_threads(threads)  # checks the number
     try:
         import onnxruntime
     except ImportError as error:
         raise OptionError(f"models need onnxruntime ({error}): pip install 'polyvoc[embedding]'") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads would burn the searchers' cores
-    options.log_severity_level = 4  # what matters is raised too
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads would use the cores of searches
+    options.log_severity_level = 4  # errors are raised as well
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
         inputs = [(entry.name, entry.type, list(entry.shape)) for entry in session.get_inputs()]
         return session, inputs, [entry.name for entry in session.get_outputs()]
-    except Exception as error:  # one kind per fault, all of them private
-        raise OptionError(f"{name}: not a model that onnxruntime can run ({_reason(error)}); replace it") from error
+    except Exception as error:  # its classes are private
+        raise OptionError(f"{name}: onnxruntime cannot run this model ({one_line(error)}); replace it") from error
 
 
-def _fixed_size(sides: list[Any], asked: int | None, name: str) -> tuple[int, int] | None:
-    """Give the (height, width) that a model insists on, None if it takes any; refuse what contradicts it."""
-    known = [side for side in sides if isinstance(side, int)]
-    if not known:
+def _fixed_size(sides: list[Any], wanted: int | None, name: str) -> tuple[int, int] | None:
+    """Return the (height, width) that a model fixes, None if it accepts any. Raise OptionError if `wanted` contradicts it."""
+    fixed = [side for side in sides if isinstance(side, int)]
+    if not fixed:
         return None
-    height, width = (side if isinstance(side, int) else known[0] for side in sides)
-    if not all(0 < side <= MAX_SIDE for side in (height, width)) or asked not in (None, max(height, width)):
-        limit = f"and the limit is {MAX_SIDE}" if asked is None else f"not side={asked}"
-        raise OptionError(f"{name}: it takes images of {width} x {height} pixels, {limit}; leave side out or change the model")
+    height, width = (side if isinstance(side, int) else fixed[0] for side in sides)
+    if not all(0 < side <= MAX_SIDE for side in (height, width)) or wanted not in (None, max(height, width)):
+        limit = f"and the limit is {MAX_SIDE}" if wanted is None else f"not side={wanted}"
+        raise OptionError(f"{name}: it takes images of {width} x {height} pixels, {limit}; omit side, or change the model")
     return height, width
 
 
 def _fits(length: object, size: int) -> bool:
-    """Tell whether an axis has this length, or any: a model then has a name or None there."""
+    """Return whether an axis has this length, or any: then it is a name or None."""
     return length == size or not isinstance(length, int)
 
 
-def _unit(answer: npt.ArrayLike) -> Floats32:
-    """Give the numbers [d] or [1, d] of a model as a unit vector [d]; refuse those without a direction."""
-    values = np.asarray(answer, np.float64)
+def _unit(output: npt.ArrayLike) -> Floats32:
+    """Return the output [d] or [1, d] of a model as a unit vector [d]. Raise ValueError if it has no direction."""
+    values = np.asarray(output, np.float64)
     if values.ndim == 2 and len(values) == 1:
         values = values[0]
     if values.ndim != 1 or not values.size:
         raise ValueError(f"its output has shape {list(values.shape)}, not [d] or [1, d]")
-    peak = float(np.abs(values).max())  # divided by first: squares would overflow or vanish
+    peak = float(np.abs(values).max())  # divide by it first: squares would overflow or vanish
     if not (math.isfinite(peak) and peak > 0):
         raise ValueError("its output is all zero or not finite")
     values = values / peak
@@ -254,8 +256,3 @@ def _digest(*parts: Any) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e30 < value < 1e30
-
-
-def _reason(error: BaseException) -> str:
-    """Give an error's text on one short line, or its kind if it has none."""
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Pixels -> local features."""
+"""Pixels -> local features. The only user of OpenCV; a new detector is one entry of `_DETECTORS` and its kind in `options`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import Descriptors, FeatureKind, Features, Floats32, GreyImage, Location, Source
 
+_L = TypeVar("_L", bound=Location)
 _T = TypeVar("_T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
-Centres = Callable[[Floats32, npt.NDArray[np.int64]], Floats32]  # places [n, 2] from places and octaves
 OPENCV: str = cv2.__version__
-SMALLEST = 16  # pixels; pycolmap ends the process where an image has fewer on a side
-FAINTEST = 10  # step of grey that is a corner for ORB; with OpenCV's 20 photographs of Ukbench have 2,300 of 3,000 features
+MIN_FEATURES = 1  # an image with fewer can neither be found nor be a query
+MAX_SIDE = 1 << 31  # pixels: more is damage
+ORB_THRESHOLD = 10  # grey levels of a corner; with OpenCV's 20 images of Ukbench have 2,300 of 3,000 features
+PYCOLMAP_MIN_SIDE = 16  # pixels; pycolmap ends the process if a side is smaller
 
 
-class Found(NamedTuple):
-    """Features of pixels, strongest first."""
+class RawFeatures(NamedTuple):
+    """Features of reduced pixels, strongest first."""
 
     xy: Floats32  # [n, 2]
     scale: Floats32  # [n] diameter
@@ -38,139 +40,149 @@ class Found(NamedTuple):
     descriptors: npt.NDArray[np.uint8]  # [n, 128] of SIFT, or [n, bytes] of packed bits
 
 
-def detect_features(pixels: Pixels, options: FeatureOptions, name: str) -> Found:
-    """Give the features of pixels; perhaps none. `name` says in messages what they show."""
+def extract(
+    source: Source,
+    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
+    root: bool = True,
+    name: str | None = None,
+) -> Features:
+    """Return the features of one image: a path, an address in a store, or the bytes of its file.
+
+    `root=False` leaves SIFT descriptors plain: whole numbers from 0 to 255. `name` is shown in errors instead of the source's.
+    """
+    name = name or display_name(source)
+    return extract_pixels(read_grey(source, options.long_side, name=name), options, name, root)
+
+
+def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
+    """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
+    features = detect(image, options, name, root)
+    if len(features) < MIN_FEATURES:
+        raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
+    return features
+
+
+def extract_many(
+    sources: Iterable[_L],
+    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
+    threads: int | None = None,
+    root: bool = True,
+) -> Generator[tuple[_L, Features | ImageError], None, None]:
+    """Yield (path, features or error) in the order of the sources, using all cores.
+
+    Only a few images are read ahead, so memory does not grow with the collection. Closing the generator early waits for
+    those in work and begins no other.
+    """
+
+    def attempt(path: _L) -> Features | ImageError:
+        try:
+            return extract(path, options, root)
+        except ImageError as error:
+            return type(error)(str(error))  # without the traceback, which would keep the pixels in memory
+
+    def run(count: int) -> Generator[tuple[_L, Features | ImageError], None, None]:
+        with single_cv2_thread():
+            yield from ordered_map(attempt, sources, count, "polyvoc-extract")
+
+    return run(count_threads(threads))
+
+
+def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root: bool = True) -> Features:
+    """Return the features of decoded pixels, strongest first; perhaps none."""
     check_detector(options.detector)
     try:
-        return _beside_the_main_thread(_DETECTORS[options.detector], pixels, options.max_features)
-    except cv2.error as error:
-        if getattr(error, "code", None) == cv2.Error.StsNoMem:
-            raise MemoryError from error
+        raw = _off_main_thread(_DETECTORS[options.detector], image.pixels, options.max_features)
+    except (MemoryError, cv2.error) as error:
+        if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
+            reason = "not enough memory to find its features now; close other programs, or reduce it"
+            raise UnreachableError(f"{name}: {reason}") from error
         raise ImageError(f"{name}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it") from error
-
-
-def check_detector(detector: Detector) -> None:
-    """Refuse a detector that the libraries on this machine do not have."""
-    if detector == "akaze":
-        _akaze_factory()
-    elif detector == "affine":
-        _pycolmap()
-
-
-def _sift(pixels: Pixels, max_features: int) -> Found:
-    # Without the precise upscale every position lies 0.24 pixel too far right and down (measured on blobs).
-    return _of_opencv(cv2.SIFT.create(nfeatures=max_features, enable_precise_upscale=True), pixels, max_features)
-
-
-def _orb(pixels: Pixels, max_features: int) -> Found:
-    orb = cv2.ORB.create(nfeatures=max_features, fastThreshold=FAINTEST)
-    whole = np.array(pixels.shape[::-1])
-
-    def centres(xy: Floats32, octave: npt.NDArray[np.int64]) -> Floats32:
-        """Put places right: OpenCV minds neither the centres of pixels of a reduced image nor that its sides are rounded."""
-        step = orb.getScaleFactor() ** octave[:, None]
-        centred: Floats32 = (xy / step + 0.5) * (whole / np.rint(whole / step)) - 0.5
-        return centred.astype(np.float32)
-
-    return _of_opencv(orb, pixels, max_features, centres)
-
-
-def _akaze(pixels: Pixels, max_features: int) -> Found:
-    return _of_opencv(_akaze_factory()(), pixels, max_features)
-
-
-def _of_opencv(detector: Any, pixels: Pixels, max_features: int, centres: Centres = lambda xy, octave: xy) -> Found:
-    """Give what a detector of OpenCV finds, strongest first; `centres` puts the places right."""
-    keypoints, descriptors = detector.detectAndCompute(pixels, None)
-    if descriptors is None:
-        descriptors = np.empty((0, detector.descriptorSize()), np.uint8)
-    # [n, 5]  x, y, diameter, angle, response
-    table = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
-    x, y, size, angle, response = table.T
-    # OpenCV keeps all that tie with the last one: break ties by position, then cut.
-    order = np.lexsort((angle, size, x, y, -response))[:max_features]
-    octave = np.array([k.octave for k in keypoints], np.int64)
-    described = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
-    return Found(centres(table[order, :2], octave[order]), size[order], angle[order], described)
-
-
-def _affine(pixels: Pixels, max_features: int) -> Found:
-    """Give differences of Gaussians with the affine shape of what lies there (Mikolajczyk and Schmid, IJCV 2004), as SIFT.
-
-    As near to the Hessian-affine regions of the paper as a package on a shelf comes. pycolmap tells no strength: the largest
-    come first, as it gives them.
-    """
-    pycolmap, described = _pycolmap(), DETECTOR_KINDS["affine"].dimension
-    if min(pixels.shape) < SMALLEST:
-        nothing = np.empty((0, 2), np.float32)
-        return Found(nothing, nothing[:, 0], nothing[:, 0], np.empty((0, described), np.uint8))
-    options = pycolmap.FeatureExtractionOptions()
-    options.use_gpu, options.num_threads = False, 1
-    options.sift.estimate_affine_shape = True
-    options.sift.max_num_features = max_features
-    options.sift.normalization = pycolmap.Normalization.L2  # plain SIFT, 512 times as large, a byte each: as that of OpenCV
-    extractor = pycolmap.FeatureExtractor.create(options, pycolmap.Device.cpu)
-    keypoints, descriptors = extractor.extract(pycolmap.Bitmap.from_array(np.ascontiguousarray(pixels)))
-    # [n, 6]  x, y and the matrix that takes the unit circle to the region
-    table = np.array([(k.x, k.y, k.a11, k.a12, k.a21, k.a22) for k in keypoints][:max_features]).reshape(-1, 6)
-    x, y, a11, a12, a21, a22 = table.T
-    return Found(
-        xy=(np.stack([x, y], axis=1) - 0.5).astype(np.float32),  # there the corner of the first pixel is (0, 0)
-        scale=(2 * np.sqrt(np.abs(a11 * a22 - a12 * a21))).astype(np.float32),  # of the circle of the same area
-        angle=(np.degrees(np.arctan2(a21, a11)) % 360).astype(np.float32),
-        descriptors=np.asarray(descriptors.data, np.uint8)[:max_features].reshape(-1, described),
+    height, width = image.pixels.shape
+    # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
+    # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
+    factor = np.array([image.width / width, image.height / height])
+    return Features(
+        xy=((raw.xy + 0.5) * factor - 0.5).astype(np.float32),
+        scale=(raw.scale * np.sqrt(factor.prod())).astype(np.float32),
+        angle=raw.angle,
+        descriptors=_descriptors(raw, options.kind, root),
+        width=image.width,
+        height=image.height,
+        name=options.kind.name,
     )
 
 
-_DETECTORS: dict[Detector, Callable[[Pixels, int], Found]] = {"sift": _sift, "orb": _orb, "akaze": _akaze, "affine": _affine}
+def check_detector(detector: Detector) -> None:
+    """Raise OptionError if the libraries on this machine lack a detector."""
+    if detector == "akaze":
+        _akaze_factory()
+    elif detector == "affine":
+        load_pycolmap("affine regions")
 
 
-def _akaze_factory() -> Callable[[], Any]:
-    """Give what makes an AKAZE; OpenCV 5 has it among its extra modules."""
-    for module in (cv2, getattr(cv2, "xfeatures2d", None)):
-        if hasattr(module, "AKAZE_create"):
-            make: Callable[[], Any] = module.AKAZE_create  # type: ignore[union-attr]
-            return make
-    raise OptionError(f"OpenCV {OPENCV} has no AKAZE; pip install opencv-contrib-python-headless, or take another detector")
+def load_pycolmap(purpose: str) -> Any:
+    """Import pycolmap. Raise OptionError that names the purpose if it is not installed.
 
-
-@cache
-def _pycolmap() -> Any:
-    from polyvoc.features import decode as _  # noqa: F401 - and with it Pillow: loaded after pycolmap, it would crash writing PNG
+    Pillow must be loaded first, as importing features.decode does: loaded after pycolmap it crashes when it writes PNG.
+    """
+    import polyvoc.features.decode  # noqa: F401
 
     try:
         import pycolmap
     except ImportError:
-        raise OptionError('affine regions need pycolmap: pip install "polyvoc[colmap]"') from None
-    quiet = pycolmap.logging.Level.WARNING.value  # it would tell of every photograph
-    pycolmap.logging.minloglevel = max(pycolmap.logging.minloglevel, quiet)
+        raise OptionError(f"{purpose}: pycolmap is missing; install it: pip install 'polyvoc[colmap]'") from None
     return pycolmap
 
 
-def _beside_the_main_thread(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Do what takes much memory in another thread than the main one.
+def root_sift(descriptors: npt.ArrayLike) -> Floats32:
+    """Return SIFT descriptors [n, dimension] as rootSIFT: L1-normalised, then the square root of each value.
 
-    What the main thread frees glibc gives back to the system, and SIFT waits for tens of thousands of pages per photograph; of
-    what other threads free they keep more. `benchmarks/search.py` measures both.
+    Their Euclidean distance is that of the Hellinger kernel (Arandjelovic and Zisserman, CVPR 2012). Rows get
+    unit L2 norm; a row of zeros is kept.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return work(*arguments)
-    return _helper(os.getpid()).submit(work, *arguments).result()
+    values = np.array(descriptors)
+    if values.ndim != 2 or values.dtype.kind not in "uif":
+        raise OptionError(f"descriptors: {values.dtype} of shape {values.shape} should be numbers [n, dimension]")
+    values = values.astype(np.float64)  # sums of squares of float32 drift from 1
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise OptionError("descriptors: some values are negative or not finite, unlike SIFT; check their source")
+    sums = values.sum(axis=1, keepdims=True)  # [n, 1]
+    return np.sqrt(values / np.where(sums > 0, sums, 1)).astype(np.float32)
 
 
-@cache
-def _helper(process: int) -> ThreadPoolExecutor:
-    """Give the thread for that; a process that was forked has none of its parent's."""
-    return ThreadPoolExecutor(1, "polyvoc-detect")
+def unpack_bits(packed: npt.ArrayLike, bits: int | None = None) -> npt.NDArray[np.bool_]:
+    """Return binary descriptors, eight bits a byte [n, bytes], as bool [n, bits]; the lowest bit comes first.
+
+    `bits`: if the last byte holds fewer than eight, as that of AKAZE.
+    """
+    table = np.asarray(packed)
+    if table.ndim != 2 or table.dtype != np.uint8:
+        raise OptionError(f"descriptors: {table.dtype} of shape {table.shape} should be uint8 [n, bytes]")
+    if bits is not None and not 0 <= 8 * table.shape[1] - bits < 8:
+        raise OptionError(f"bits={bits!r} do not fit descriptors of {table.shape[1]} bytes")
+    return np.unpackbits(table, axis=1, count=bits, bitorder="little").view(np.bool_)
+
+
+def check_features(features: Features, kind: FeatureKind, holder: str = "this index") -> None:
+    """Raise OptionError if features, perhaps made elsewhere, are of another kind than an index holds, or not finite."""
+    if features.kind != kind:
+        raise OptionError(f"{holder} holds {kind}, not {features.kind}; give features of that kind, or make another index")
+    for name in ("xy", "scale", "angle", "descriptors"):
+        if not np.isfinite(getattr(features, name)).all():
+            raise OptionError(f"features: {name} holds values that are not finite; extract them again")
+    if (features.scale < 0).any():
+        raise OptionError("features: some scales are negative; extract them again")
+    if not (1 <= features.width <= MAX_SIDE and 1 <= features.height <= MAX_SIDE):
+        raise OptionError(f"features: the image is {features.width} x {features.height} pixels; give its true size")
 
 
 _pool_lock = threading.Lock()
-_thread_counts = [0, 0]  # how many pools run, and OpenCV's number of threads before the first
+_thread_counts = [0, 0]  # running pools, and OpenCV's number of threads before the first
 
 
 @contextmanager
 def single_cv2_thread() -> Iterator[None]:
-    """Leave OpenCV one thread while pools run, which use cores better; the last to end restores the rest."""
+    """Limit OpenCV to one thread while thread pools run, which use the cores better; the last one restores its number."""
     with _pool_lock:
         if _thread_counts[0] == 0:
             _thread_counts[1] = cv2.getNumThreads()
@@ -185,117 +197,110 @@ def single_cv2_thread() -> Iterator[None]:
                 cv2.setNumThreads(_thread_counts[1])
 
 
-_P = TypeVar("_P", bound=Location)
-MIN_FEATURES = 1  # a photograph with fewer can neither be found nor ask
-MAX_SIDE = 1 << 31  # pixels: more is damage
+def _sift(pixels: Pixels, max_features: int) -> RawFeatures:
+    # Without the precise upscale every position lies 0.24 pixel too far right and down (measured on blobs).
+    return _run_opencv(cv2.SIFT.create(nfeatures=max_features, enable_precise_upscale=True), pixels, max_features)
 
 
-def extract(source: Source, options: FeatureOptions = FeatureOptions(), root: bool = True) -> Features:  # noqa: B008 (frozen)
-    """Give the features of one photograph: a path, an address in a store, or the bytes of its file."""
-    return extract_pixels(read_grey(source, options.long_side), options, display_name(source), root)
+def _orb(pixels: Pixels, max_features: int) -> RawFeatures:
+    orb = cv2.ORB.create(nfeatures=max_features, fastThreshold=ORB_THRESHOLD)
+    size = np.array(pixels.shape[::-1])
+
+    def correct(xy: Floats32, octave: npt.NDArray[np.int64]) -> Floats32:
+        """Correct positions: OpenCV ignores the centres of pixels of a reduced image, and that its sides are rounded."""
+        step = orb.getScaleFactor() ** octave[:, None]
+        centred: Floats32 = (xy / step + 0.5) * (size / np.rint(size / step)) - 0.5
+        return centred.astype(np.float32)
+
+    return _run_opencv(orb, pixels, max_features, correct)
 
 
-def extract_pixels(image: GreyImage, options: FeatureOptions, name: str, root: bool = True) -> Features:
-    """Give the features of pixels already read; `name` says in messages what they show."""
-    try:
-        features = detect(image, options, name, root)
-    except MemoryError as error:
-        reason = "not enough memory to find its features now; close other programs, or reduce it"
-        raise UnreachableError(f"{name}: {reason}") from error
-    if len(features) < MIN_FEATURES:
-        raise ImageError(f"{name}: no texture: {len(features)} features found; remove it")
-    return features
+def _akaze(pixels: Pixels, max_features: int) -> RawFeatures:
+    return _run_opencv(_akaze_factory()(), pixels, max_features)
 
 
-def extract_many(
-    sources: Iterable[_P],
-    options: FeatureOptions = FeatureOptions(),  # noqa: B008 (frozen)
-    threads: int | None = None,
-    root: bool = True,
-) -> Generator[tuple[_P, Features | ImageError], None, None]:
-    """Give (path, features), or (path, what is wrong with it), in the order of the sources, using all cores.
+def _affine(pixels: Pixels, max_features: int) -> RawFeatures:
+    """Return differences of Gaussians with affine shape (Mikolajczyk and Schmid, IJCV 2004), described by SIFT.
 
-    `root=False` leaves descriptors as SIFT: whole numbers from 0 to 255. Work runs only a few photographs ahead, so memory
-    does not grow with the collection. Closing the generator early waits for those in work and begins no other.
+    The closest to the Hessian-affine regions of the paper that a package offers. pycolmap reports no strength: the order is
+    its own, the largest first.
     """
-    return _extract_many(sources, options, count_threads(threads), root)
-
-
-def _extract_many(
-    sources: Iterable[_P], options: FeatureOptions, threads: int, root: bool
-) -> Generator[tuple[_P, Features | ImageError], None, None]:
-    with single_cv2_thread():
-        yield from ordered_map(lambda path: _attempt(path, options, root), sources, threads, "polyvoc-extract")
-
-
-def detect(image: GreyImage, options: FeatureOptions, name: str = "image", root: bool = True) -> Features:
-    """Give the features of pixels already read, strongest first; perhaps none. SIFT comes as rootSIFT, or plain."""
-    found, kind = detect_features(image.pixels, options, name), options.kind
-    height, width = image.pixels.shape
-    # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
-    # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
-    factor = np.array([image.width / width, image.height / height])
-    return Features(
-        xy=((found.xy + 0.5) * factor - 0.5).astype(np.float32),
-        scale=(found.scale * np.sqrt(factor.prod())).astype(np.float32),
-        angle=found.angle,
-        descriptors=_descriptors(found, kind, root),
-        width=image.width,
-        height=image.height,
-        name=kind.name,
+    pycolmap, dimension = load_pycolmap("affine regions"), DETECTOR_KINDS["affine"].dimension
+    if min(pixels.shape) < PYCOLMAP_MIN_SIDE:
+        empty = np.empty((0, 2), np.float32)
+        return RawFeatures(empty, empty[:, 0], empty[:, 0], np.empty((0, dimension), np.uint8))
+    warnings_only = pycolmap.logging.Level.WARNING.value  # else it logs every image
+    pycolmap.logging.minloglevel = max(pycolmap.logging.minloglevel, warnings_only)
+    options = pycolmap.FeatureExtractionOptions()
+    options.use_gpu, options.num_threads = False, 1
+    options.sift.estimate_affine_shape = True
+    options.sift.max_num_features = max_features
+    options.sift.normalization = pycolmap.Normalization.L2  # plain SIFT, 512 times as large, a byte each: as that of OpenCV
+    extractor = pycolmap.FeatureExtractor.create(options, pycolmap.Device.cpu)
+    keypoints, descriptors = extractor.extract(pycolmap.Bitmap.from_array(np.ascontiguousarray(pixels)))
+    # [n, 6]  x, y and the matrix that takes the unit circle to the region
+    table = np.array([(k.x, k.y, k.a11, k.a12, k.a21, k.a22) for k in keypoints][:max_features]).reshape(-1, 6)
+    x, y, a11, a12, a21, a22 = table.T
+    return RawFeatures(
+        xy=(np.stack([x, y], axis=1) - 0.5).astype(np.float32),  # COLMAP's origin is the corner of the first pixel
+        scale=(2 * np.sqrt(np.abs(a11 * a22 - a12 * a21))).astype(np.float32),  # of the circle of the same area
+        angle=(np.degrees(np.arctan2(a21, a11)) % 360).astype(np.float32),
+        descriptors=np.asarray(descriptors.data, np.uint8)[:max_features].reshape(-1, dimension),
     )
 
 
-def _descriptors(found: Found, kind: FeatureKind, root: bool) -> Descriptors:
+_DETECTORS: dict[Detector, Callable[[Pixels, int], RawFeatures]] = {
+    "sift": _sift, "orb": _orb, "akaze": _akaze, "affine": _affine
+}  # fmt: skip
+
+
+def _run_opencv(
+    detector: Any,
+    pixels: Pixels,
+    max_features: int,
+    correct: Callable[[Floats32, npt.NDArray[np.int64]], Floats32] = lambda xy, octave: xy,
+) -> RawFeatures:
+    """Return the features of a detector of OpenCV, strongest first; `correct` maps positions [n, 2] and octaves."""
+    keypoints, descriptors = detector.detectAndCompute(pixels, None)
+    if descriptors is None:
+        descriptors = np.empty((0, detector.descriptorSize()), np.uint8)
+    # [n, 5]  x, y, diameter, angle, response
+    table = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
+    x, y, size, angle, response = table.T
+    # OpenCV keeps all that tie with the last one: break ties by position, then cut.
+    order = np.lexsort((angle, size, x, y, -response))[:max_features]
+    octave = np.array([k.octave for k in keypoints], np.int64)
+    bytes_of = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
+    return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], bytes_of)
+
+
+def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:
     if kind.binary:
-        return unpack_bits(found.descriptors, kind.dimension)
-    return root_sift(found.descriptors) if root else found.descriptors.astype(np.float32)
+        return unpack_bits(raw.descriptors, kind.dimension)
+    return root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
 
 
-def root_sift(descriptors: npt.ArrayLike) -> Floats32:
-    """Give SIFT descriptors [n, dimension] as rootSIFT: L1-normalised, then the square root of each value.
+def _akaze_factory() -> Callable[[], Any]:
+    """Return the constructor of AKAZE; OpenCV 5 has it in its extra modules."""
+    for module in (cv2, getattr(cv2, "xfeatures2d", None)):
+        if hasattr(module, "AKAZE_create"):
+            factory: Callable[[], Any] = module.AKAZE_create  # type: ignore[union-attr]
+            return factory
+    raise OptionError(f"OpenCV {OPENCV} has no AKAZE; pip install opencv-contrib-python-headless, or use another detector")
 
-    Their Euclidean distance is that of the Hellinger kernel (Arandjelovic and Zisserman, CVPR 2012). Rows get
-    unit L2 norm; a row of zeros stays so.
+
+def _off_main_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+    """Run work that allocates much memory on another thread than the main one.
+
+    glibc returns what the main thread frees to the system, and SIFT waits for tens of thousands of pages per image; other
+    threads keep more of it. `benchmarks/search.py` measures both.
     """
-    values = np.array(descriptors)
-    if values.ndim != 2 or values.dtype.kind not in "uif":
-        raise OptionError(f"descriptors: {values.dtype} of shape {values.shape} should be numbers [n, dimension]")
-    values = values.astype(np.float64)  # sums of squares of float32 drift from 1
-    if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise OptionError("descriptors: some values are negative or not finite, unlike SIFT; check their source")
-    sums = values.sum(axis=1, keepdims=True)  # [n, 1]
-    return np.sqrt(values / np.where(sums > 0, sums, 1)).astype(np.float32)
+    if threading.current_thread() is not threading.main_thread():
+        return work(*arguments)
+    return _helper(os.getpid()).submit(work, *arguments).result()
 
 
-def unpack_bits(packed: npt.ArrayLike, bits: int | None = None) -> npt.NDArray[np.bool_]:
-    """Give descriptors of a binary feature, eight bits a byte [n, bytes], as bool [n, bits]; the lowest bit comes first.
-
-    `bits`: where the last byte holds fewer than eight, as those of AKAZE does.
-    """
-    table = np.asarray(packed)
-    if table.ndim != 2 or table.dtype != np.uint8:
-        raise OptionError(f"descriptors: {table.dtype} of shape {table.shape} should be uint8 [n, bytes]")
-    if bits is not None and not 0 <= 8 * table.shape[1] - bits < 8:
-        raise OptionError(f"bits={bits!r} do not fit descriptors of {table.shape[1]} bytes")
-    return np.unpackbits(table, axis=1, count=bits, bitorder="little").view(np.bool_)
-
-
-def check_features(features: Features, kind: FeatureKind, holder: str = "this index") -> None:
-    """Refuse features, perhaps made elsewhere, that would harm an index: of another kind than it holds, or not finite."""
-    if features.kind != kind:
-        raise OptionError(f"{holder} holds {kind}, not {features.kind}; give features of that kind, or make another index")
-    for name in ("xy", "scale", "angle", "descriptors"):
-        if not np.isfinite(getattr(features, name)).all():
-            raise OptionError(f"features: {name} holds values that are not finite; extract them again")
-    if (features.scale < 0).any():
-        raise OptionError("features: some scales are negative; extract them again")
-    if not (1 <= features.width <= MAX_SIDE and 1 <= features.height <= MAX_SIDE):
-        raise OptionError(f"features: the image is {features.width} x {features.height} pixels; give its true size")
-
-
-def _attempt(path: Location, options: FeatureOptions, root: bool) -> Features | ImageError:
-    try:
-        return extract(path, options, root)
-    except ImageError as error:
-        return type(error)(str(error))  # anew: the traceback would keep the pixels alive
+@cache
+def _helper(process: int) -> ThreadPoolExecutor:
+    """Return that thread; one per process, as a forked process has none of its parent's."""
+    return ThreadPoolExecutor(1, "polyvoc-detect")

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, checksums, memory maps."""
+"""Files and folders that appear complete or not at all, checksums, memory maps."""
 
 from __future__ import annotations
 
@@ -19,40 +19,68 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError, WriteError
 from polyvoc.types import Array
 
-PARTIAL = ".partial"  # suffix of a folder that is being written; whoever finds an old one may delete it
+DIGEST_BYTES = 16
+PARTIAL = ".partial"  # suffix of what is being written; an old one is left by a killed process and may be deleted
 META = "meta.json"
-_ADDRESS = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # of which `Path` keeps one slash only
+_URL = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # `Path` keeps one of its slashes only
 
 
-def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-    """Write arrays as `<name>.npy` and `meta.json` with their checksums, so that the folder appears whole or not at all."""
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; then flush that file and rename it to `path`. On an error `path` stays as it was.
+
+    Several processes may replace the same file: the last one to finish wins.
+    """
+    with write_errors(path):
+        partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+        try:
+            yield partial
+            flush_path(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        flush_path(path.parent)
+
+
+def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
+    """Write arrays as `<name>.npy` and `meta.json` with their checksums; the folder appears complete or not at all.
+
+    replace: whether it may take the place of a folder that holds files.
+    """
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             _fill(partial, arrays, meta)
-            partial.rename(folder)
+            if replace and folder.exists():
+                _exchange(partial, folder)
+            else:
+                partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)  # a full disk needs the space
             raise
         flush_path(folder.parent)
 
 
-def move_folder(folder: Path, target: Path) -> None:
-    """Give a folder that is complete another place on the same disk, and make that survive."""
-    with write_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder.rename(target)
-        for parent in (target.parent, folder.parent):
-            flush_path(parent)
+def _exchange(new: Path, folder: Path) -> None:
+    """Rename `new` to the name of a folder that exists, and delete the old one."""
+    old = new.with_name(folder.name + ".old" + PARTIAL)
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
+    try:
+        new.rename(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _fill(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
     checksums = {}
     for name, array in arrays.items():
         path = folder / f"{name}.npy"
-        write_array(path, array)
+        _write_array(path, array)
         checksums[path.name] = checksum(path)
     with (folder / META).open("w", encoding="utf-8") as text:
         json.dump({**meta, "checksums": checksums}, text, indent=1, sort_keys=True)
@@ -61,21 +89,30 @@ def _fill(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) ->
     flush_path(folder)
 
 
-def write_array(path: Path, array: Array) -> None:
+def move_folder(folder: Path, target: Path) -> None:
+    """Move a complete folder on the same disk, and flush both parent folders."""
+    with write_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(target)
+        for parent in (target.parent, folder.parent):
+            flush_path(parent)
+
+
+def _write_array(path: Path, array: Array) -> None:
     """Write one array and flush it to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     array = np.ascontiguousarray(array)
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.reshape(-1).view(np.uint8).data)  # np.save would hide that the disk is full
+        file.write(array.reshape(-1).view(np.uint8).data)  # np.save does not report a full disk
         file.flush()
         _flush(file.fileno())
 
 
 def write_file(path: Path, array: Array) -> str:
-    """Write one array to a file that nothing refers to yet, make it survive, and give its checksum."""
+    """Write one array to a file that nothing refers to yet, flush it and its folders, and return its checksum."""
     with write_errors(path):
-        write_array(path, array)
+        _write_array(path, array)
         for folder in (path.parent, path.parent.parent):  # which may be new
             flush_path(folder)
         return checksum(path)
@@ -90,12 +127,12 @@ def read_meta(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DamagedError(f"{folder / META} cannot be read: {error}") from None
     if not isinstance(meta, dict):
-        raise DamagedError(f"{folder / META} is not a description of arrays")
+        raise DamagedError(f"{folder / META} is not a JSON object")
     return meta
 
 
 def map_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-    """Map an array that must have a type and shape; nothing is read before it is touched."""
+    """Return a memory map of an array. Raise DamagedError if its type or shape is another; the values are read when used."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except FileNotFoundError:
@@ -110,32 +147,32 @@ def map_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array
 
 
 def checksum(path: Path) -> str:
-    """Give the BLAKE2 checksum of a file, 32 hex digits."""
+    """Return the BLAKE2 checksum of a file, 32 hex digits."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
 
 
 def folder_errors(folder: Path, expected: str) -> Iterator[str]:
-    """Say what is damaged in a folder written by `write_folder`: one line per file.
+    """Yield one line for each damaged file of a folder written by `write_folder`.
 
     expected: the checksum of its `meta.json`, which holds those of the others.
     """
-    found = file_errors(folder / META, expected)
-    if found is not None:
-        yield found
-        return  # and with it what the others should be
+    line = file_errors(folder / META, expected)
+    if line is not None:
+        yield line
+        return  # the checksums of the others are not reliable
     checksums = read_meta(folder).get("checksums")
     if not isinstance(checksums, dict):
         yield f"{folder / META} holds no checksums"
         return
     for name, recorded in sorted(checksums.items()):
-        found = file_errors(folder / name, recorded)
-        if found is not None:
-            yield found
+        line = file_errors(folder / name, recorded)
+        if line is not None:
+            yield line
 
 
 def file_errors(path: Path, expected: str) -> str | None:
-    """Say what is damaged about one file, None if its checksum is as expected."""
+    """Return one line about a damaged file, None if its checksum is as expected."""
     try:
         if checksum(path) == expected:
             return None
@@ -143,21 +180,19 @@ def file_errors(path: Path, expected: str) -> str | None:
         return f"{path} is missing"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
-    return f"{path} is damaged: its checksum differs from the one recorded"
+    return f"{path} is damaged: its checksum differs from the recorded one"
 
 
 def require_local_path(path: Path) -> None:
-    """Refuse what was meant as an address in a store, s3://bucket/x: photographs may lie there, what polyvoc makes may not."""
-    found = _ADDRESS.match(str(path))
-    if found is not None:
-        raise OptionError(
-            f"{found[1]}://{found[2]}: photographs may lie in a store, this may not; give a path on a disk, or mount the store"
-        )
+    """Raise OptionError for an address such as s3://bucket/x: only photographs may be in a store, not what polyvoc writes."""
+    url = _URL.match(str(path))
+    if url is not None:
+        raise OptionError(f"{url[1]}://{url[2]}: only photographs may be in a store; give a path on a disk, or mount the store")
 
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Refuse a place that is no path; turn the system's complaints about one that cannot be written into one line."""
+    """Raise OptionError unless `path` is local; turn an OSError into a WriteError."""
     require_local_path(path)
     try:
         yield
@@ -166,16 +201,16 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 def write_error(path: Path, error: OSError) -> WriteError:
-    """Say in one line why a place cannot be written, and what to do."""
+    """Return an error that gives the reason why a path cannot be written, and the next step."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return WriteError(f"{path}: the disk is full; free some space and run the command again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return WriteError(f"{path}: no permission to write there; choose another place with --index")
+        return WriteError(f"{path}: no permission to write there; choose another folder")
     return WriteError(f"{path} cannot be written: {error.strerror or error}")
 
 
 def flush_tree(folder: Path) -> None:
-    """Make a folder with all its files survive a power cut."""
+    """Flush a folder and all its files to the disk."""
     for entry in folder.iterdir():
         if entry.is_dir():
             flush_tree(entry)
@@ -185,7 +220,7 @@ def flush_tree(folder: Path) -> None:
 
 
 def flush_path(path: Path) -> None:
-    """Make a file, or what was created and renamed in a folder, survive a power cut."""
+    """Flush a file, or the names in a folder, to the disk, so that they survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         _flush(descriptor)

@@ -1,87 +1,165 @@
-"""Photographs below folders, and whether a file has changed."""
+"""Photographs below folders and addresses: listed, read, and compared with their earlier state."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NoReturn
 
-from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.storage.files import checksum
-from polyvoc.storage.stores import absolute_url, is_url, is_url_below, list_files, remote_digest, remote_version, url_exists
-from polyvoc.types import Problem
+from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
+from polyvoc.storage.files import DIGEST_BYTES, checksum
+from polyvoc.storage.stores import (
+    ErrorHandler,
+    absolute_url,
+    display_name,
+    is_url,
+    is_url_below,
+    list_files,
+    read_url,
+    remote_version,
+    url_exists,
+)
+from polyvoc.types import Location, Problem, Source
 
+Folder = str | os.PathLike[str]  # or a single file, or an address in a store: that is always a str
 IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".tif", ".tiff", ".gif", ".bmp",
     ".jp2", ".j2k", ".jpx", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".avif",
 })  # fmt: skip
+STREAM_BYTES = 256 << 20  # a larger file is not held in memory, but read twice: for its digest and for its pixels
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What the file system says of a file: enough to see that it has not changed."""
+    """Size and time of a file: if both are the same, it is taken as unchanged."""
 
     size: int | None
     changed: int | None  # modification time in nanoseconds
 
 
-Complaint = Callable[[Problem], None]  # told of a folder that cannot be read
-Folder = str | os.PathLike[str]  # or a single file, or an address in a store: that is always a str
-
-
 def absolute_path(path: Folder) -> str:
-    """Give a path as the catalogue has it: absolute; an address in a store stays as it is."""
+    """Return a path or an address as the catalogue stores it: absolute."""
     return absolute_url(path) if isinstance(path, str) and is_url(path) else os.path.abspath(path)
 
 
+def is_below(path: str, roots: Iterable[str]) -> bool:
+    """Return whether a path is one of the roots or lies below one of them."""
+    return any(
+        is_url_below(path, root) if is_url(root) else path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+        for root in roots
+    )
+
+
 def check_folders(folders: Iterable[Folder]) -> None:
-    """Refuse folders that are not there, and stores that do not answer."""
+    """Raise OptionError if a folder does not exist, UnreachableError if a store cannot be reached."""
     for folder in folders:
         root = absolute_path(folder)
         if not (url_exists(root) if is_url(root) else os.path.exists(root)):
-            raise _absent(folder)
+            raise _no_folder(folder)
 
 
-def list_photographs(folders: Sequence[Folder], complain: Complaint | None = None) -> Iterator[tuple[str, FileState]]:
-    """Give the photographs below folders (or single files), by absolute path, in the order of their names.
+def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = None) -> Iterator[tuple[str, FileState]]:
+    """Yield (absolute path, state) of the photographs below folders, or of single files, sorted by name.
 
-    Hidden folders, and indexes of polyvoc, are passed over; links to folders are not followed.
+    Skips hidden folders and indexes of polyvoc; does not follow links to folders. A folder that cannot be read is reported
+    to `on_error`, or raises OptionError.
     """
+    report = on_error or _raise_option_error
     for folder in folders:
         root = absolute_path(folder)
         if is_url(root):
-            yield from _stored(root, complain or _refuse_folder)
+            yield from _list_store(root, report)
         elif os.path.isfile(root):
             yield root, file_state(root)
         elif os.path.isdir(root):
-            yield from _walk(root, complain or _refuse_folder)
+            yield from _list_folder(root, report)
         else:
-            raise _absent(folder)
+            raise _no_folder(folder)
 
 
-def _stored(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
+def file_state(path: str) -> FileState:
+    """Return the state of a file. Raise OSError or ImageError if it is not available."""
+    return FileState(*remote_version(path)) if is_url(path) else _state(os.stat(path))
+
+
+def is_unchanged(path: str, state: FileState) -> bool:
+    """Return whether a file still has a state; False if it is not available."""
     try:
-        for url, size, changed in list_files(root, _is_photograph, complain):
+        return file_state(path) == state
+    except (OSError, ImageError):
+        return False
+
+
+def file_digest(path: str, state: FileState) -> str | None:
+    """Return the digest of a file, 32 hex digits; None if it cannot be read or no longer has the given state."""
+    try:
+        digest = _digest(read_url(path)) if is_url(path) else checksum(Path(path))
+    except (OSError, ImageError):
+        return None
+    return digest if is_unchanged(path, state) else None
+
+
+def read_with_digest(path: Location) -> tuple[Source, str]:
+    """Read a file once: return its bytes and their digest (as `file_digest`). Raise ImageError if it cannot be read.
+
+    Of a local file above STREAM_BYTES the path is returned instead of the bytes.
+    """
+    if isinstance(path, str) and is_url(path):
+        content = read_url(path)
+        return content, _digest(content)
+    with open_file(path) as file:
+        try:
+            if os.fstat(file.fileno()).st_size > STREAM_BYTES:
+                return path, checksum(Path(path))
+            content = file.read()
+        except (OSError, MemoryError) as error:
+            raise UnreachableError(f"{display_name(path)}: cannot be read ({one_line(error)}); try again later") from error
+    return content, _digest(content)
+
+
+def open_file(path: Location) -> IO[bytes]:
+    """Open a local file. Raise ImageError unless it is a regular one: reading a pipe might never end."""
+    name = display_name(path)
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise ImageError(f"{name}: a folder, not a photograph; name a file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError(f"{name}: not a regular file; name a photograph")
+        if status.st_size == 0:
+            raise ImageError(f"{name}: empty file; replace or remove it")
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise ImageError(f"{name}: no such file; check the path") from error
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{name}: cannot be opened ({one_line(error)}); check the path and its permissions") from error
+
+
+def _list_store(root: str, report: ErrorHandler) -> Iterator[tuple[str, FileState]]:
+    try:
+        for url, size, changed in list_files(root, _is_photograph, report):
             yield url, FileState(size, changed)
     except UnreachableError as error:
-        complain(Problem(root, str(error)))
+        report(Problem(root, str(error)))
     except ImageError:
-        raise _absent(root) from None
+        raise _no_folder(root) from None
 
 
-def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
+def _list_folder(root: str, report: ErrorHandler) -> Iterator[tuple[str, FileState]]:
+    pending = [root]
+    while pending:
+        folder = pending.pop()
         subfolders = []
         try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
+            with os.scandir(folder) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError as error:
-            complain(_unreadable(folder, error))
+            report(_unreadable(folder, error))
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -91,61 +169,34 @@ def _walk(root: str, complain: Complaint) -> Iterator[tuple[str, FileState]]:
                 try:
                     status = os.stat(entry.path)
                 except OSError as error:
-                    # Deleted this very moment, or a link to nothing; else the disk or the network does not answer.
+                    # Just deleted, or a link to nothing; else the disk or the network fails.
                     if error.errno not in (errno.ENOENT, errno.ELOOP):
-                        complain(_unreadable(entry.path, error))
+                        report(_unreadable(entry.path, error))
                     continue
                 if stat.S_ISREG(status.st_mode):
-                    yield entry.path, FileState(status.st_size, status.st_mtime_ns)
-        waiting += reversed(subfolders)
+                    yield entry.path, _state(status)
+        pending += reversed(subfolders)
 
 
-def file_state(path: str) -> FileState:
-    """Ask the file system, or the store, for the state of a file; what is wrong with it is an `OSError` or an `ImageError`."""
-    if is_url(path):
-        return FileState(*remote_version(path))
-    status = os.stat(path)
+def _state(status: os.stat_result) -> FileState:
     return FileState(status.st_size, status.st_mtime_ns)
 
 
-def is_unchanged(path: str, state: FileState) -> bool:
-    """Tell whether a file still is in the state in which it was found; one that is gone, or out of reach, is not."""
-    try:
-        return file_state(path) == state
-    except (OSError, ImageError):
-        return False
-
-
-def file_digest(path: str, state: FileState) -> str | None:
-    """Give the digest of a file that still is as it was found; None if it was changed since, so that it is read again."""
-    try:
-        if is_url(path):
-            return remote_digest(path, (state.size, state.changed))
-        found = checksum(Path(path))
-        return found if is_unchanged(path, state) else None
-    except (OSError, ImageError):
-        return None
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _is_photograph(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
-def _absent(folder: Folder) -> OptionError:
+def _no_folder(folder: Folder) -> OptionError:
     return OptionError(f"{folder} does not exist; give a folder of photographs")
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
-    return Problem(path, f"{path}: cannot be read ({error.strerror or error}); allow it, or leave it out")
+    return Problem(path, f"{path}: cannot be read ({error.strerror or error}); change its permissions, or omit it")
 
 
-def _refuse_folder(problem: Problem) -> None:
+def _raise_option_error(problem: Problem) -> NoReturn:
     raise OptionError(problem.reason)
-
-
-def is_below(path: str, roots: Iterable[str]) -> bool:
-    """Tell whether a path is one of the roots or lies in one of them."""
-    return any(
-        is_url_below(path, root) if is_url(root) else path == root or path.startswith(root.rstrip(os.sep) + os.sep)
-        for root in roots
-    )

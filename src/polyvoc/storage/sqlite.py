@@ -1,4 +1,4 @@
-"""One SQLite file with clear errors."""
+"""One SQLite file: snapshots for readers, transactions for one writer, errors of one line."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
-from polyvoc.errors import DamagedError, LockedError, UnusableIndexError, WriteError
+from polyvoc.errors import DamagedError, ExchangeError, LockedError, PolyvocError, UnusableIndexError, WriteError, one_line
 from polyvoc.storage.files import write_error
 
-BUSY_SECONDS = 60.0  # to wait for another process; a commit takes a fraction of one
+BUSY_SECONDS = 60.0  # wait for another process; a commit takes less than one second
 PAGE = 4096  # rows
 FLUSH = "FULL"  # a commit survives a power cut
-# SQLite cites text of the file in its complaints; where that is damaged, Python fails to decode it.
-COMPLAINTS = (sqlite3.DatabaseError, UnicodeDecodeError)
+# SQLite quotes text of the file in its messages; Python fails to decode it if the file is damaged.
+SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+_SYSTEM_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO, sqlite3.SQLITE_PERM: errno.EACCES,
+                  sqlite3.SQLITE_READONLY: errno.EACCES, sqlite3.SQLITE_CANTOPEN: errno.EACCES}  # fmt: skip
 
 
 class Database:
-    """An open database. Readers may share it among threads and see the last commit; a writer has it for itself."""
+    """An open database. Readers see the last commit and may share it among threads; a writer has its own."""
 
-    remedy: ClassVar[str] = "run 'polyvoc check', or restore it"  # said of one that cannot be read
+    damaged: ClassVar[type[PolyvocError]] = DamagedError  # raised if it cannot be read
+    hint: ClassVar[str] = "run 'polyvoc check', or restore it"  # the next step then
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         """Wrap a connection; use `connect`."""
         self._connection = connection
         self._lock = threading.RLock()
-        self.path = path  # as it is called in messages
+        self.path = path  # its name in messages
 
     @classmethod
-    def connect(cls, path: Path, writable: bool = False, name: Path | None = None, alone: bool = False) -> Self:
-        """Open a database that exists; name: how messages call it; alone: nobody writes to it, and no journal is looked for."""
-        uri = f"{path.resolve().as_uri()}?mode={'rw' if writable else 'ro'}{'&immutable=1' if alone else ''}"
+    def connect(cls, path: Path, writable: bool = False, name: Path | None = None, immutable: bool = False) -> Self:
+        """Open a database that exists. name: for messages; immutable: no process writes to it, its journal is ignored."""
+        uri = f"{path.resolve().as_uri()}?mode={'rw' if writable else 'ro'}{'&immutable=1' if immutable else ''}"
         try:
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             connection.text_factory = _text
@@ -42,8 +45,8 @@ class Database:
             if writable:
                 connection.execute(f"PRAGMA synchronous = {FLUSH}")
                 connection.execute("PRAGMA foreign_keys = ON")
-        except COMPLAINTS as error:
-            raise _unreadable(name or path, error, cls.remedy) from None
+        except SQLITE_ERRORS as error:
+            raise cls._unreadable(name or path, error) from None
         return database
 
     def close(self) -> None:
@@ -51,36 +54,36 @@ class Database:
         self._connection.close()
 
     def __del__(self) -> None:
-        """Release the file when nobody uses it any more."""
+        """Release the file."""
         self.close()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Read rows."""
+        """Return the rows of a query."""
         try:
             with self._lock:
                 return self._connection.execute(sql, values).fetchall()
         except sqlite3.ProgrammingError:
             raise UnusableIndexError(f"{self.path} was closed; open the index again") from None
-        except COMPLAINTS as error:
+        except SQLITE_ERRORS as error:
             if _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
-                raise _unreadable(self.path, error, self.remedy) from None
+                raise self._unreadable(self.path, error) from None
         self._undo()
         return self.rows(sql, values)
 
     def pages(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Read many rows in pages, so that a slow reader does not keep a writer waiting.
+        """Yield many rows, read in pages so that a slow reader does not block a writer.
 
-        sql: gives rows in the order of their first number, those above the first value, as many as the second value.
+        sql: a query of rows sorted by their first column, above the first parameter, as many as the second parameter.
         """
         last = -1
         while rows := self.rows(sql, [last, PAGE]):
             yield from rows
-            if rows[-1][0] <= last:  # a damaged file may lead in circles
+            if rows[-1][0] <= last:  # else a damaged file could be read in circles
                 raise DamagedError(f"{self.path}: its rows are out of order; restore it, or index again")
             last = rows[-1][0]
 
     def write(self, sql: str, rows: Iterable[Sequence[Any]] | None = None) -> None:
-        """Write rows, or do what needs none, within a transaction."""
+        """Execute a statement for each row, or once without rows, within a transaction."""
         if rows is None:
             self._connection.execute(sql)
         else:
@@ -88,21 +91,21 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Make everything inside one commit, or nothing of it."""
+        """Commit everything written inside, or nothing on an error."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield
             self._connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
-            if isinstance(error, COMPLAINTS):
-                raise _unwritable(self.path, error, self.remedy) from None
+            if isinstance(error, SQLITE_ERRORS):
+                raise self._unwritable(error) from None
             raise
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Let everything read inside come from one commit."""
-        with self._lock:  # one connection has one transaction: other threads wait
+        """Read everything inside from one commit."""
+        with self._lock:  # a connection has one transaction: other threads wait
             self.rows("BEGIN")
             try:
                 self.rows("SELECT count(*) FROM sqlite_master")  # the snapshot begins with the first read
@@ -112,48 +115,59 @@ class Database:
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
-            with suppress(sqlite3.Error):  # the next to open the file undoes what this could not
+            with suppress(sqlite3.Error):  # the next process to open the file rolls it back
                 self._connection.execute("ROLLBACK")
 
     def _undo(self) -> None:
-        """Undo the transaction of a killed writer, which SQLite leaves to the next one that may write."""
+        """Roll back the transaction of a killed writer; SQLite needs a connection that may write for this."""
         try:
             database = Database.connect(self.path, writable=True)
             database._connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
             database.close()
         except (sqlite3.Error, DamagedError) as error:
             if _is_busy(error):
-                raise _unreadable(self.path, error, self.remedy) from None
-            raise WriteError(f"{self.path}: the last writer was killed in its commit, and to undo that needs permission to "
-                             "write there; run 'polyvoc check' once with that permission") from None  # fmt: skip
+                raise self._unreadable(self.path, error) from None
+            raise WriteError(f"{self.path}: the last writer was killed in its commit; run 'polyvoc check' once with "
+                             "permission to write there") from None  # fmt: skip
+
+    @classmethod
+    def _unreadable(cls, path: Path, error: Exception) -> PolyvocError:
+        if _is_busy(error):
+            return LockedError(f"{path} is locked by another process; try again when it has finished")
+        return cls.damaged(f"{path} cannot be read: {one_line(error)}; {cls.hint}")
+
+    def _unwritable(self, error: Exception) -> PolyvocError:
+        code = _SYSTEM_ERRORS.get(_code(error) & 0xFF)
+        return self._unreadable(self.path, error) if code is None else write_error(self.path, OSError(code, str(error)))
 
 
 class ReadOnlyDatabase(Database):
-    """A database of another program: read, never written, also while others write to it or where nothing can be written."""
+    """A database of another program: read only, even while that program writes or on a read-only disk."""
 
-    remedy = "give one that its program made, or restore it"
+    damaged = ExchangeError
+    hint = "give a complete one, or restore it"
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open a database that exists."""
-        # Beside a journal of the kind WAL SQLite needs another file, which it may be unable to make there. Where there is no
-        # journal, all that was written is in the database itself.
+        # In WAL mode SQLite needs a file beside the journal, which it may be unable to create. Without a journal, everything
+        # is in the database itself.
         journal = path.with_name(path.name + "-wal")
         database = cls.connect(path)
         try:
             database._connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        except COMPLAINTS as error:
+        except SQLITE_ERRORS as error:
             if _code(error) & 0xFF != sqlite3.SQLITE_CANTOPEN or (journal.exists() and journal.stat().st_size):
-                raise _unreadable(path, error, cls.remedy) from None
-            return cls.connect(path, alone=True)
+                raise cls._unreadable(path, error) from None
+            return cls.connect(path, immutable=True)
         return database
 
     def _undo(self) -> NoReturn:
-        raise DamagedError(f"{self.path}: who wrote it was stopped in the middle; open it once with the program that made it")
+        raise self.damaged(f"{self.path}: its last writer was interrupted; open it once with the program that made it")
 
 
 def _text(stored: bytes) -> str:
-    """Decode any text: whether it is damaged is not for the decoder to find."""
+    """Decode any text: damage is found by checksums."""
     return stored.decode(errors="backslashreplace")
 
 
@@ -163,16 +177,3 @@ def _code(error: Exception) -> int:
 
 def _is_busy(error: Exception) -> bool:
     return _code(error) & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _unreadable(path: Path, error: Exception, remedy: str) -> UnusableIndexError:
-    if _is_busy(error):
-        return LockedError(f"{path} is kept locked by another process; try again when it has finished")
-    return DamagedError(f"{path} cannot be used: {' '.join(str(error).split())}; {remedy}")
-
-
-def _unwritable(path: Path, error: Exception, remedy: str) -> UnusableIndexError:
-    codes = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EACCES, sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-             sqlite3.SQLITE_PERM: errno.EACCES, sqlite3.SQLITE_IOERR: errno.EIO}  # fmt: skip
-    code = codes.get(_code(error) & 0xFF)
-    return _unreadable(path, error, remedy) if code is None else write_error(path, OSError(code, str(error)))

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from polyvoc.errors import UnreachableError
-from polyvoc.storage.stores import read_url, shown_url
+from polyvoc.storage.stores import display_name, read_url
 
 T = TypeVar("T")
 MAX_RETRY_SECONDS = 60
@@ -102,7 +102,7 @@ class StoreRequests:
     def run(self, url: str, request: Callable[[], T]) -> T:
         """Return the result of a request about an address; raise UnreachableError if it does not come in time."""
         if not self._free.acquire(blocking=False):
-            raise UnreachableError(f"{shown_url(url)}: too many open requests to stores; try again later")
+            raise UnreachableError(f"{display_name(url)}: too many open requests to stores; try again later")
         result: Future[T] = Future()
 
         def work() -> None:
@@ -117,7 +117,9 @@ class StoreRequests:
             threading.Thread(target=work, name="polyvoc-store", daemon=True).start()  # daemon: the server may end before it
         except RuntimeError as error:
             self._free.release()
-            raise UnreachableError(f"{shown_url(url)}: no thread left for a request to its store; try again later") from error
+            raise UnreachableError(
+                f"{display_name(url)}: no thread left for a request to its store; try again later"
+            ) from error
         if not wait([result], self.seconds).done:
-            raise UnreachableError(f"{shown_url(url)}: its store did not respond within {self.seconds:g} s; try again later")
+            raise UnreachableError(f"{display_name(url)}: its store did not respond within {self.seconds:g} s; try again later")
         return result.result()

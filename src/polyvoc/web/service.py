@@ -25,7 +25,7 @@ from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import SearchFailure, SearchResult
 from polyvoc.search.index import Index, Question, ask, clock, open_index
 from polyvoc.search.info import image_info, index_distributions, index_info
-from polyvoc.storage.files import flush_path, write_errors
+from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
 from polyvoc.types import Features, Floats32, Problem, Region
@@ -406,16 +406,11 @@ class IndexEdits:
         """Write an upload to its file, unless it exists, and append that to `written`."""
         with write_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / upload.safe_file_name
-            if not path.exists():
-                partial = path.with_name(f".{path.name}.partial")
-                try:
-                    partial.write_bytes(upload.content)
-                    flush_path(partial)
-                    partial.rename(path)
-                finally:
-                    partial.unlink(missing_ok=True)
-                written.append(path)
+        path = self._folder / upload.safe_file_name
+        if not path.exists():
+            with replace_file(path) as partial:
+                partial.write_bytes(upload.content)
+            written.append(path)
         return path
 
     def _index(self, paths: Sequence[Path]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""What may pass is tried again; what falls between a commit and its record is not committed twice."""
+"""Temporary errors are tried again; an interrupt right after a commit does not commit twice."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def test_a_photograph_that_cannot_be_read_now_is_kept_and_tried_again(tmp_path: 
     for seed, name in enumerate(("a.png", "b.png")):
         photograph(tmp_path / "photos" / name, seed)
 
-    def without_answer(source: Source, long_side: int) -> GreyImage:
-        if str(source).endswith("b.png"):
-            raise UnreachableError(f"{source}: cannot be opened (no answer)")
+    def unreachable(source: Source, long_side: int, name: str | None = None) -> GreyImage:
+        if str(name or source).endswith("b.png"):
+            raise UnreachableError(f"{name or source}: cannot be opened (timeout)")
         return read_grey(source, long_side)
 
     with monkeypatch.context() as patch:
-        patch.setattr("polyvoc.features.extract.read_grey", without_answer)
+        patch.setattr("polyvoc.features.extract.read_grey", unreachable)
         with IndexWriter.open(tmp_path / "index", words, SMALL) as writer:
             report = writer.update([tmp_path / "photos"])
     assert (report.added, len(report.problems)) == (1, 1)
     with IndexWriter.open(tmp_path / "index") as writer:
         assert writer.update([tmp_path / "photos"]).added == 1  # the file itself has not changed
     photograph(tmp_path / "photos" / "b.png", 7)
-    monkeypatch.setattr("polyvoc.features.extract.read_grey", without_answer)
+    monkeypatch.setattr("polyvoc.features.extract.read_grey", unreachable)
     with IndexWriter.open(tmp_path / "index") as writer:
         report = writer.update([tmp_path / "photos"])
     assert (report.removed, len(report.problems), len(Index.open(tmp_path / "index"))) == (0, 1, 2)
