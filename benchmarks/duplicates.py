@@ -29,9 +29,10 @@ from PIL import Image, ImageOps
 
 from alterations import ALTERATIONS, LOW_QUALITY, QUALITY, file_name
 from machine import write_result
-from polyvoc.duplicates.compare import Pairs
+from polyvoc.duplicates.compare import Pairs, compare, read_pairs
 from polyvoc.duplicates.groups import find_duplicates
-from polyvoc.duplicates.probability import DuplicateProbability, shipped_duplicate_probability
+from polyvoc.duplicates.probability import shipped_duplicate_probability
+from polyvoc.experiments.fit.duplicates import fit_duplicate_probability
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.index.writer import IndexWriter
@@ -119,12 +120,10 @@ def search(folder: Path, index: Path) -> tuple[Pairs, dict[str, float]]:
         seconds["index"] = time.perf_counter() - started
         for stage, mirror in (("copies", False), ("mirror images", True)):
             started = time.perf_counter()
-            writer.find_copies(mirror)
+            compare(writer, mirror)
             seconds[stage] = time.perf_counter() - started
     with Index.open(index) as opened:
-        record = opened.home.read_copies()
-        assert record is not None
-        pairs = np.array(record.read(opened.home.copies_file(record.serial)))
+        pairs = np.array(read_pairs(opened.home).pairs)
         places = {row.image: int(Path(row.path).stem) for row in opened.images()}
     for name in ("later", "earlier"):
         pairs[name] = [places[image] for image in pairs[name].tolist()]
@@ -279,14 +278,14 @@ def main() -> None:
     evidence = judged.pairs["evidence"].astype(np.float64)
     n_scenes = len({one.scene for one in sources})
     source = f"{int(judged.fitted.sum())} pairs of half of {n_scenes} scenes of Holidays, Ukbench and Flickr, altered in {len(ALTERATIONS)} ways; benchmarks/duplicates.py"
-    fitted = DuplicateProbability.fitted(evidence[judged.fitted], judged.copies[judged.fitted], source)
+    fitted = fit_duplicate_probability(evidence[judged.fitted], judged.copies[judged.fitted], source)
     if arguments.fit:
         TABLE.write_text(json.dumps(fitted.as_dict(), indent=1) + "\n", encoding="utf-8")
         shipped_duplicate_probability.cache_clear()
     taken = group(arguments.work / "index.polyvoc")
     seconds |= {"groups": taken} if seconds else {}
     told = shipped_duplicate_probability().probabilities(judged.pairs)
-    strict = DuplicateProbability.fitted(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
+    strict = fit_duplicate_probability(evidence[judged.fitted & judged.even], judged.copies[judged.fitted & judged.even])
     others = judged.tested & (~judged.even | ~judged.copies)
     rows = reliability(told[judged.tested], judged.copies[judged.tested])
     unseen = reliability(strict.probabilities(judged.pairs[others]), judged.copies[others])

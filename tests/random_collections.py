@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc.options import SearchOptions
 from polyvoc.types import LikelihoodTable
 
 BITS = 64
@@ -32,6 +33,11 @@ class World:
     def arrays(self) -> list[npt.NDArray[Any]]:
         """Give every array of the world."""
         return [*self.images, self.words, *self.image_signatures, self.query_signatures]
+
+
+def plain(**changes: Any) -> SearchOptions:
+    """Return the posterior rule without burstiness and verification, with changes."""
+    return SearchOptions(**{"merge": "posterior", "burstiness": "none", "verify": 0, **changes})
 
 
 def random_world(seed: int, k: int | None = None) -> World:

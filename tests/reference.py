@@ -1,6 +1,6 @@
 """The rules of merging as they are defined: slow, dense, in Python sets of features and float64.
 
-This is the oracle that the engine is tested against. It knows nothing of postings, runs, segments or masks:
+This is the oracle that the engine is tested against. It has no postings, runs, segments or masks:
 for each query feature it walks over the whole collection. Zheng, Wang, Zhou, Tian, "Bayes Merging of Multiple
 Vocabularies for Scalable Image Retrieval", CVPR 2014; numbers of equations are those of the paper.
 """
@@ -33,7 +33,7 @@ def score_words(
     image_signatures: Sequence[Array] | None = None,  # uint64, shaped as images; of 128 bits: one more axis, of two
     query_signatures: Array | None = None,  # uint64, shaped as words; likewise
 ) -> Floats64:
-    """Give one score per image: its votes over its norm."""
+    """Return one score per image: its votes over its norm."""
     count = 1 if options.merge == "b0" else len(sizes)  # b0 is any rule with the first vocabulary alone
     histograms = [_histogram(images, k, sizes[k]) for k in range(count)]
     idfs = [_idf(histogram, options.idf) for histogram in histograms]
@@ -55,8 +55,6 @@ def score_words(
         for (image, _), vote in _votes(lists, squared_idf, distance, len(images), options).items():
             votes[image] += vote
     norms = _norms(histograms, idfs, options.norm)
-    if options.norm == "self":
-        norms = norms * _own_norm(words, idfs, options)
     return np.array([v / n if v > 0 and n > 0 else 0.0 for v, n in zip(votes, norms, strict=True)])
 
 
@@ -67,7 +65,7 @@ def _votes(
     images: int,
     options: SearchOptions,
 ) -> dict[Feature, float]:
-    """Give what each matching feature contributes for one query feature."""
+    """Return what each matching feature contributes for one query feature."""
     ratio_lists: list[set[Any]] = [*lists]
     if options.sets == "image":
         ratio_lists = [{image for image, _ in features} for features in lists]
@@ -85,7 +83,7 @@ def _votes(
             ]
             score = factor(together, ratio_lists, images, options) * sum(terms)
         if score > 0:
-            damped = burstiness_on(options) == "all" or len(together) == 1
+            damped = options.merge != "bayes" or len(together) == 1  # the paper damps the difference set only (section 5)
             (bursty if damped else plain)[y] = score
     return {**plain, **_burstiness(bursty, options.burstiness)}
 
@@ -100,7 +98,7 @@ def factor(
     images: int,
     options: SearchOptions,
 ) -> float:
-    """Give what the rule multiplies the sum over M with (Eqs. 2, 3, 11; `posterior` weighs both sets)."""
+    """Return what the rule multiplies the sum over M with (Eqs. 2, 3, 11; `posterior` weights both sets)."""
     if options.merge in ("b0", "b1"):
         return 1.0
     if options.merge == "b2":
@@ -111,8 +109,8 @@ def factor(
 
 
 def evidence(together: Vocabularies, lists: Sequence[set[Any]], distances: list[int], options: SearchOptions) -> float:
-    """Give the log-likelihood ratio of a match by its set, the ratio and the mean distance, where that speaks for it."""
-    table = options.evidence
+    """Return the log-likelihood ratio of a match by its set, the ratio and the mean distance, 0 where it is negative."""
+    table = options.likelihood_table
     assert table is not None
     h = math.floor(sum(distances) / len(distances) + 0.5)  # half a bit is rounded up
     if options.hamming is not None and h > options.hamming:
@@ -124,18 +122,18 @@ def evidence(together: Vocabularies, lists: Sequence[set[Any]], distances: list[
 
 
 def ratio(lists: Iterable[set[Any]]) -> float:
-    """Give |intersection| / |union| (Eq. 8), whatever other lists an element also stands in."""
+    """Return |intersection| / |union| (Eq. 8), whatever other lists also hold an element."""
     lists = list(lists)
     return len(set.intersection(*lists)) / len(set.union(*lists))
 
 
 def weight_intersection(r: float, images: int, options: SearchOptions) -> float:
-    """Give p(true match | y in the intersection): Eq. 7 with terms r, a r + b, ln(N c)."""
+    """Return p(true match | y in the intersection): Eq. 7 with terms r, a r + b, ln(N c)."""
     return 1.0 / (1.0 + r / _line(r, options) * _prior_odds(images, options))
 
 
 def weight_difference(r: float, images: int, options: SearchOptions) -> float:
-    """Give p(true match | y outside the intersection): Eq. 7 for the complement; exactly 1 if r = 1."""
+    """Return p(true match | y outside the intersection): Eq. 7 for the complement; exactly 1 if r = 1."""
     return 1.0 / (1.0 + (1.0 - r) / (1.0 - _line(r, options)) * _prior_odds(images, options))
 
 
@@ -149,49 +147,36 @@ def _prior_odds(images: int, options: SearchOptions) -> float:
 
 
 def hamming_weight(h: int, options: SearchOptions) -> float:
-    """Give exp(-h^2 / sigma^2) up to the threshold and 0 beyond it."""
+    """Return exp(-h^2 / sigma^2) up to the threshold and 0 beyond it."""
     assert options.hamming is not None
     return math.exp(-(h**2) / options.sigma**2) if h <= options.hamming else 0.0
 
 
 def _signature_for(word: int, assigned: Array, signatures: Array) -> int:
-    """Give the query feature's signature that belongs to the assigned word."""
+    """Return the query feature's signature that belongs to the assigned word."""
     every = np.atleast_1d(assigned).tolist()
     return _joined(np.reshape(signatures, (len(every), -1))[every.index(word)])
 
 
 def _joined(planes: Array) -> int:
-    """Give a signature of one or two uint64 as one number."""
+    """Return a signature of one or two uint64 as one number."""
     return sum(int(plane) << 64 * number for number, plane in enumerate(np.atleast_1d(planes)))
 
 
-def burstiness_on(options: SearchOptions) -> str:
-    """Resolve "auto": the paper damps the difference set only (section 5)."""
-    if options.burstiness_on == "auto":
-        return "difference" if options.merge == "bayes" else "all"
-    return options.burstiness_on
-
-
 def _burstiness(scores: dict[Feature, float], kind: str) -> dict[Feature, float]:
-    """Damp one query feature's scores (Jegou, Douze, Schmid, CVPR 2009): within images first, then across."""
+    """Damp one query feature's scores within each image (Jegou, Douze, Schmid, CVPR 2009), or keep the best."""
     if kind == "best":
         best: dict[int, Feature] = {}
         for y, s in scores.items():
             if y[0] not in best or s > scores[best[y[0]]]:
                 best[y[0]] = y
         return {y: scores[y] for y in best.values()}
-    if kind in ("intra", "both"):
-        scores = _damped(scores, lambda y: y[0])
-    if kind in ("inter", "both"):
-        scores = _damped(scores, lambda y: None)
-    return scores
-
-
-def _damped(scores: dict[Feature, float], group: Callable[[Feature], Hashable]) -> dict[Feature, float]:
-    total: defaultdict[Hashable, float] = defaultdict(float)
+    if kind == "none":
+        return scores
+    total: defaultdict[int, float] = defaultdict(float)
     for y, s in scores.items():
-        total[group(y)] += s
-    return {y: s * math.sqrt(s / total[group(y)]) for y, s in scores.items()}
+        total[y[0]] += s
+    return {y: s * math.sqrt(s / total[y[0]]) for y, s in scores.items()}
 
 
 def _histogram(images: Sequence[Array], k: int, size: int) -> Floats64:
@@ -204,7 +189,7 @@ def _histogram(images: Sequence[Array], k: int, size: int) -> Floats64:
 
 
 def _idf(histogram: Floats64, kind: str) -> Floats64:
-    """Give the idf of each word: [size]. A word that nobody has gets 0, which nothing ever meets."""
+    """Return the idf of each word: [size]; 0 for a word that does not occur."""
     images = len(histogram)
     if kind == "none":
         return np.asarray(histogram.any(axis=0), np.float64)
@@ -213,28 +198,10 @@ def _idf(histogram: Floats64, kind: str) -> Floats64:
 
 
 def _norms(histograms: list[Floats64], idfs: list[Floats64], kind: str) -> Floats64:
-    """Give the length of each image's vector of all vocabularies: [N]."""
+    """Return the length of each image's vector of all vocabularies: [N]."""
     if kind == "none":
         return np.ones(len(histograms[0]))
     scales = [np.ones(len(idf)) for idf in idfs] if kind in ("tf", "features") else idfs
-    counts = [np.sqrt(h) for h in histograms] if kind in ("sqrt-tf", "features", "self") else histograms
+    counts = [np.sqrt(h) for h in histograms] if kind in ("sqrt-tf", "features") else histograms
     squares = [((h * scale) ** 2).sum(axis=1) for h, scale in zip(counts, scales, strict=True)]
     return np.asarray(np.sqrt(np.sum(squares, axis=0)))
-
-
-def _own_norm(words: Array, idfs: list[Floats64], options: SearchOptions) -> float:
-    """Give the norm of a query such that an image that asks scores 1 with itself: every feature matches itself alone.
-
-    Its votes are then the sum of idf^2, or for `likelihood` of the mean idf^2 times what a perfect match of all lists says.
-    """
-    squares = 0.0
-    for x, k in np.ndindex(len(words), len(idfs)):
-        word = np.atleast_1d(words[x, k])[0]
-        squares += float(idfs[k][word]) ** 2 if word >= 0 else 0.0
-    perfect = 1.0
-    if options.merge == "likelihood":
-        assert options.evidence is not None
-        group = options.evidence.groups[-1]
-        perfect = options.evidence.rows[group * (len(options.evidence.edges) + 1)][0] / len(idfs)
-    scale = math.sqrt(squares) * abs(perfect)
-    return scale if scale > 0 else 1.0

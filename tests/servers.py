@@ -160,9 +160,9 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a search with its stages, in their order, but not their seconds."""
+    """Return the result of a search with the names of its stages instead of their seconds."""
     assert all(isinstance(value, (int, float)) and value >= 0 for value in result["seconds"].values())
-    return {**result, "seconds": list(result["seconds"])}
+    return {**result, "seconds": sorted(result["seconds"])}
 
 
 def upload(photo: Path | bytes) -> tuple[str, bytes]:

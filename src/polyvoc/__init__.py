@@ -9,6 +9,7 @@ for hit in index.search("query.jpg", top=10):
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,15 +17,13 @@ if TYPE_CHECKING:
     from polyvoc.features.embedding import Embedder
     from polyvoc.features.extract import extract, extract_many, root_sift, unpack_bits
     from polyvoc.index.writer import IndexWriter
-    from polyvoc.options import ClusterOptions, FeatureOptions, PairOptions, SearchOptions, TrainOptions
+    from polyvoc.options import ClusterOptions, FeatureOptions, PairOptions, ScoringOptions, SearchOptions, TrainOptions
     from polyvoc.search.explain import Explanation
     from polyvoc.search.hits import Hit, Hits
     from polyvoc.search.index import Index
     from polyvoc.types import FeatureKind, Features, IndexReport, Problem
     from polyvoc.vocabulary.train import train
     from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
-
-    open = Index.open
 
 __version__ = "0.1.0"
 
@@ -33,6 +32,7 @@ _MODULES = {
     "Index": "search.index",
     "IndexWriter": "index.writer",
     "SearchOptions": "options",
+    "ScoringOptions": "options",
     "FeatureOptions": "options",
     "TrainOptions": "options",
     "PairOptions": "options",
@@ -61,11 +61,28 @@ __all__ = ["open", *_MODULES]  # noqa: PLE0604
 if not TYPE_CHECKING:  # a type checker that sees it would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name == "open":
-            return importlib.import_module("polyvoc.search.index").Index.open
         if name not in _MODULES:
             raise AttributeError(f"module 'polyvoc' has no attribute {name!r}")
         return getattr(importlib.import_module(f"polyvoc.{_MODULES[name]}"), name)
+
+
+def open(
+    path: str | os.PathLike[str],
+    embedding: Embedder | str | os.PathLike[str] | None = None,
+    ray: str | ClusterOptions | None = None,
+) -> Index:
+    """Open an index: `polyvoc.open("photos.polyvoc").search("query.jpg")`.
+
+    `embedding`: the model of the global embedding, if it is no file or has moved. With `ray`, the address of a Ray cluster or
+    more about it, the machines of the cluster hold the segments.
+    """
+    if ray is not None:
+        from polyvoc.cluster.shards import open_index
+
+        return open_index(path, embedding, ray)
+    from polyvoc.search.index import Index
+
+    return Index.open(path, embedding)
 
 
 def __dir__() -> list[str]:

@@ -1,24 +1,31 @@
-"""One options record per verb, each field with its help text; presets."""
+"""One options record per verb; each field has its help text, choices and limits here.
+
+Command line, HTTP API, web page and reference are made from these fields (`options_of`), so they cannot differ.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
 
 from polyvoc.errors import OptionError, require
 from polyvoc.types import FeatureKind, LikelihoodTable
 
 Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
 Idf = Literal["average", "plain", "none"]
-Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "self", "none"]
-Burstiness = Literal["none", "best", "intra", "inter", "both"]
-BurstinessOn = Literal["auto", "difference", "all"]
+Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "none"]
+Burstiness = Literal["none", "best", "intra"]
 Sets = Literal["feature", "image"]
-Expansion = Literal["none", "average", "hamming"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
-# What each detector makes. An affine region is described by SIFT, too: the same words serve it.
+Preset = Literal["fast", "default", "best"]
+
+# Stages of a search, in their order. Scoring has the paper's options, which research varies; the others are for every day.
+SCORING, RERANKING, FUSION, ANSWER = "Scoring", "Re-ranking", "Fusion", "Answer"
+
+# What each detector makes. An affine region is described by SIFT, too: the same vocabularies serve it.
 DETECTOR_KINDS: Mapping[str, FeatureKind] = {
     "sift": FeatureKind(),
     "affine": FeatureKind(),
@@ -28,196 +35,226 @@ DETECTOR_KINDS: Mapping[str, FeatureKind] = {
 
 
 @dataclass(frozen=True)
-class FeatureOptions:
-    """How photographs become features."""
+class Option:
+    """One field of an options record."""
 
-    long_side: int = 1024  # larger photographs are reduced to this many pixels on their long side
-    max_features: int = 3000  # the strongest are kept
-    detector: Detector = "sift"  # affine: regions in the shape of what they show, not round; needs pycolmap
+    name: str
+    kind: Any  # its type
+    default: Any
+    help: str
+    stage: str = ""  # group of flags in the help
+    metavar: str = ""  # what the help shows for the value
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    above: float | None = None  # as `minimum`, but without the limit itself
+    maximum: float | None = None
+    server_maximum: float | None = None  # larger values help no ranking, and a server cannot afford them
+
+    @property
+    def optional(self) -> bool:
+        """Return whether the value may be None."""
+        return type(None) in get_args(self.kind)
+
+    def check(self, value: Any) -> None:
+        """Raise OptionError if a value is none of the choices or beyond the limits."""
+        if self.choices:
+            require(value in self.choices, self.name, value, "one of " + ", ".join(self.choices))
+        if value is None or isinstance(value, (str, LikelihoodTable)):
+            return
+        for number in value if isinstance(value, tuple) else (value,):
+            require(math.isfinite(number), self.name, value, "finite")
+        at_least, at_most = self.minimum is not None, self.maximum is not None
+        limit = f"from {self.minimum} to {self.maximum}" if at_least and at_most else f"at least {self.minimum}"
+        require(self.above is None or value > self.above, self.name, value, f"above {self.above}")
+        require(self.minimum is None or value >= self.minimum, self.name, value, limit)
+        require(
+            self.maximum is None or value <= self.maximum, self.name, value, limit if at_least else f"at most {self.maximum}"
+        )
+
+
+def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:
+    """Return a field of an options record with its help text, stage and limits (those of `Option`)."""
+    return field(default=default, metadata={"help": text, "stage": stage, **limits})
+
+
+@cache
+def options_of(record: Any) -> tuple[Option, ...]:
+    """Return what is declared of each field of an options record; fields without a help text are no options."""
+    kinds = get_type_hints(record)
+    found = []
+    for one in fields(record):
+        if "help" not in one.metadata:
+            continue
+        choices = tuple(choice for choice in get_args(kinds[one.name]) if isinstance(choice, str))
+        found.append(Option(one.name, kinds[one.name], one.default, choices=choices, **one.metadata))
+    return tuple(found)
+
+
+class Checked:
+    """An options record that raises OptionError where a value is not one of its choices or beyond its limits."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
-        require(self.detector in get_args(Detector), "detector", self.detector, "one of " + ", ".join(get_args(Detector)))
-        require(self.long_side >= 32, "long_side", self.long_side, "at least 32")
-        require(self.max_features >= 1, "max_features", self.max_features, "at least 1")
+        """Check every field."""
+        for one in options_of(self.__class__):  # type: ignore[arg-type]
+            one.check(getattr(self, one.name))
+
+
+@dataclass(frozen=True)
+class FeatureOptions(Checked):
+    """How photographs become features."""
+
+    long_side: int = option(1024, "Larger photographs are reduced to this many pixels on their long side.", minimum=32)
+    max_features: int = option(3000, "Strongest features kept of each photograph.", minimum=1)
+    detector: Detector = option(
+        "sift", "Detector of features; orb and akaze need vocabularies of their own, affine needs pycolmap."
+    )
 
     @property
     def kind(self) -> FeatureKind:
-        """Give what the detector makes."""
+        """Return what the detector makes."""
         return DETECTOR_KINDS[self.detector]
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """How a query is scored. The defaults are those of the paper's system, completed by the posterior rule."""
+@dataclass(frozen=True, kw_only=True)
+class ScoringOptions(Checked):
+    """How the words of a query become scores: the rules of the paper and what they are combined with."""
 
-    top: int = 10  # how many hits
-    merge: Merge = "posterior"  # rule that merges the vocabularies
-    idf: Idf = "average"  # ln(N / occurrences), ln(N / images), or 1; squared in the score
-    norm: Norm = "tfidf"  # what an image's votes are divided by
-    # (a, b) of term 2: p(intersection | true match) = a r + b. a + b = 1: two equal lists share every match. Fits with it give
-    # b = 0.23 to 0.33; without signatures rankings gain a little up to b = 0.5 (docs/findings.md).
-    line: tuple[float, float] = (0.6, 0.4)
-    c: float = 30.0  # term 3 = ln(N c); the paper's Table 2
-    hamming: int | None = None  # largest Hamming distance that still votes; None ignores signatures
-    sigma: float = 16.0  # a vote at distance h counts exp(-h^2 / sigma^2)
-    burstiness: Burstiness = "none"  # of repeated structure: keep the best match, or damp within an image, across images, both
-    burstiness_on: BurstinessOn = "auto"  # "auto": the difference set for `bayes` (as the paper), else all
-    sets: Sets = "feature"  # are the sets of the rules sets of features or of images?
-    assignments: int = 1  # words per query feature and vocabulary
-    evidence: LikelihoodTable | None = None  # for `likelihood`; None: the table that comes with the package
-    verify: int = 0  # candidates whose arrangement is verified, and which are then ranked anew
-    expansion: Expansion = "none"  # verified hits ask along with the query: their features join it, or change its signatures
-    expand: int = 5  # verified hits that do, at most
-    smooth: float = 0.0  # weight of an image's verified neighbours in its score: of an index that was linked
-    fuse: bool = False  # hear the global embedding, too, of an index that was made with one
-    sure: float = 0.0  # hits less probable than this are left out: at 0.9, perhaps all of them
-    whole: bool = False  # of an index on a cluster: rather fail than answer without the images of machines that are down
+    merge: Merge = option("likelihood", "Rule that merges the vocabularies.", SCORING)
+    idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1; squared in the score.", SCORING)
+    norm: Norm = option("tfidf", "Norm that an image's score is divided by.", SCORING)
+    # a + b = 1: two equal lists share every match. Fits with it give b = 0.23 to 0.33; without signatures rankings gain a
+    # little up to b = 0.5 (docs/findings.md).
+    line: tuple[float, float] = option(
+        (0.6, 0.4), "(a, b) of term 2: a true match is in the intersection with probability a r + b.", SCORING
+    )
+    c: float = option(30.0, "Constant of term 3, ln(N c).", SCORING, above=0, server_maximum=1e9)  # the paper's Table 2
+    hamming: int | None = option(
+        None,
+        "Largest Hamming distance that still votes; none: only likelihood compares signatures.",
+        SCORING,
+        minimum=0,
+        server_maximum=128,
+    )
+    sigma: float = option(
+        16.0, "A vote at Hamming distance h has the weight exp(-h^2 / sigma^2).", SCORING, above=0, server_maximum=1e4
+    )
+    burstiness: Burstiness = option(
+        "best", "Repeated structure: keep only the best match of a query feature with an image, or damp all of them.", SCORING
+    )
+    sets: Sets = option("feature", "Whether the sets of the rules are sets of features or of images.", SCORING)
+    assignments: int = option(1, "Nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10)
+    likelihood_table: LikelihoodTable | None = option(
+        None,
+        "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; none: the table of the index or of polyvoc.",
+        SCORING,
+    )
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense, naming the choices."""
-        for name, kind in (("merge", Merge), ("idf", Idf), ("norm", Norm), ("burstiness", Burstiness),
-                           ("burstiness_on", BurstinessOn), ("sets", Sets), ("expansion", Expansion)):  # fmt: skip
-            value = getattr(self, name)
-            require(value in get_args(kind), name, value, "one of " + ", ".join(get_args(kind)))
-        require(self.top >= 1, "top", self.top, "at least 1")
-        require(0 < self.c < math.inf, "c", self.c, "positive")
-        require(self.hamming is None or self.hamming >= 0, "hamming", self.hamming, "0 or more, or None")
-        require(0 < self.sigma < math.inf, "sigma", self.sigma, "positive")
-        require(self.assignments >= 1, "assignments", self.assignments, "at least 1")
-        require(self.verify >= 0, "verify", self.verify, "0 or more")
-        require(self.expand >= 1, "expand", self.expand, "at least 1")
-        require(0 <= self.smooth < math.inf, "smooth", self.smooth, "0 or more")
-        require(0 <= self.sure <= 1, "sure", self.sure, "a probability, from 0 to 1")
-        possible = self.expansion == "none" or self.verify > 0
-        require(possible, "expansion", self.expansion, "none unless hits are verified: give verify, such as 100")
-        pair = len(self.line) == 2 and all(map(math.isfinite, self.line))
-        require(pair, "line", self.line, "a pair (a, b) of numbers")
+        """Check every field."""
+        require(len(self.line) == 2, "line", self.line, "a pair (a, b) of numbers")
+        super().__post_init__()
 
     @property
-    def signed(self) -> bool:
-        """Tell whether Hamming signatures are compared."""
+    def needs_signatures(self) -> bool:
+        """Return whether Hamming signatures are compared."""
         return self.hamming is not None or self.merge == "likelihood"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(ScoringOptions):
+    """How to search: scoring, then re-ranking, fusion, and which hits to return."""
+
+    verify: int = option(
+        100, "Candidates that are verified geometrically and ranked anew; 0: none.", RERANKING, minimum=0, server_maximum=1000
+    )
+    expand: int = option(
+        0,
+        "Query expansion: add the features of up to this many verified hits; 0: off.",
+        RERANKING,
+        minimum=0,
+        server_maximum=50,
+    )
+    smooth: float = option(
+        0.0, "Weight of an image's linked images in its score; needs 'polyvoc link'.", RERANKING, minimum=0, server_maximum=100
+    )
+    fuse: bool = option(False, "Add the similarity of the global embedding; needs an index made with --embedding.", FUSION)
+    top: int = option(10, "Number of hits, at most.", ANSWER, minimum=1, server_maximum=1000)
+    min_probability: float = option(
+        0.0, "Drop hits with a lower probability of showing the same thing.", ANSWER, minimum=0, maximum=1
+    )
+    require_all: bool = option(
+        False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", ANSWER
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        require(
+            self.verify > 0 or not self.expand, "expand", self.expand, "0 unless hits are verified: set verify, such as 100"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a likelihood table by its source, None for the default one."""
+        table = self.likelihood_table
+        values = asdict(replace(self, likelihood_table=None))
+        return {**values, "likelihood_table": None if table is None else table.source}
+
+
 @dataclass(frozen=True)
-class PairOptions:
+class PairOptions(Checked):
     """Which pairs of images are worth matching."""
 
-    top: int = 20  # best other images of each one
-    mutual: bool = False  # keep a pair only if each is among the best of the other
-    least: float = 0.0  # score that a pair has at least
-    verify: bool = False  # keep a pair only if matches agree on one arrangement
-    inliers: int = 6  # matches that do, at least
-
-    def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
-        require(self.top >= 1, "top", self.top, "at least 1")
-        require(0 <= self.least < math.inf, "least", self.least, "0 or more")
-        require(self.inliers >= 1, "inliers", self.inliers, "at least 1")
+    top: int = option(20, "Other images that each one is paired with, at most.", minimum=1)
+    mutual: bool = option(False, "Keep a pair only if each image is among the best of the other.")
+    min_score: float = option(0.0, "Keep pairs with at least this score.", minimum=0)
+    verify: bool = option(False, "Keep a pair only if its matches are consistent with one geometric transform.")
+    min_inliers: int = option(6, "With --verify: matches that must be consistent, at least.", minimum=1)
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Checked):
     """How a vocabulary is trained."""
 
-    size: int = 20_000  # words
-    seed: int = 0  # of the sample and of the first words; give each vocabulary its own
-    rounds: int = 20  # of k-means, at most
-    bits: int = 128  # of a Hamming signature, at most, and no more than descriptors have numbers; 0 = none
-    max_descriptors: int = 2_000_000  # drawn for k-means; the medians use all that are given
-
-    def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
-        for name, least in (("size", 1), ("seed", 0), ("rounds", 1), ("bits", 0), ("max_descriptors", 1)):
-            require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
-        require(self.bits <= 128, "bits", self.bits, "at most 128")  # a signature is one or two uint64
+    size: int = option(20_000, "Number of words.", minimum=1)
+    seed: int = option(0, "Seed of the random choices; each of several vocabularies needs its own.", minimum=0)
+    rounds: int = option(20, "Rounds of k-means, at most.", minimum=1)
+    bits: int = option(
+        128, "Bits of a Hamming signature, at most the numbers of a descriptor; 0: no signatures.", minimum=0, maximum=128
+    )
+    max_descriptors: int = option(2_000_000, "Descriptors drawn for k-means; the medians use all.", minimum=1)
 
 
 @dataclass(frozen=True)
-class ClusterOptions:
+class ClusterOptions(Checked):
     """Where on a cluster an index is held."""
 
-    address: str = "auto"  # of a Ray cluster; "auto": the one that runs here; "local": one of this machine alone
-    shards: int = 0  # parts that the segments are spread over, each held by a process; 0: one per core
-    replicas: int = 1  # processes that hold the same part
-    patience: float = 10.0  # seconds that a question waits for a part
+    address: str = option("auto", "Address of a Ray cluster; auto: the one that runs here; local: this machine alone.")
+    shards: int = option(0, "Parts that the segments are distributed over, one process each; 0: one per core.", minimum=0)
+    replicas: int = option(1, "Processes that hold the same part.", minimum=1)
+    timeout: float = option(10.0, "Seconds that a search waits for a part.", above=0)
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Check every field."""
         require(bool(self.address), "address", self.address, "that of a Ray cluster, auto or local")
-        require(self.shards >= 0, "shards", self.shards, "0 or more")
-        require(self.replicas >= 1, "replicas", self.replicas, "at least 1")
-        require(0 < self.patience < math.inf, "patience", self.patience, "positive")
+        super().__post_init__()
 
 
-def options_as_dict(options: SearchOptions) -> dict[str, Any]:
-    """Give search options as plain values for JSON; a table by what it was fitted on, None for the one that is shipped."""
-    held = options.evidence
-    return {**asdict(replace(options, evidence=None)), "evidence": None if held is None else held.source}
-
-
-NONE = "none"  # what is typed for None
-SEARCH_TEXTS = {
-    "top": "How many hits.",
-    "merge": "Rule that merges the vocabularies.",
-    "idf": "Weight of a word: ln(N / occurrences), ln(N / images), or 1; squared in the score.",
-    "norm": "What an image's votes are divided by.",
-    "line": "(a, b) of the probability a r + b that a true match is in the intersection.",
-    "c": "Constant of the prior, ln(N c).",
-    "hamming": "Largest Hamming distance that still votes; 'none' ignores signatures.",
-    "sigma": "A vote at Hamming distance h counts exp(-h^2 / sigma^2).",
-    "burstiness": "Of repeated structure: keep the best match, or damp within an image, across images, both.",
-    "burstiness_on": "Which matches are damped; 'auto': the difference set for bayes, else all.",
-    "sets": "Are the sets of the rules sets of features or of images?",
-    "assignments": "Words per query feature and vocabulary.",
-    "evidence": "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; 'none': the one that comes with polyvoc.",
-    "verify": "Candidates whose arrangement is verified, and which are then ranked anew.",
-    "expansion": "Verified hits ask along: their features join the query, or change its signatures.",
-    "expand": "Verified hits that ask along, at most.",
-    "smooth": "Weight of an image's verified neighbours in its score; needs 'polyvoc link'.",
-    "fuse": "Hear the global embedding, too, of an index made with --embedding.",
-    "sure": "Leave out hits that are less probable than this, from 0 to 1: 0.9 keeps those that are right nine times in ten.",
-    "whole": "Of an index on a cluster: rather fail than answer without the images of machines that are down.",
-}
-FEATURE_TEXTS = {
-    "long_side": "Larger photographs are reduced to this many pixels on their long side.",
-    "max_features": "Strongest features kept of each photograph.",
-    "detector": "What finds features: all but sift and affine need vocabularies of their own, affine needs pycolmap.",
-}
-PAIR_TEXTS = {
-    "top": "Other photographs that each one is paired with, at most.",
-    "mutual": "Keep a pair only if each is among the best of the other.",
-    "least": "Score that a pair has at least.",
-    "verify": "Keep a pair only if matches agree on one arrangement.",
-    "inliers": "With --verify: matches that agree, at least.",
-}
-TRAIN_TEXTS = {
-    "size": "Words of the vocabulary.",
-    "seed": "Of the random choices; give each of several vocabularies its own.",
-    "rounds": "Rounds of k-means, at most.",
-    "bits": "Bits of a Hamming signature, at most 128 and at most the numbers of a descriptor; 0 for none.",
-    "max_descriptors": "Descriptors drawn from the photographs.",
-}
-Preset = Literal["fast", "default", "best"]
-FAST = SearchOptions(merge="likelihood", burstiness="best")  # scores alone
-DEFAULT = replace(FAST, verify=100)
-BEST = replace(FAST, verify=200, expansion="average")
+PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"verify": 0}, "default": {}, "best": {"verify": 200, "expand": 5}}
 
 
 def preset(name: str, bits: int = 128) -> SearchOptions:
-    """Give the options of a preset for signatures of a length.
+    """Return the options of a preset for signatures of a length.
 
-    There are tables of evidence for 64 and 128 bits. They were fitted on SIFT, and serve other kinds of features, too: what a
-    match says depends on lists and Hamming distances, whatever the signatures were made of. With ORB `fast` has mAP 76.6 and
-    N-S 3.758 by the table of SIFT, 77.1 and 3.734 by one that ORB of the other set learnt from itself, 72.7 and 3.452 without a
-    table, by `posterior` with signatures (docs/features.md). `polyvoc calibrate --save` gives an index its own.
+    There are likelihood tables for 64 and 128 bits. They were fitted on SIFT and serve other kinds of features, too: the
+    evidence of a match depends on lists and Hamming distances, whatever the signatures were made of. With ORB `fast` has mAP
+    76.6 and N-S 3.758 by the table of SIFT, 77.1 and 3.734 by one fitted on ORB (of the other dataset), 72.7 and 3.452
+    without a table, by `posterior` with signatures (docs/features.md). `polyvoc calibrate --save` fits one to an index.
 
-    Signatures of other lengths are weighed as Hamming Embedding does, and without any the complete Bayes rule stands in.
+    Signatures of other lengths are weighted as in Hamming Embedding; without signatures the posterior rule is used.
     """
-    if name not in get_args(Preset):
-        raise OptionError(f"preset={name!r} should be one of {', '.join(get_args(Preset))}")
-    chosen = {"fast": FAST, "default": DEFAULT, "best": BEST}[name]
+    if name not in PRESETS:
+        raise OptionError(f"preset={name!r} should be one of {', '.join(PRESETS)}")
+    chosen = SearchOptions(**PRESETS[name])
     if bits in (64, 128):
         return chosen
     if bits == 0:

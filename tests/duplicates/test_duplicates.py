@@ -1,39 +1,30 @@
-"""Copies of real photographs, made in every way that people make them, are found, grouped, reported, moved and put back."""
+"""Altered copies of real photographs are found, grouped, reported, moved and moved back."""
 
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from test_relocation import state
 
 from commands import answer, refuse, run
-from polyvoc.cli.demo import find_photographs
-from polyvoc.cli.duplicates import FORMULA, duplicates_command, duplicates_csv, duplicates_page
-from polyvoc.duplicates.compare import images_to_compare
-from polyvoc.duplicates.groups import (
-    MIN_PROBABILITY,
-    Copy,
-    Duplicates,
-    Group,
-    GroupedImage,
-    Link,
-    find_duplicates,
-    group_copies,
-)
+from disk import contents
+from polyvoc.cli.demo_photos import find_photographs
+from polyvoc.cli.duplicates import FORMULA, duplicates_csv, duplicates_page
+from polyvoc.duplicates.compare import check_pairs, compare, pending_tasks, read_pairs
+from polyvoc.duplicates.groups import Copy, Duplicates, Group, ImageFile, Link, find_duplicates, group_copies
 from polyvoc.duplicates.move import JOURNAL, movable
 from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import WriteError
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
@@ -50,219 +41,183 @@ sys.path.remove(BENCHMARKS)  # a file there has the name of a library
 __all__ = ["unflushed"]
 
 CHOSEN = ("astronaut", "cat", "coffee", "motorcycle")
-MADE = [name for name in ALTERATIONS if name != "ornate frame"]  # with which a photograph becomes another one
+APPLIED = [name for name in ALTERATIONS if name != "ornate frame"]  # which makes another picture of a photograph
 SMALL = FeatureOptions(long_side=512, max_features=1200)
 
 
-def originals(folder: Path) -> dict[str, Path]:
+def write_originals(folder: Path) -> dict[str, Path]:
     """Write the photographs, no side above 400 pixels; and the right half of a stereo pair: another shot of the same thing."""
     pytest.importorskip("skimage", reason="the photographs are those of scikit-image")
-    made = {}
+    originals = {}
     for name, sources in find_photographs().items():
         for source, label in zip(sources, (name, f"{name}-again"), strict=True):
             if name in CHOSEN and name in (label, "motorcycle"):
                 image = Image.open(source).convert("RGB")
                 image.thumbnail((400, 400))
-                made[label] = folder / f"{label}.png"
-                image.save(made[label])
-    return made
+                originals[label] = folder / f"{label}.png"
+                image.save(originals[label])
+    return originals
 
 
-def altered(path: Path, alteration: str, folder: Path) -> Path:
+def write_altered(path: Path, alteration: str, folder: Path) -> None:
     rng = np.random.default_rng([*path.stem.encode(), *alteration.encode()])
     target = folder / f"{path.stem}-{file_name(alteration)}.jpg"
     with Image.open(path) as image:
         ALTERATIONS[alteration](image, rng).save(target, quality=30 if alteration == "quality 30" else 90)
-    return target
 
 
 def update(index: Path, folder: Path) -> None:
     with IndexWriter.open(index, feature_options=None if index.exists() else SMALL) as writer:
         writer.update([folder])
-        writer.find_copies()
+        compare(writer)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder of photographs and altered copies in two steps, and its index, which was searched after each."""
-    place = tmp_path_factory.mktemp("world")
-    photos = place / "photos"
+def altered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of photographs and altered copies that grew in two steps, and its index, compared after each."""
+    folder = tmp_path_factory.mktemp("altered")
+    photos = folder / "photos"
     (photos / "altered").mkdir(parents=True)
-    made = originals(photos)
-    for step in (MADE[::2], MADE[1::2]):
+    originals = write_originals(photos)
+    for step in (APPLIED[::2], APPLIED[1::2]):
         for name in CHOSEN:
             for alteration in step:
-                altered(made[name], alteration, photos / "altered")
-        update(place / "index", photos)
-    return photos, place / "index"
+                write_altered(originals[name], alteration, photos / "altered")
+        update(folder / "index", photos)
+    return photos, folder / "index"
 
 
-def members(group: Group) -> set[str]:
-    return {Path(one.path).stem for one in (group.best, *(copy.photograph for copy in group.copies))}
+@pytest.fixture
+def index_copy(altered: tuple[Path, Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(altered[1], tmp_path / "index"))
 
 
-def pairs_of(index: Path, sure: float = 0.9) -> dict[frozenset[str], float]:
+def names(group: Group) -> frozenset[str]:
+    return frozenset(Path(file.path).stem for file in (group.best, *(copy.file for copy in group.copies)))
+
+
+def duplicates_in(index: Path, min_probability: float = 0.9, mirror: bool = True) -> Duplicates:
     with Index.open(index) as opened:
-        return {frozenset((link.first, link.second)): link.probability for link in find_duplicates(opened, sure).links}
+        return find_duplicates(opened, min_probability, mirror)
 
 
-# --- what is found ------------------------------------------------------------------------------------------------------------
+def pairs_in(index: Path, min_probability: float = 0.9) -> dict[frozenset[str], float]:
+    return {frozenset((link.first, link.second)): link.probability for link in duplicates_in(index, min_probability).links}
 
 
-def test_every_alteration_is_grouped_with_its_original(world: tuple[Path, Path]) -> None:
-    with Index.open(world[1]) as index:
-        found = find_duplicates(index)
-    assert found.waiting == 0
-    assert found.photographs == len(CHOSEN) * (len(MADE) + 1) + 1
-    expected = {name: {name, *(f"{name}-{file_name(one)}" for one in MADE)} for name in CHOSEN}
-    for group in found.groups:
-        (name,) = {member.split("-")[0] for member in members(group)}
-        assert members(group) <= expected[name], "another shot is no copy"
-        assert len(expected[name] - members(group)) <= 1, expected[name] - members(group)
+# -- pairs and groups
+
+
+def test_alterations_are_grouped_with_their_original_and_described(altered: tuple[Path, Path]) -> None:
+    found = duplicates_in(altered[1])
+    assert found.not_compared == 0
+    assert found.n_images == len(CHOSEN) * (len(APPLIED) + 1) + 1
     assert len(found.groups) == len(CHOSEN)
-
-
-def test_the_original_is_best_and_alterations_are_named(world: tuple[Path, Path]) -> None:
-    with Index.open(world[1]) as index:
-        found = find_duplicates(index)
+    expected = {name: {name, *(f"{name}-{file_name(one)}" for one in APPLIED)} for name in CHOSEN}
     for group in found.groups:
-        assert Path(group.best.path).stem in CHOSEN
-        words = {Path(copy.photograph.path).stem.partition("-")[2]: copy.in_words(group.best) for copy in group.copies}
-        assert words["mirror"] == "mirrored"
-        assert words["quality-30"] == "the same picture in another file"
-        assert words["resize-to-25"] == "25 % of the size"
-        assert "rotated" in words["rotate-by-any-angle"]
-        assert "something added around it" in words["border"]
-        assert any(f"{share} % of the area" in words["crop-to-50"] for share in range(46, 54))
-        assert words["mirror-and-crop"].startswith("mirrored, ")
+        (name,) = {member.split("-")[0] for member in names(group)}
+        assert names(group) <= expected[name], "another shot is no copy"
+        assert len(expected[name] - names(group)) <= 1, expected[name] - names(group)
+        assert Path(group.best.path).stem == name
+        texts = {Path(copy.file.path).stem.partition("-")[2]: copy.describe(group.best) for copy in group.copies}
+        assert texts["mirror"] == "mirrored"
+        assert texts["quality-30"] == "the same picture in another file"
+        assert texts["resize-to-25"] == "25 % of the size"
+        assert "rotated" in texts["rotate-by-any-angle"]
+        assert "something added around it" in texts["border"]
+        assert any(f"{share} % of the area" in texts["crop-to-50"] for share in range(46, 54))
+        assert texts["mirror-and-crop"].startswith("mirrored, ")
+    for group in duplicates_in(altered[1], mirror=False).groups:
+        assert all(np.linalg.det(copy.transform[:, :2]) > 0 for copy in group.copies)
 
 
-def test_the_same_frame_does_not_make_copies(world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_same_frame_does_not_make_copies(altered: tuple[Path, Path], tmp_path: Path) -> None:
     """Two photographs with one ornate frame match exactly, in a third of their area."""
     photos = tmp_path / "photos"
     photos.mkdir()
-    for name in ("astronaut", "coffee", "cat"):
-        with Image.open(world[0] / f"{name}.png") as image:
-            framed = ALTERATIONS["ornate frame"](image.resize((400, 300)), np.random.default_rng(1))
-        framed.save(photos / f"{name}.png")
-        shutil.copy2(world[0] / f"{name}.png", photos / f"{name}-bare.png")
+    framed = ("astronaut", "coffee", "cat")
+    for name in framed:
+        with Image.open(altered[0] / f"{name}.png") as image:
+            ALTERATIONS["ornate frame"](image.resize((400, 300)), np.random.default_rng(1)).save(photos / f"{name}.png")
+        shutil.copy2(altered[0] / f"{name}.png", photos / f"{name}-bare.png")
     update(tmp_path / "index", photos)
-    with Index.open(tmp_path / "index") as index:
-        found = find_duplicates(index)
-    assert {frozenset(members(group)) for group in found.groups} <= {
-        frozenset({name, f"{name}-bare"}) for name in ("astronaut", "coffee", "cat")
-    }
+    assert set(map(names, duplicates_in(tmp_path / "index").groups)) <= {frozenset({name, f"{name}-bare"}) for name in framed}
 
 
-def test_in_steps_or_at_once_is_the_same(world: tuple[Path, Path], tmp_path: Path) -> None:
-    photos, index = world
+def test_in_steps_or_at_once_is_the_same(altered: tuple[Path, Path], tmp_path: Path) -> None:
+    photos, index = altered
     update(tmp_path / "index", photos)
-    whole, steps = pairs_of(tmp_path / "index", 0.5), pairs_of(index, 0.5)
-    sure = {pair for pair, probability in whole.items() if probability > 0.9}
-    assert sure <= steps.keys()
-    assert {pair for pair, probability in steps.items() if probability > 0.9} <= whole.keys()
-
-    def parts(path: Path) -> set[frozenset[str]]:
-        with Index.open(path) as opened:
-            return {frozenset(members(group)) for group in find_duplicates(opened).groups}
-
-    assert parts(tmp_path / "index") == parts(index)
+    at_once, steps = pairs_in(tmp_path / "index", 0.5), pairs_in(index, 0.5)
+    assert {pair for pair, probability in at_once.items() if probability > 0.9} <= steps.keys()
+    assert {pair for pair, probability in steps.items() if probability > 0.9} <= at_once.keys()
+    assert set(map(names, duplicates_in(tmp_path / "index").groups)) == set(map(names, duplicates_in(index).groups))
 
 
-def test_a_search_that_stops_goes_on_where_it_was(world: tuple[Path, Path], tmp_path: Path) -> None:
-    shutil.copytree(world[1], tmp_path / "index")
-    with IndexWriter.open(tmp_path / "index") as writer:
-        with writer.catalogue.transaction():
-            writer.catalogue.put_facts({"copies": None})
-        with pytest.raises(KeyboardInterrupt):
-            writer.find_copies(mirror=False, progress=_interrupt_at(7))
-    assert list(check_index(tmp_path / "index")) == []
-    with Index.open(tmp_path / "index") as opened:
-        record = opened.home.read_copies()
-        assert record is not None
-        assert record.mirrored == 0
-        waiting = len(images_to_compare(opened, record.asked, None))
-        assert 0 < waiting <= len(opened) - 6
-    with IndexWriter.open(tmp_path / "index") as writer:
-        writer.find_copies()
-    assert pairs_of(tmp_path / "index") == pairs_of(world[1])
-    assert len(list((tmp_path / "index" / "copies").iterdir())) == 1
-
-
-def _interrupt_at(step: int):
-    def progress(stage: str, done: int, total: int) -> None:
-        if done == step:
+def test_interrupted_comparison_continues(altered: tuple[Path, Path], index_copy: Path) -> None:
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 7:
             raise KeyboardInterrupt
 
-    return progress
+    with IndexWriter.open(index_copy) as writer:
+        with writer.catalogue.transaction():
+            writer.catalogue.put_settings({"duplicate_pairs": None})
+        with pytest.raises(KeyboardInterrupt):
+            compare(writer, mirror=False, progress=interrupt)
+    assert list(check(index_copy, more=[check_pairs])) == []
+    with Index.open(index_copy) as opened:
+        assert read_pairs(opened.folder).mirror_compared == 0
+        assert 0 < len(pending_tasks(opened, mirror=False)) <= len(opened) - 6
+    with IndexWriter.open(index_copy) as writer:
+        compare(writer)
+    assert pairs_in(index_copy) == pairs_in(altered[1])
+    assert len(list((index_copy / "duplicate_pairs").iterdir())) == 1
 
 
-def test_higher_sure_is_a_subset(world: tuple[Path, Path]) -> None:
+def test_higher_min_probability_gives_a_subset(altered: tuple[Path, Path]) -> None:
     before = None
-    for sure in (0.01, 0.5, 0.9, 0.99, 1.0):
-        pairs = pairs_of(world[1], sure)
-        assert all(probability >= sure for probability in pairs.values())
+    for minimum in (0.01, 0.5, 0.9, 0.99, 1.0):
+        pairs = pairs_in(altered[1], minimum)
+        assert all(probability >= minimum for probability in pairs.values())
         assert before is None or pairs.items() <= before.items()
         before = pairs
 
 
-def test_without_mirrors(world: tuple[Path, Path]) -> None:
-    with Index.open(world[1]) as index:
-        for group in find_duplicates(index, mirror=False).groups:
-            assert all(np.linalg.det(copy.transform[:, :2]) > 0 for copy in group.copies)
+def test_removed_photographs_have_no_pairs(altered: tuple[Path, Path], index_copy: Path) -> None:
+    removed = str(altered[0] / "coffee.png")
+    with IndexWriter.open(index_copy) as writer:
+        writer.remove([removed])
+    assert pairs_in(index_copy).keys() == {pair for pair in pairs_in(altered[1]) if removed not in pair}
+    assert list(check(index_copy, more=[check_pairs])) == []
 
 
-def test_photographs_that_are_gone_are_forgotten(world: tuple[Path, Path], tmp_path: Path) -> None:
-    shutil.copytree(world[1], tmp_path / "index")
-    gone = str(world[0] / "coffee.png")
-    with IndexWriter.open(tmp_path / "index") as writer:
-        writer.remove([gone])
-    assert all(gone not in pair for pair in pairs_of(tmp_path / "index"))
-    assert {pair for pair in pairs_of(world[1]) if gone not in pair} == pairs_of(tmp_path / "index").keys()
-    assert list(check_index(tmp_path / "index")) == []
-
-
-def test_damage_is_found(world: tuple[Path, Path], tmp_path: Path) -> None:
-    shutil.copytree(world[1], tmp_path / "index")
-    (file,) = (tmp_path / "index" / "copies").iterdir()
+def test_damaged_pairs_are_reported(index_copy: Path) -> None:
+    (file,) = (index_copy / "duplicate_pairs").iterdir()
     content = bytearray(file.read_bytes())
     content[-1] ^= 255
     file.write_bytes(content)
-    assert any("copies" in line for line in check_index(tmp_path / "index"))
+    assert any("duplicate_pairs" in line for line in check(index_copy, more=[check_pairs]))
     file.unlink()
-    assert any("missing" in line for line in check_index(tmp_path / "index"))
-    assert "missing" in refuse("duplicates", "--index", tmp_path / "index")
-
-
-# --- identical files ----------------------------------------------------------------------------------------------------------
+    assert any("missing" in line for line in check(index_copy, more=[check_pairs]))
+    assert "missing" in refuse("duplicates", "--index", index_copy)
 
 
 def test_identical_files_are_found_even_without_texture(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
-    flat = Image.new("RGB", (64, 64), "navy")
-    for name in ("flat", "flat again"):
-        flat.save(photos / f"{name}.png")
-    Image.new("RGB", (64, 64), "red").save(photos / "red.png")
     noise = np.random.default_rng(1).integers(0, 255, (80, 80, 3), np.uint8)
-    for name in ("noise", "noise again"):
-        Image.fromarray(noise).save(photos / f"{name}.bmp")
-    told = answer("duplicates", photos, "--index", tmp_path / "index", "--sure", "1")
-    found = {frozenset(Path(one["path"]).stem for one in (group["best"], *group["copies"])) for group in told["groups"]}
+    for suffix in ("", " again"):
+        Image.new("RGB", (64, 64), "navy").save(photos / f"flat{suffix}.png")
+        Image.fromarray(noise).save(photos / f"noise{suffix}.bmp")
+    Image.new("RGB", (64, 64), "red").save(photos / "red.png")
+    groups = answer("duplicates", photos, "--index", tmp_path / "index", "--min-probability", "1")["groups"]
+    found = {frozenset(Path(file["path"]).stem for file in (group["best"], *group["copies"])) for group in groups}
     assert found == {frozenset({"flat", "flat again"}), frozenset({"noise", "noise again"})}
-    assert {copy["alteration"] for group in told["groups"] for copy in group["copies"]} == {"identical file"}
+    assert {copy["alteration"] for group in groups for copy in group["copies"]} == {"identical file"}
 
 
-# --- reports ------------------------------------------------------------------------------------------------------------------
+# -- reports
 
 HOSTILE = ('=cmd|" /C calc"!A0.jpg', "<script>alert(1)</script>.jpg", "@sum(1).jpg", "a\nb.jpg", os.fsdecode(b"\xff.jpg"))
-
-
-def made_up() -> Duplicates:
-    """Copies with hostile names, whose files are not there."""
-    known = {name: GroupedImage(name, number, 100, 100, 1000, 10**18 + number) for number, name in enumerate(HOSTILE)}
-    links = [Link(HOSTILE[0], other, 0.95, IDENTITY) for other in HOSTILE[1:]]
-    return Duplicates(0.9, 9, tuple(links), tuple(group_copies(known, links, 0.9)), 0)
 
 
 class Tags(HTMLParser):
@@ -275,7 +230,9 @@ class Tags(HTMLParser):
 
 
 def test_hostile_names_are_harmless() -> None:
-    found = made_up()
+    files = {name: ImageFile(name, number, 100, 100, 1000, 10**18 + number) for number, name in enumerate(HOSTILE)}
+    links = [Link(HOSTILE[0], other, 0.95, IDENTITY) for other in HOSTILE[1:]]
+    found = Duplicates(0.9, 9, tuple(links), tuple(group_copies(files, links, 0.9)), 0)
     page = Tags()
     page.feed(duplicates_page(found))
     assert "script" not in page.tags
@@ -286,145 +243,128 @@ def test_hostile_names_are_harmless() -> None:
     assert [row["role"] for row in rows] == ["best", "copy", "copy", "copy", "copy"]
 
 
-def test_reports_say_the_same(world: tuple[Path, Path], tmp_path: Path) -> None:
+def test_reports_agree(altered: tuple[Path, Path], tmp_path: Path) -> None:
     html, table = tmp_path / "report.html", tmp_path / "report.csv"
-    told = answer("duplicates", "--index", world[1], "--html", html, "--csv", table)
+    groups = answer("duplicates", "--index", altered[1], "--html", html, "--csv", table)["groups"]
     rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
-    listed = [one for group in told["groups"] for one in (group["best"], *group["copies"])]
-    assert [row["path"] for row in rows] == [one["path"] for one in listed]
+    listed = [file for group in groups for file in (group["best"], *group["copies"])]
+    assert [row["path"] for row in rows] == [file["path"] for file in listed]
     text = html.read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64,") == len(listed)
-    assert text.count("<b>keep</b>") == len(told["groups"])
+    assert text.count("<b>keep</b>") == len(groups)
     assert "http" not in text
-    for group in told["groups"]:
-        for copy in group["copies"]:
-            assert 0.9 <= copy["probability"] <= 1
-            assert escaped(copy["alteration"]) in text
-    shown = run("duplicates", "--index", world[1])
+    for copy in (copy for group in groups for copy in group["copies"]):
+        assert 0.9 <= copy["probability"] <= 1
+        assert escaped(copy["alteration"]) in text
+    shown = run("duplicates", "--index", altered[1])
     assert shown.exit_code == 0
-    assert shown.stdout.count("  keep ") == len(told["groups"])
-    assert f"{len(told['groups'])} groups" in shown.stdout
+    assert shown.stdout.count("  keep ") == len(groups)
+    assert f"{len(groups)} groups" in shown.stdout
 
 
-# --- moving -------------------------------------------------------------------------------------------------------------------
+# -- moving
 
 
 @pytest.fixture
-def own(world: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
-    """A few photographs of one's own, and an index of them."""
+def own(altered: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """Two photographs and a copy of each, and the path of an index."""
     photos = tmp_path / "photos"
     (photos / "altered").mkdir(parents=True)
     for name in ("cat.png", "coffee.png", "altered/cat-mirror.jpg", "altered/coffee-quality-30.jpg"):
-        shutil.copy2(world[0] / name, photos / name)
+        shutil.copy2(altered[0] / name, photos / name)
     return photos, tmp_path / "index"
 
 
 def test_moved_copies_come_back_byte_for_byte(own: tuple[Path, Path], tmp_path: Path) -> None:
-    photos, index = own
-    before = state(photos)
-    told = answer("duplicates", photos, "--index", index, "--move", tmp_path / "there")
-    assert {Path(one["from"]).name for one in told["moved"]} == {"cat-mirror.jpg", "coffee-quality-30.jpg"}
-    assert state(photos).keys() == {"cat.png", "coffee.png"}
-    assert state(tmp_path / "there").keys() == {"altered/cat-mirror.jpg", "altered/coffee-quality-30.jpg"}
-    assert state(photos) | state(tmp_path / "there") == before
+    (photos, index), target = own, tmp_path / "target"
+    before = contents(photos)
+    result = answer("duplicates", photos, "--index", index, "--move", target)
+    assert {Path(one["from"]).name for one in result["moved"]} == {"cat-mirror.jpg", "coffee-quality-30.jpg"}
+    assert contents(photos).keys() == {"cat.png", "coffee.png"}
+    assert contents(target).keys() == {"altered/cat-mirror.jpg", "altered/coffee-quality-30.jpg"}
+    assert contents(photos) | contents(target) == before
     with Index.open(index) as opened:
         assert {Path(row.path).name for row in opened.images()} == {"cat.png", "coffee.png"}
     assert answer("duplicates", photos, "--index", index)["groups"] == []
-    back = answer("duplicates", "--undo", tmp_path / "there")
-    assert len(back["moved"]) == 2
-    assert state(photos) == before
+    assert len(answer("duplicates", "--undo", target)["moved"]) == 2
+    assert contents(photos) == before
     assert len(answer("duplicates", photos, "--index", index)["groups"]) == 2
 
 
-def test_what_changed_or_is_in_a_store_stays(own: tuple[Path, Path], tmp_path: Path) -> None:
+def test_changed_remote_and_linked_files_are_not_moved(own: tuple[Path, Path]) -> None:
     photos, index = own
     update(index, photos)
     (photos / "altered" / "cat-mirror.jpg").write_bytes(b"something else")
-    with Index.open(index) as opened:
-        paths, staying = movable(find_duplicates(opened))
+    paths, problems = movable(duplicates_in(index))
     assert [Path(path).name for path in paths] == ["coffee-quality-30.jpg"]
-    assert [Path(problem.path).name for problem in staying] == ["cat-mirror.jpg"]
-    best = GroupedImage(str(photos / "cat.png"), 1, 100, 100, *_state(photos / "cat.png"))
-    stored = GroupedImage("s3://bucket/cat.png", 2, 100, 100, 5)
-    link = photos / "altered" / "again.png"
-    link.symlink_to(photos / "cat.png")
-    same = GroupedImage(str(link), 3, 100, 100, *_state(link))
-    group = Group(best, "", tuple(Copy(one, 1.0, None, IDENTITY, True) for one in (stored, same)))
-    paths, staying = movable(Duplicates(0.9, 3, (), (group,), 0))
+    assert [Path(problem.path).name for problem in problems] == ["cat-mirror.jpg"]
+    cat, link = photos / "cat.png", photos / "altered" / "again.png"
+    link.symlink_to(cat)
+    status = cat.stat()
+    best, same = (ImageFile(str(path), 1, 100, 100, status.st_size, status.st_mtime_ns) for path in (cat, link))
+    copies = tuple(Copy(file, 1.0, None, IDENTITY, True) for file in (ImageFile("s3://bucket/cat.png", 2, 100, 100, 5), same))
+    paths, problems = movable(Duplicates(0.9, 3, (), (Group(best, "", copies),), 0))
     assert paths == []
-    assert ["in a store" in staying[0].reason, "the very file" in staying[1].reason] == [True, True]
+    assert ["in a store" in problems[0].reason, "the best file itself" in problems[1].reason] == [True, True]
 
 
-def _state(path: Path) -> tuple[int, int]:
-    return path.stat().st_size, path.stat().st_mtime_ns
-
-
-def test_a_folder_among_the_photographs_is_refused(own: tuple[Path, Path]) -> None:
+def test_targets_among_the_photographs_or_in_the_index_raise(own: tuple[Path, Path]) -> None:
+    """An update would index the copies again; the index deletes what no commit refers to."""
     photos, index = own
-    before = state(photos)
-    assert "lies among the photographs" in refuse("duplicates", photos, "--index", index, "--move", photos / "copies")
-    assert state(photos) == before
-    told = answer("duplicates", photos, "--index", index, "--move", photos / ".copies")
-    assert len(told["moved"]) == 2
+    before = contents(photos)
+    assert "inside the indexed folder" in refuse("duplicates", photos, "--index", index, "--move", photos / "copies")
+    update(index, photos)
+    assert "inside the index" in refuse("duplicates", "--index", index, "--move", index / "segments" / "copies")
+    assert contents(photos) == before
+    assert len(answer("duplicates", photos, "--index", index, "--move", photos / ".copies")["moved"]) == 2
     assert (photos / ".copies" / JOURNAL).exists()
     assert answer("duplicates", photos, "--index", index)["groups"] == []
 
 
-def test_a_folder_in_the_index_is_refused(own: tuple[Path, Path]) -> None:
-    """It would be swept away with what no commit refers to."""
+def test_files_without_texture_do_not_leave_the_target_folder(own: tuple[Path, Path], tmp_path: Path) -> None:
+    """They are in no index: they need not lie below the folder of all indexed photographs."""
     photos, index = own
-    update(index, photos)
-    before = state(photos)
-    assert "lies in the index" in refuse("duplicates", "--index", index, "--move", index / "segments" / "copies")
-    assert state(photos) == before
-
-
-def test_copies_that_lie_beside_all_indexed_photographs_do_not_leave_the_folder(own: tuple[Path, Path], tmp_path: Path) -> None:
-    """Files without texture are in no index: the folder of all that are says nothing of them."""
-    photos, index = own
-    flat = tmp_path / "flat"
+    flat, target = tmp_path / "flat", tmp_path / "a" / "deep" / "folder"
     flat.mkdir()
     for name in ("one.png", "two.png"):
         Image.new("RGB", (64, 64), "navy").save(flat / name)
-    there = tmp_path / "a" / "deep" / "folder"
-    told = answer("duplicates", photos / "altered", flat, "--index", index, "--move", there)
-    assert [Path(one["from"]).parent for one in told["moved"]] == [flat]
-    assert state(there).keys() == {os.path.relpath(one["from"], tmp_path) for one in told["moved"]}
+    result = answer("duplicates", photos / "altered", flat, "--index", index, "--move", target)
+    assert [Path(one["from"]).parent for one in result["moved"]] == [flat]
+    assert contents(target).keys() == {os.path.relpath(one["from"], tmp_path) for one in result["moved"]}
 
 
-def test_nothing_moves_while_another_writes(own: tuple[Path, Path], tmp_path: Path) -> None:
+def test_nothing_is_moved_while_another_process_writes(own: tuple[Path, Path], tmp_path: Path) -> None:
     photos, index = own
     update(index, photos)
-    before = state(photos)
+    before = contents(photos)
     with IndexWriter.open(index):
-        assert "another process" in refuse("duplicates", "--index", index, "--move", tmp_path / "there")
-    assert state(photos) == before
+        assert "another process" in refuse("duplicates", "--index", index, "--move", tmp_path / "target")
+    assert contents(photos) == before
 
 
-def test_what_was_moved_is_told_though_the_index_cannot_forget_it(
+def test_moved_files_are_reported_though_the_index_cannot_remove_them(
     own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos, index = own
     update(index, photos)
-
-    def full(*_: object) -> None:
-        raise WriteError("the disk is full")
-
-    monkeypatch.setattr(IndexWriter, "remove", full)
-    told = answer("duplicates", "--index", index, "--move", tmp_path / "there")
-    assert len(told["moved"]) == 2
-    assert ["the disk is full" in one["reason"] for one in told["stayed"]] == [True]
+    monkeypatch.setattr(IndexWriter, "remove", raising(WriteError("the disk is full")))
+    result = answer("duplicates", "--index", index, "--move", tmp_path / "target")
+    assert len(result["moved"]) == 2
+    assert ["the disk is full" in one["reason"] for one in result["not_moved"]] == [True]
 
 
-def test_the_command_is_as_sure_as_the_library() -> None:
-    assert inspect.signature(duplicates_command).parameters["sure"].default == MIN_PROBABILITY
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--sure", "0"], "nine out of ten"),
-        (["--sure", "2"], "nine out of ten"),
+        (["--min-probability", "0"], "min_probability=0.0"),
+        (["--min-probability", "2"], "min_probability=2.0"),
         (["--undo", "nowhere"], "nowhere"),
         (["--undo", "x", "--move", "y"], "give it alone"),
         (["--undo", "x", "--html", "y"], "give it alone"),
@@ -434,6 +374,6 @@ def test_the_command_is_as_sure_as_the_library() -> None:
         (["--move", "s3://bucket/x"], "give a path on a disk"),
     ],
 )
-def test_refusals(world: tuple[Path, Path], arguments: list[str], line: str) -> None:
-    place = [] if "--index" in arguments else ["--index", world[1]]
-    assert line in refuse("duplicates", *arguments, *place)
+def test_wrong_arguments_are_one_line(altered: tuple[Path, Path], arguments: list[str], line: str) -> None:
+    index = [] if "--index" in arguments else ["--index", altered[1]]
+    assert line in refuse("duplicates", *arguments, *index)

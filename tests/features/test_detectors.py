@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from polyvoc.cli.demo import find_photographs
+from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import ORB_THRESHOLD, detect, extract, extract_many, unpack_bits

@@ -15,7 +15,7 @@ from PIL import Image
 
 import polyvoc
 from commands import answer, refuse, run
-from polyvoc.cli.demo import find_photographs
+from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.errors import OptionError, PolyvocError, VocabularyError
 from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check_index

@@ -305,7 +305,7 @@ def test_a_wrong_row_is_found(index: Path, what: str) -> None:
 
 def test_two_images_in_each_others_place_are_found(index: Path) -> None:
     with Index.open(index) as opened:
-        first, second, *_ = opened.home.catalogue.images_in(1)
+        first, second, *_ = opened.folder.catalogue.images_in(1)
     edit(index, "UPDATE images SET position = -5 WHERE image = ?", first.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", first.position, second.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", second.position, first.image)

@@ -11,8 +11,8 @@ from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check_index
 from polyvoc.index.commit import Commits
 from polyvoc.index.folder import IndexFolder
-from polyvoc.options import SearchOptions
 from polyvoc.search.index import Index
+from random_collections import plain
 from samples import build, collection, features, scores, unflushed
 
 __all__ = ["unflushed"]
@@ -42,7 +42,7 @@ def parts_of(commits: Commits, monkeypatch: pytest.MonkeyPatch, numbers: list[in
 
 def scores_of(path: Path) -> dict[str, float]:
     with Index.open(path) as index:
-        return scores(index, QUERY, SearchOptions(merge="bayes", hamming=3))
+        return scores(index, QUERY, plain(merge="bayes", hamming=3))
 
 
 def test_merged_elsewhere_changes_no_score(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from polyvoc.index import writer
 from polyvoc.index.catalogue import FILE, UNFINISHED
 from polyvoc.index.check import check_index
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage import files, sqlite
 from processes import Nursery, Run, watched
+from random_collections import plain
 from samples import features, photograph, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -126,10 +127,10 @@ def assert_committed(path: Path, allowed: list[State]) -> int:
 
 def has_content(index: Index, state: State) -> bool:
     """Compare with an index of the same images built at once, in memory."""
-    images = {row.path: index.quantise(features(state[row.path], 6), SearchOptions(hamming=3)) for row in index.images()}
+    images = {row.path: index.quantise(features(state[row.path], 6), plain(hamming=3)) for row in index.images()}
     bits = [signatures for _, signatures in images.values() if signatures is not None]
     anew = Index.from_words([words for words, _ in images.values()], index.engine.sizes, bits)
-    for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
+    for options in (plain(), plain(merge="bayes", hamming=3)):
         query = features(3, 6)
         words, signatures = index.quantise(query, options)
         expected = anew.score_words(words, signatures, options).tolist()
@@ -139,7 +140,7 @@ def has_content(index: Index, state: State) -> bool:
 
 
 def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.integer]]:
-    row = index.home.catalogue.image_at(name)
+    row = index.folder.catalogue.image_at(name)
     assert row is not None
     segment, position = index._find(row.image)
     return index.engine.segments[segment].image_words(position).words
@@ -148,8 +149,8 @@ def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np
 def assert_no_garbage(path: Path) -> None:
     """Nothing is left that no commit refers to."""
     with Index.open(path) as index:
-        segments = {f"{number:06d}" for number in index.home.catalogue.segments()}
-        norms = index.home.catalogue.fact("norms")
+        segments = {f"{number:06d}" for number in index.folder.catalogue.segments()}
+        norms = index.folder.catalogue.fact("norms")
     assert {entry.name for entry in path.iterdir()} <= {"lock", FILE, "norms", "segments", "vocabularies"}
     assert {entry.name for entry in (path / "segments").iterdir()} == segments
     assert {entry.name for entry in (path / "norms").iterdir()} == ({f"{norms['commit']:06d}.npy"} if norms else set())
@@ -282,7 +283,7 @@ def test_killed_while_following_a_folder(nursery: Nursery, place: Path) -> None:
             assert_unfinished(path)
         follow(str(path), str(folder))
         with Index.open(path) as index:
-            for options in (SearchOptions(), SearchOptions(merge="bayes", hamming=3)):
+            for options in (plain(), plain(merge="bayes", hamming=3)):
                 assert scores(index, query, options) == scores(expected, query, options)
         assert list(check_index(path)) == []
         assert_no_garbage(path)

@@ -14,7 +14,7 @@ from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment, word_offsets
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
-from random_collections import World, random_world
+from random_collections import World, plain, random_world
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -66,7 +66,7 @@ def scores_of(segments: list[Segment], world: World, options: SearchOptions) -> 
 
 
 OPTIONS = [
-    SearchOptions(merge=merge, hamming=hamming, burstiness=burstiness)
+    plain(merge=merge, hamming=hamming, burstiness=burstiness)
     for merge in ("b1", "bayes", "posterior")
     for hamming, burstiness in ((None, "none"), (20, "none"), (24, "both"))
 ]

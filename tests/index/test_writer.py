@@ -24,13 +24,14 @@ from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue
 from polyvoc.index.check import check_index
 from polyvoc.index.folder import lock_folder
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage.files import checksum
 from polyvoc.storage.folders import FileState
 from polyvoc.types import Features, IndexReport
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from processes import in_child
+from random_collections import plain
 from samples import build, collection, features, photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -162,7 +163,7 @@ def test_broken_photographs_are_remembered(
     (folder / "empty.jpg").unlink()
     assert counts(update()) == (1, 0, 0, 4, 0)
     with Index.open(index) as opened:
-        assert opened.home.catalogue.problems() == {}
+        assert opened.folder.catalogue.problems() == {}
     assert list(check_index(index)) == []
 
 
@@ -424,7 +425,7 @@ def test_other_vocabularies_or_options_are_refused(index: Path, words: list[Voca
     with pytest.raises(OptionError, match="max_features=30"):
         IndexWriter.open(index, words, FeatureOptions())
     with IndexWriter.open(index) as opened:
-        assert opened.home.feature_options == SMALL
+        assert opened.folder.feature_options == SMALL
 
 
 def test_vocabularies_must_go_together(tmp_path: Path) -> None:
@@ -529,7 +530,7 @@ def test_a_full_disk_keeps_the_last_commit(small_disk: Path) -> None:
     index = Index.open(path)
     found = {row.path for row in index.images()}
     assert found in (set(committed), {*committed, str(len(committed))})  # the last merge may have failed, not its commit
-    assert index.search(features(3, 30), options=SearchOptions())[0].path == "3"
+    assert index.search(features(3, 30), options=plain())[0].path == "3"
     assert list(check_index(path)) == []
     index.close()
     with IndexWriter.open(path) as opened:  # makes room
@@ -615,7 +616,7 @@ def test_workers_find_a_place_for_what_they_make(index: Path, folder: Path) -> N
     seen: list[bool] = []
     photograph(folder / "new.png", 10)
     with IndexWriter.open(index) as opened:
-        idle = Idle(lambda workshop, photographs: seen.append((workshop.home.path / "incoming").is_dir()))
+        idle = Idle(lambda workshop, photographs: seen.append((workshop.folder.path / "incoming").is_dir()))
         opened.update([folder], workers=idle)
     assert seen == [True] and not (index / "incoming").exists()
 

@@ -8,8 +8,9 @@ import pytest
 from polyvoc.errors import OptionError
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
+from random_collections import plain
 
-OPTIONS = SearchOptions(merge="b1", idf="none", norm="none")
+OPTIONS = plain(merge="b1", idf="none", norm="none")
 
 
 def engine(images: list[list[int]], segment_images: int = 2) -> Engine:
@@ -25,7 +26,7 @@ def test_ties_are_broken_by_image() -> None:
     images = [[5], [1], [5, 5], [1], [1]]
     for segment_images in (1, 2, 5):
         assert ranking(engine(images, segment_images), [1, 5]) == [2, 0, 1, 3, 4]
-        assert ranking(engine(images, segment_images), [1, 5], SearchOptions(merge="b1", idf="none", norm="none", top=2)) == [
+        assert ranking(engine(images, segment_images), [1, 5], plain(merge="b1", idf="none", norm="none", top=2)) == [
             2,
             0,
         ]
@@ -53,7 +54,7 @@ def test_deleted_images_do_not_count() -> None:
         (np.zeros((1, 2), int), OPTIONS, "should be integers"),
         (np.full((1, 1), 10), OPTIONS, "outside"),
         (np.full((1, 1), -2), OPTIONS, "outside"),
-        (np.zeros((1, 1), int), SearchOptions(hamming=20), "signatures"),
+        (np.zeros((1, 1), int), plain(hamming=20), "signatures"),
     ],
 )
 def test_queries_that_do_not_fit_are_refused(words: np.ndarray, options: SearchOptions, message: str) -> None:
@@ -73,7 +74,7 @@ def test_collections_that_do_not_fit_are_refused() -> None:
 def test_a_word_given_twice_counts_once() -> None:
     images = [np.array([[1, 2], [3, 0]]), np.array([[1, 0]])]
     of = Engine.from_words(images, (4, 4))
-    options = SearchOptions(merge="bayes", assignments=2, burstiness="intra", idf="none")
+    options = plain(merge="bayes", assignments=2, burstiness="intra", idf="none")
     twice = of.query(np.array([[[1, 1], [2, 2]]] * 50), None, options)
     once = of.query(np.array([[[1, -1], [2, -1]]] * 50), None, options)
     assert np.array_equal(of.scores(twice, options)[0], of.scores(once, options)[0])
@@ -89,7 +90,7 @@ def test_unsigned_words_ask_as_well() -> None:
 
 def test_long_images_have_right_norms() -> None:
     of = Engine.from_words([np.zeros((70_000, 1), int)], (1,))
-    assert of.norms(SearchOptions(idf="none"))[0].tolist() == [70_000]
+    assert of.norms(plain(idf="none"))[0].tolist() == [70_000]
 
 
 @pytest.mark.parametrize("image", [np.array([[0.5]]), np.array([[2**40]]), np.zeros((2, 3), int), np.array([[-1]])])

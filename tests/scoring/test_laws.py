@@ -18,23 +18,20 @@ import reference
 from polyvoc.index.segment import Segment
 from polyvoc.options import Merge, SearchOptions, Sets
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.rules import default_table
-from polyvoc.types import LikelihoodTable
-from random_collections import World, random_evidence, random_world, with_assignments, with_long_signatures
+from random_collections import World, plain, random_evidence, random_world, with_assignments, with_long_signatures
 from samples import unflushed
 
 __all__ = ["unflushed"]
 
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior", "likelihood")
-BURSTINESS = ("none", "best", "intra", "inter", "both")
-# Every choice of: is there a Hamming test?, burstiness, where, idf, norm.
+BURSTINESS = ("none", "best", "intra")
+# Every choice of: Hamming test or none, burstiness, idf, norm.
 GRID = list(
     product(
         (False, True),
         BURSTINESS,
-        ("auto", "difference", "all"),
         ("average", "plain", "none"),
-        ("tfidf", "tf", "sqrt-tf", "features", "self", "none"),
+        ("tfidf", "tf", "sqrt-tf", "features", "none"),
     )
 )
 TOLERANCE = 1e-4  # relative; the engine may count in float32
@@ -44,19 +41,18 @@ FLOOR = 1e-6  # of the largest score: below it scores are compared absolutely
 def grid_options(number: int, **fixed: Any) -> SearchOptions:
     """Give the options of a place in the grid, with numbers drawn for what is not a choice."""
     rng = np.random.default_rng([7, number])
-    hamming, burstiness, burstiness_on, idf, norm = GRID[number % len(GRID)]
+    hamming, burstiness, idf, norm = GRID[number % len(GRID)]
     lines = ((0.6, 0.4), (0.5, 0.2), (0.0, 0.3), (1.5, 0.3), (1.0, -0.3))  # the last two leave [0, 1]
     values = {
         "hamming": int(rng.choice([0, 12, 20, 24, 64])) if hamming else None,
         "sigma": float(rng.choice([16.0, 8.0])),
         "burstiness": burstiness,
-        "burstiness_on": burstiness_on,
         "idf": idf,
         "norm": norm,
         "line": lines[int(rng.integers(len(lines)))],
         "c": float(rng.choice([30.0, 1.0, 0.01])),
     }
-    return SearchOptions(**{**values, **fixed})
+    return plain(**{**values, **fixed})
 
 
 def spread_options(count: int, **fixed: Any) -> Iterator[tuple[int, SearchOptions]]:
@@ -84,20 +80,20 @@ def index_of(world: World, **changes: Any) -> polyvoc.Index:
 
 def completed(world: World, options: SearchOptions) -> SearchOptions:
     """Give the options with a table of evidence, if they want one: always the same for a world and a rule."""
-    if options.merge != "likelihood" or options.evidence is not None:
+    if options.merge != "likelihood" or options.likelihood_table is not None:
         return options
     bits = 64 if world.query_signatures.ndim == world.words.ndim else 128
     seed = len(world.words) + 10 * GRID.index(_place(options))
-    return replace(options, evidence=random_evidence(seed, len(world.sizes), bits))
+    return replace(options, likelihood_table=random_evidence(seed, len(world.sizes), bits))
 
 
 def _place(options: SearchOptions) -> tuple[Any, ...]:
-    kinds = (options.burstiness, options.burstiness_on, options.idf, options.norm)
+    kinds = (options.burstiness, options.idf, options.norm)
     return (options.hamming is not None, *kinds)
 
 
 def engine(index: polyvoc.Index, world: World, options: SearchOptions, threads: int | None = None) -> npt.NDArray[Any]:
-    signatures = world.query_signatures if options.signed else None
+    signatures = world.query_signatures if options.needs_signatures else None
     options = completed(world, options)
     return np.asarray(index.score_words(world.words, signatures=signatures, options=options, threads=threads))
 
@@ -276,42 +272,3 @@ def test_deleted_images_are_as_if_they_had_never_been(merge: Merge) -> None:
         positive += bool(expected.any())
         assert_close(scores, expected, (number, options))
     assert positive > 12
-
-
-# -- an image compared with itself
-
-
-@pytest.mark.parametrize("bits", [64, 128])
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_an_image_is_entirely_like_itself(k: int, bits: int) -> None:
-    """The features of each image differ in all words; those of different images do not."""
-    rng = np.random.default_rng([k, bits])
-    shape = (k,) if bits == 64 else (k, 2)
-    lengths = (30, 7, 1, 0, 19)
-    images = [np.stack([rng.permutation(40)[:n] for _ in range(k)], axis=1).astype(np.int32) for n in lengths]
-    signatures = [rng.integers(0, 2**64, (n, *shape), dtype=np.uint64) for n in lengths]
-    index = polyvoc.Index.from_words(images, (40,) * k, signatures)
-    for evidence in (default_table(k, bits), random_evidence(3, k, bits, by_ratio=False)):
-        for idf in ("average", "plain"):
-            options = SearchOptions(merge="likelihood", burstiness="best", norm="self", idf=idf, evidence=evidence)
-            for number, (words, bits_of) in enumerate(zip(images, signatures, strict=True)):
-                scores = index.score_words(words, bits_of, options)
-                own = 1.0 if scores[number] > 0 else 0.0  # words that all images have say nothing
-                assert scores[number] == pytest.approx(own, rel=1e-5)
-                assert own == 1.0 or len(words) < 2
-
-
-def test_an_image_is_entirely_like_itself_whatever_repeats_in_it() -> None:
-    """Where only matches of all lists count and near ones count more, nothing beats the feature itself."""
-    asked = 0
-    for number in range(40):
-        world, index = world_and_index(number)
-        k, long = len(world.sizes), world.query_signatures.ndim == 3
-        row = tuple(np.linspace(9, 0, 129 if long else 65).tolist())
-        evidence = LikelihoodTable((0,) * (2**k - 1) + (1,), (), ((0.0,) * len(row), row))
-        options = SearchOptions(merge="likelihood", burstiness="best", norm="self", evidence=evidence)
-        for image, (words, signatures) in enumerate(zip(world.images, world.image_signatures, strict=True)):
-            score = index.score_words(words, signatures, options)[image]
-            assert score == pytest.approx(1.0, rel=1e-5) or score == 0.0
-            asked += bool(score)
-    assert asked > 60

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, OptionError, WriteError
-from polyvoc.options import DEFAULT, SearchOptions, options_as_dict
+from polyvoc.options import DEFAULT, options_as_dict
 from polyvoc.scoring.rules import (
     default_table,
     group_names,
@@ -23,6 +23,7 @@ from polyvoc.scoring.rules import (
     table_from_dict,
 )
 from polyvoc.types import LikelihoodTable
+from random_collections import plain
 
 SMALL = LikelihoodTable((0, 0, 0, 1), (0.1, 0.5), tuple((float(row), 0.25, 0.0) for row in range(6)), "a test")
 
@@ -142,11 +143,11 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
 
 
 def test_options_tell_a_table_by_its_source() -> None:
-    told = options_as_dict(SearchOptions(merge="likelihood", evidence=SMALL))
+    told = options_as_dict(plain(merge="likelihood", likelihood_table=SMALL))
     assert told["evidence"] == "a test"
     assert told["merge"] == "likelihood"
     assert options_as_dict(DEFAULT)["evidence"] is None
-    assert json.loads(json.dumps(told))["line"] == list(SearchOptions().line)
+    assert json.loads(json.dumps(told))["line"] == list(plain().line)
 
 
 def test_shipped_tables_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

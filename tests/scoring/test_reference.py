@@ -13,7 +13,7 @@ import pytest
 import reference
 from polyvoc.options import Burstiness, Merge, SearchOptions, Sets
 from polyvoc.types import LikelihoodTable
-from random_collections import random_world, with_assignments
+from random_collections import plain, random_world, with_assignments
 from reference import score_words
 
 RULES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
@@ -40,8 +40,8 @@ def bits(count: int, k: int, flipped: dict[tuple[int, int], int]) -> npt.NDArray
     return signatures
 
 
-def plain(**changes: Any) -> SearchOptions:
-    return SearchOptions(**{"idf": "none", "norm": "none", "line": LINE, "c": C, **changes})
+def bare(**changes: Any) -> SearchOptions:
+    return plain(**{"idf": "none", "norm": "none", "line": LINE, "c": C, **changes})
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def plain(**changes: Any) -> SearchOptions:
     ],
 )
 def test_two_vocabularies(merge: str, expected: list[float]) -> None:
-    scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], plain(merge=merge))
+    scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], bare(merge=merge))
     np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 def test_features_of_the_query_add_up() -> None:
     # (0, 0) as above; (2, 1): A_0 = {20}, A_1 = {01}, nothing in common, r = 0: bayes gives 1 and 1.
-    scores = score_words(words(*PAIR), (3, 3), words([[0, 0], [2, 1], [0, 0]])[0], plain(merge="bayes"))
+    scores = score_words(words(*PAIR), (3, 3), words([[0, 0], [2, 1], [0, 0]])[0], bare(merge="bayes"))
     np.testing.assert_allclose(scores, [2 * (10 / 13 + 1) + 1, 2 * (10 / 13 + 2), 1], rtol=1e-12)
 
 
@@ -80,7 +80,7 @@ def test_three_vocabularies_count_elements_of_other_lists() -> None:
         "posterior": [2 * 9 / 29, 3 * 3 / 7, 3 / 11],
     }
     for merge, expected in rules.items():
-        scores = score_words(images, (2, 2, 2), words([[0, 0, 0]], k=3)[0], plain(merge=merge, line=(0.3, 0.4)))
+        scores = score_words(images, (2, 2, 2), words([[0, 0, 0]], k=3)[0], bare(merge=merge, line=(0.3, 0.4)))
         np.testing.assert_allclose(scores, expected, rtol=1e-12, err_msg=merge)
 
 
@@ -101,30 +101,30 @@ def test_sets_of_images(sets: str, merge: str, expected: list[float]) -> None:
     # Images: {0, 1} and {0}, r = 1/2, 0.3 r + 0.1 = 1/4: w_int = 1 / (1 + 1/2 / 1/4 * 2) = 1/5,
     #   w_diff = 1 / (1 + 1/2 / 3/4 * 2) = 3/7.  Features: r = 0, w_diff = 1 / (1 + 1 / 0.9 * 2) = 9/29.
     images = words([[0, 1], [1, 0]], [[0, 2]], [[2, 2]])
-    options = plain(merge=merge, sets=sets, line=(0.3, 0.1))
+    options = bare(merge=merge, sets=sets, line=(0.3, 0.1))
     scores = score_words(images, (3, 3), words([[0, 0]])[0], options)
     np.testing.assert_allclose(scores, expected, rtol=1e-12)
 
 
 def test_weights() -> None:
-    at = plain(c=math.e / 3)  # ln(N c) = 1
+    at = bare(c=math.e / 3)  # ln(N c) = 1
     assert reference.weight_intersection(0.0, 3, at) == 1.0
     assert reference.weight_intersection(1.0, 3, at) == pytest.approx(1 / (1 + 1 / 0.8))
     assert reference.weight_difference(0.0, 3, at) == pytest.approx(1 / (1 + 1 / 0.7))
     assert reference.weight_difference(1.0, 3, at) == 1.0
     # The fact sheet of Holidays, 1491 images: w(0.05) = 0.310 and w(1) = 0.085 with b = 0.2, a = 1 - b.
-    holidays = SearchOptions(line=(0.8, 0.2), c=30.0)
+    holidays = bare(line=(0.8, 0.2), c=30.0)
     assert reference.weight_intersection(0.05, 1491, holidays) == pytest.approx(0.310, abs=5e-4)
     assert reference.weight_intersection(1.0, 1491, holidays) == pytest.approx(0.085, abs=5e-4)
 
 
 def test_weights_stay_probabilities_when_the_line_leaves_the_unit_interval() -> None:
-    above, below = plain(line=(2.0, 0.5), c=math.e / 3), plain(line=(1.0, -0.5), c=math.e / 3)
+    above, below = bare(line=(2.0, 0.5), c=math.e / 3), bare(line=(1.0, -0.5), c=math.e / 3)
     assert reference.weight_intersection(0.5, 3, above) == pytest.approx(1 / (1 + 0.5 / (1 - 1e-6)))
     assert reference.weight_difference(0.5, 3, above) == pytest.approx(1 / (1 + 0.5 / 1e-6))
     assert reference.weight_intersection(0.25, 3, below) == pytest.approx(1 / (1 + 0.25 / 1e-6))
     assert reference.weight_difference(1.0, 3, above) == 1.0
-    tiny = plain(c=0.01)  # ln(0.03) < 0 counts as 0
+    tiny = bare(c=0.01)  # ln(0.03) < 0 counts as 0
     assert reference.weight_intersection(0.5, 3, tiny) == reference.weight_difference(0.5, 3, tiny) == 1.0
 
 
@@ -152,22 +152,22 @@ def test_idf_and_norm() -> None:
         ],
     }
     for (idf, norm), scores in expected.items():
-        got = score_words(images, (4,), query, plain(idf=idf, norm=norm))
+        got = score_words(images, (4,), query, bare(idf=idf, norm=norm))
         np.testing.assert_allclose(got, scores, rtol=1e-12, err_msg=f"{idf}, {norm}")
 
 
 def test_average_idf_is_never_negative() -> None:
     # Word 0 occurs three times in two images: ln(2 / 3) counts as 0, in the votes and in the norm.
     images, query = words([[0], [0], [0], [1]], [[2]], k=1), words([[0], [1]], k=1)[0]
-    assert score_words(images, (3,), query, plain(idf="average"))[0] == pytest.approx(math.log(2) ** 2)
-    assert score_words(images, (3,), query, SearchOptions())[0] == pytest.approx(math.log(2))
+    assert score_words(images, (3,), query, bare(idf="average"))[0] == pytest.approx(math.log(2) ** 2)
+    assert score_words(images, (3,), query, bare())[0] == pytest.approx(math.log(2))
 
 
 def test_norm_covers_all_vocabularies_but_for_b0() -> None:
     # Image 0 of PAIR: tf (2) in the first vocabulary, (1, 1) in the second.
     query = words([[0, 0]])[0]
-    b1 = score_words(words(*PAIR), (3, 3), query, plain(merge="b1", norm="tf"))
-    b0 = score_words(words(*PAIR), (3, 3), query, plain(merge="b0", norm="tf"))
+    b1 = score_words(words(*PAIR), (3, 3), query, bare(merge="b1", norm="tf"))
+    b0 = score_words(words(*PAIR), (3, 3), query, bare(merge="b0", norm="tf"))
     assert b1[0] == pytest.approx(3 / math.sqrt(4 + 1 + 1))
     assert b0[0] == pytest.approx(2 / math.sqrt(4))
 
@@ -185,10 +185,10 @@ def test_hamming_weighs_each_vocabulary_but_leaves_the_sets() -> None:
     def he(h: int) -> float:
         return math.exp(-(h**2) / 5.0**2)
 
-    wide = score_words(images, (3, 3), query, plain(merge="b1", hamming=9, sigma=5.0), signatures, mine)
+    wide = score_words(images, (3, 3), query, bare(merge="b1", hamming=9, sigma=5.0), signatures, mine)
     np.testing.assert_allclose(wide, [he(2) + he(3) + he(4), 4 * he(9), 0], rtol=1e-12)
     # r stays 2/5, w_int 5/13 and w_diff 5/17 although image 1 no longer passes.
-    narrow = plain(merge="posterior", hamming=3, sigma=5.0)
+    narrow = bare(merge="posterior", hamming=3, sigma=5.0)
     scores = score_words(images, (3, 3), query, narrow, signatures, mine)
     np.testing.assert_allclose(scores, [5 / 13 * (he(2) + he(3)), 0, 0], rtol=1e-12)
 
@@ -196,15 +196,15 @@ def test_hamming_weighs_each_vocabulary_but_leaves_the_sets() -> None:
 def test_hamming_none_ignores_signatures() -> None:
     signatures = [bits(len(rows), 2, {(0, 0): 64}) for rows in PAIR]
     query = words([[0, 0]])[0]
-    without = score_words(words(*PAIR), (3, 3), query, plain())
-    assert np.array_equal(score_words(words(*PAIR), (3, 3), query, plain(), signatures, bits(1, 2, {})), without)
+    without = score_words(words(*PAIR), (3, 3), query, bare())
+    assert np.array_equal(score_words(words(*PAIR), (3, 3), query, bare(), signatures, bits(1, 2, {})), without)
 
 
 def test_several_words_per_vocabulary_unite_their_lists() -> None:
     # Words {0, 1} and {0}: A_0 = {00, 01, 10, 11, 12}, A_1 = {00, 10, 11}, r = 3/5, 0.5 r + 0.2 = 1/2,
     # w_int = 1 / (1 + 0.6 / 0.5 * 2) = 5/17, w_diff = 1 / (1 + 0.4 / 0.5 * 2) = 5/13.
     query = np.array([[[0, 1], [-1, 0]]], dtype=np.int32)
-    options = plain(merge="posterior", line=(0.5, 0.2))
+    options = bare(merge="posterior", line=(0.5, 0.2))
     scores = score_words(words(*PAIR), (3, 3), query, options)
     np.testing.assert_allclose(scores, [10 / 17 + 5 / 13, 2 * 10 / 17 + 5 / 13, 0], rtol=1e-12)
 
@@ -213,7 +213,7 @@ def test_several_words_each_with_its_own_signature() -> None:
     images, query = words([[0], [1]], [[1]], k=1), np.array([[[1, 0, -1]]], dtype=np.int32)
     stored = [bits(2, 1, {}), bits(1, 1, {(0, 0): 1})]
     mine = np.array([[[2**3 - 1, 2**2 - 1, 0]]], dtype=np.uint64)  # 3 bits for word 1, 2 bits for word 0
-    scores = score_words(images, (2,), query, plain(hamming=3, sigma=4.0), stored, mine)
+    scores = score_words(images, (2,), query, bare(hamming=3, sigma=4.0), stored, mine)
     np.testing.assert_allclose(scores, [math.exp(-4 / 16) + math.exp(-9 / 16), math.exp(-4 / 16)], rtol=1e-12)
 
 
@@ -242,7 +242,7 @@ def test_likelihood(changes: dict[str, Any], expected: list[float]) -> None:
         bits(3, 2, {(0, 0): 64, (0, 1): 5, (1, 1): 1, (2, 1): 64}),
         bits(1, 2, {}),
     ]
-    options = plain(**{"merge": "likelihood", "evidence": evidence_of(), **changes})
+    options = bare(**{"merge": "likelihood", "evidence": evidence_of(), **changes})
     for planes in (1, 2):  # the second 64 bits are all 0
         longer = [np.stack([part, 0 * part], axis=-1) for part in signatures] if planes == 2 else signatures
         mine = np.zeros((1, 2, 2) if planes == 2 else (1, 2), np.uint64)
@@ -254,7 +254,7 @@ def test_likelihood_weighs_by_the_mean_idf() -> None:
     # Three images; word 0 of the first vocabulary is in one, that of the second in two: idf^2 of ln 3 and ln 1.5.
     images, query = words([[0, 0]], [[1, 0]], [[2, 1]]), words([[0, 0]])[0]
     stored, mine = [bits(1, 2, {})] * 3, bits(1, 2, {})
-    options = plain(merge="likelihood", idf="plain", evidence=evidence_of())
+    options = bare(merge="likelihood", idf="plain", likelihood_table=evidence_of())
     rare, common = math.log(3) ** 2, math.log(1.5) ** 2
     scores = score_words(images, (3, 3), query, options, stored, mine)
     np.testing.assert_allclose(scores, [(rare + common) / 2 * 10, common * 4, 0], rtol=1e-12)
@@ -273,18 +273,18 @@ def test_burstiness_of_equal_scores() -> None:
         "both": [4 * 0.5 * math.sqrt(0.5 / 3), math.sqrt(1 / 3), 0],  # after intra 4 * 1/2 and 1: t = 3
     }
     for burstiness, scores in expected.items():
-        got = score_words(images, (2,), query, plain(burstiness=burstiness))
+        got = score_words(images, (2,), query, bare(burstiness=burstiness))
         np.testing.assert_allclose(got, scores, rtol=1e-12, err_msg=burstiness)
-        twice = score_words(images, (2,), np.repeat(query, 2, axis=0), plain(burstiness=burstiness))
+        twice = score_words(images, (2,), np.repeat(query, 2, axis=0), bare(burstiness=burstiness))
         np.testing.assert_allclose(twice, 2 * got, rtol=1e-12, err_msg="query features damp apart")
 
 
 def test_burstiness_of_unequal_scores() -> None:
     # b1 on image 1 of PAIR: scores 1, 2, 1 (t = 4): sum of s * sqrt(s / t) = 1/2 + 2 sqrt(1/2) + 1/2.
-    scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], plain(merge="b1", burstiness="intra"))
+    scores = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], bare(merge="b1", burstiness="intra"))
     image_0 = 2 * math.sqrt(2 / 3) + math.sqrt(1 / 3)
     np.testing.assert_allclose(scores, [image_0, 1 + math.sqrt(2), 0], rtol=1e-12)
-    best = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], plain(merge="b1", burstiness="best"))
+    best = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], bare(merge="b1", burstiness="best"))
     np.testing.assert_allclose(best, [2, 2, 0], rtol=1e-12)
 
 
@@ -309,7 +309,7 @@ def test_burstiness_on_the_difference_set() -> None:
         ],
     }
     for (burstiness, on), scores in expected.items():
-        options = plain(merge="bayes", burstiness=burstiness, burstiness_on=on)
+        options = bare(merge="bayes", burstiness=burstiness, burstiness_on=on)
         got = score_words(words(*PAIR), (3, 3), words([[0, 0]])[0], options)
         np.testing.assert_allclose(got, scores, rtol=1e-12, err_msg=f"{burstiness}, {on}")
 
@@ -317,7 +317,7 @@ def test_burstiness_on_the_difference_set() -> None:
 def test_burstiness_on_the_difference_set_of_images() -> None:
     # Image 0 stands in both lists, so that its bursts are left alone; image 1 in the first only.
     images = words([[0, 1], [0, 1], [1, 0]], [[0, 2], [0, 2]])
-    options = plain(merge="b1", sets="image", burstiness="intra", burstiness_on="difference")
+    options = bare(merge="b1", sets="image", burstiness="intra", burstiness_on="difference")
     scores = score_words(images, (3, 3), words([[0, 0]])[0], options)
     np.testing.assert_allclose(scores, [3, math.sqrt(2)], rtol=1e-12)
 
@@ -325,7 +325,7 @@ def test_burstiness_on_the_difference_set_of_images() -> None:
 def test_matches_without_score_do_not_damp_others() -> None:
     # Feature 01 fails the Hamming test: t is that of feature 00 alone.
     images, query = words([[0], [0]], k=1), words([[0]], k=1)[0]
-    options = plain(burstiness="both", hamming=5)
+    options = bare(burstiness="both", hamming=5)
     scores = score_words(images, (1,), query, options, [bits(2, 1, {(1, 0): 6})], bits(1, 1, {}))
     assert scores == pytest.approx([1.0])
 
@@ -341,7 +341,7 @@ def test_one_vocabulary_makes_all_rules_equal(sets: Sets) -> None:
                     world.images,
                     world.sizes,
                     world.words,
-                    SearchOptions(merge=merge, sets=sets, burstiness=burstiness, hamming=24),
+                    bare(merge=merge, sets=sets, burstiness=burstiness, hamming=24),
                     world.image_signatures,
                     world.query_signatures,
                 )
@@ -353,7 +353,7 @@ def test_one_vocabulary_makes_all_rules_equal(sets: Sets) -> None:
 
 @pytest.mark.parametrize("merge", RULES)
 def test_nothing_gives_zero(merge: Merge) -> None:
-    options = SearchOptions(merge=merge, burstiness="both")
+    options = bare(merge=merge, burstiness="both")
     empty, query = words([], [], [[0, 1]]), words([[0, 1]])[0]
     assert score_words([], (3, 3), query, options).shape == (0,)
     assert np.array_equal(score_words(empty, (3, 3), words([])[0], options), [0, 0, 0])
@@ -371,7 +371,7 @@ def test_inputs_stay_as_they_are() -> None:
         before = [array.copy() for array in world.arrays()]
         for array in world.arrays():
             array.flags.writeable = False
-        options = SearchOptions(hamming=24, burstiness="both", assignments=2)
+        options = bare(hamming=24, burstiness="both", assignments=2)
         signatures = (world.image_signatures, world.query_signatures)
         scores = score_words(world.images, world.sizes, world.words, options, *signatures)
         assert scores.dtype == np.float64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import BayesModel, cardinality_ratios
 from polyvoc.scoring.rules import factors as merging_factors
+from random_collections import plain
 
 # 2 features in list 0 only, 3 in list 1 only, 5 in both: |A| = 7, |B| = 8, union 10.
 PAIR = np.array([[0, 2, 3, 5]])
@@ -33,18 +33,18 @@ def test_empty_sets_have_the_ratio_0() -> None:
 def test_counts_are_not_modified() -> None:
     counts = PAIR.copy()
     cardinality_ratios(counts)
-    merging_factors(counts, SearchOptions(merge="bayes"), 100)
+    merging_factors(counts, plain(merge="bayes"), 100)
     assert np.array_equal(counts, PAIR)
 
 
 def test_bayes_weighs_the_intersection_only() -> None:
-    factors = merging_factors(PAIR, SearchOptions(merge="bayes", line=(0.6, 0.4), c=30), 1000)
+    factors = merging_factors(PAIR, plain(merge="bayes", line=(0.6, 0.4), c=30), 1000)
     expected = 1 / (1 + 0.5 / 0.7 * np.log(30_000))
     assert factors[0, 1:].tolist() == pytest.approx([1.0, 1.0, expected])
 
 
 def test_posterior_weighs_both_sets() -> None:
-    factors = merging_factors(PAIR, SearchOptions(merge="posterior", line=(0.6, 0.4), c=30), 1000)
+    factors = merging_factors(PAIR, plain(merge="posterior", line=(0.6, 0.4), c=30), 1000)
     inside = 1 / (1 + 0.5 / 0.7 * np.log(30_000))
     outside = 1 / (1 + 0.5 / 0.3 * np.log(30_000))
     assert factors[0, 1:].tolist() == pytest.approx([outside, outside, inside])
@@ -52,7 +52,7 @@ def test_posterior_weighs_both_sets() -> None:
 
 @pytest.mark.parametrize("merge, expected", [("b1", [1, 1, 1]), ("b2", [0, 0, 1])])
 def test_plain_rules(merge: str, expected: list[float]) -> None:
-    assert merging_factors(PAIR, SearchOptions(merge=merge), 10)[0, 1:].tolist() == expected  # type: ignore[arg-type]
+    assert merging_factors(PAIR, plain(merge=merge), 10)[0, 1:].tolist() == expected  # type: ignore[arg-type]
 
 
 def test_weights_fall_with_the_ratio_and_with_the_collection() -> None:

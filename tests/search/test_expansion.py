@@ -128,7 +128,7 @@ def signed(query: Picture, bits: int, changed: list[int]) -> Picture:
 def expanded(query: Picture, hits: list[Picture], kind: Expansion, bits: int) -> tuple[Any, Any]:
     segment = engine_of(hits).segments[0]
     table = default_match_table(3, bits)
-    sketch = query.asked.sketch
+    sketch = query.asked.image_words
     pairs = [inlier_pairs(sketch, segment, position, table) for position in range(len(hits))]
     spoken = [(segment.image_words(position), IDENTITY, pairs[position]) for position in range(len(hits))]
     return expand(sketch, spoken, kind)

@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from random_collections import plain
 from polyvoc.options import Norm, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.explain import Explanation, explain
@@ -73,7 +74,7 @@ def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Eng
     expected = explained(engine, query, preset("default", bits), (0, 0))
     pairs = set(zip(expected.query[expected.inlier].tolist(), expected.feature[expected.inlier].tolist(), strict=True))
     for merge in ("posterior", "b1", "b0"):
-        other = explained(engine, query, SearchOptions(merge=merge), (0, 0))
+        other = explained(engine, query, plain(merge=merge), (0, 0))
         marked = set(zip(other.query[other.inlier].tolist(), other.feature[other.inlier].tolist(), strict=True))
         assert marked <= pairs if merge == "b0" else marked == pairs  # b0 has the matches of one vocabulary only
         assert len(marked) > 15 and np.array_equal(other.transform, expected.transform)
@@ -83,7 +84,7 @@ def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Eng
 def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     for merge in ("likelihood", "posterior", "bayes", "b0") if bits else ("posterior", "bayes", "b0"):
-        options = SearchOptions(merge=merge, norm=norm)  # type: ignore[arg-type]
+        options = plain(merge=merge, norm=norm)  # type: ignore[arg-type]
         scores, _ = score_all(engine, query.asked, options)
         for place in ((0, 0), (0, 1), (1, 0)):
             explanation = explained(engine, query, options, place)
@@ -95,9 +96,9 @@ def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) ->
     twice, bits = np.stack([np.roll(query.words, 1, axis=0), query.words], axis=2), query.signatures
     several = replace(query.asked, words=twice, signatures=None if bits is None else np.stack([bits, bits], axis=2))
     for asked, options in (
-        (query.asked, SearchOptions()),
-        (several, SearchOptions(assignments=2)),
-        (query.asked, SearchOptions(merge="b0")),
+        (query.asked, plain()),
+        (several, plain(assignments=2)),
+        (query.asked, plain(merge="b0")),
     ):
         explanation = explain(engine, asked, options, (0, 0), Hit(0, "", 0.0))
         assert explanation.words.dtype == np.int32 and explanation.words.shape == explanation.distance.shape
@@ -141,7 +142,7 @@ def test_ratios_are_told_whatever_the_rule(world: tuple[int, Picture, Engine]) -
     bits, query, engine = world
     sketches = [part.image_words(at) for part in engine.segments for at in range(part.n_images)]
     words = np.concatenate([sketch.words for sketch in sketches])
-    rules: list[SearchOptions] = [SearchOptions(merge="b1"), SearchOptions(merge="posterior"), preset("default", bits)]
+    rules: list[SearchOptions] = [plain(merge="b1"), plain(merge="posterior"), preset("default", bits)]
     for options in rules:
         explanation = explained(engine, query, options, (0, 0))
         held = words[None] == query.asked.words[explanation.query][:, None]  # [m, features, K]

@@ -17,12 +17,12 @@ from polyvoc.index.check import check_index
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.writer import IndexWriter
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
-from polyvoc.options import FeatureOptions, SearchOptions
+from polyvoc.options import FeatureOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.fuse import cosine_similarity, embedding_scores, fuse, fuse_embedding
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
-from random_collections import World, random_world
+from random_collections import plain, World, random_world
 from samples import features, photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -59,7 +59,7 @@ def segment_of(world: World, vectors: Array | None, positions: range | list[int]
 
 
 def local_scores(engine: Engine, world: World) -> list[Array]:
-    options = SearchOptions(merge="b1")
+    options = plain(merge="b1")
     return engine.scores(engine.query(world.words, None, options), options)
 
 
@@ -282,7 +282,7 @@ def test_what_the_model_refuses_is_found_by_its_words(index: Path, folder: Path,
     assert not stored(index)["long.png"].any()
     assert list(check_index(index)) == []
     with Index.open(index) as opened:
-        assert Path(opened.search(folder / "long.png", options=SearchOptions())[0].path).name == "long.png"
+        assert Path(opened.search(folder / "long.png", options=plain())[0].path).name == "long.png"
 
 
 def test_features_made_elsewhere_have_no_vector(index: Path, model: Embedder) -> None:
@@ -332,7 +332,7 @@ def test_an_image_is_heard_by_its_stored_vector(index: Path, folder: Path, model
             by_file = embedding.search(folder / "2.png", options=replace(opened.default_options, fuse=True))
         assert hits[0].path == str(folder / "2.png") and [hit.image for hit in hits] == [hit.image for hit in by_file]
         with pytest.raises(OptionError, match=f"image {rows['bare']} has no vector; leave fuse out"):
-            opened.search(rows["bare"], options=SearchOptions(fuse=True))
+            opened.search(rows["bare"], options=plain(fuse=True))
 
 
 def test_explanations_stay_local(index: Path, folder: Path, model: Embedder) -> None:

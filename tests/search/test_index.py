@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import polyvoc
+from random_collections import plain
 from polyvoc.errors import (
     DamagedError,
     ImageError,
@@ -51,7 +52,7 @@ def every_rule() -> Iterator[SearchOptions]:
     ]
     for merge in RULES:
         for options in rest:
-            yield SearchOptions(merge=merge, **options)  # type: ignore[arg-type]
+            yield plain(merge=merge, **options)  # type: ignore[arg-type]
 
 
 def assert_same_scores(index: Index, expected: Index) -> None:
@@ -78,19 +79,19 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Index:
 @pytest.fixture
 def changed(at_once: Index, tmp_path: Path) -> Path:
     """A copy that may be changed."""
-    return Path(shutil.copytree(at_once.home.path, tmp_path / "changed.polyvoc"))
+    return Path(shutil.copytree(at_once.folder.path, tmp_path / "changed.polyvoc"))
 
 
 # --- however it came about --------------------------------------------------------------------------------------
 
 
 def test_reopened_is_the_same(at_once: Index) -> None:
-    assert_same_scores(Index.open(at_once.home.path), at_once)
+    assert_same_scores(Index.open(at_once.folder.path), at_once)
 
 
 def test_memory_and_disk_agree(at_once: Index) -> None:
     images = collection(30)
-    options = SearchOptions(hamming=4)
+    options = plain(hamming=4)
     quantised = [at_once.quantise(found, options) for found in images.values()]
     bits = [b for _, b in quantised if b is not None]
     memory = Index.from_words([words for words, _ in quantised], at_once.engine.sizes, bits)
@@ -143,7 +144,7 @@ def test_removed_images_are_gone_from_everything(at_once: Index, changed: Path, 
     assert len(index) == 27 and any(len(segment.alive) for segment in index.engine.segments)
     images = {name: found for name, found in collection(30).items() if name not in ("image 2", "image 5", "image 6")}
     assert_same_scores(index, build(tmp_path / "anew.polyvoc", images, vocabularies(3)))
-    hits = index.search(collection(30)["image 5"], top=30, options=SearchOptions())
+    hits = index.search(collection(30)["image 5"], top=30, options=plain())
     assert hits and not {"image 2", "image 5", "image 6"} & {hit.path for hit in hits}
 
 
@@ -159,7 +160,7 @@ def assert_same_after_adding_again(path: Path) -> None:
     with IndexWriter.open(path) as writer:
         ids = [writer.add(name, found) for name, found in collection(3).items()]
     assert min(ids) > 30  # ids are never used again
-    assert Index.open(path).search(features(1, 9), options=SearchOptions())[0].path == "image 1"
+    assert Index.open(path).search(features(1, 9), options=plain())[0].path == "image 1"
 
 
 # --- searching --------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def assert_same_after_adding_again(path: Path) -> None:
 @pytest.mark.parametrize("merge", RULES)
 @pytest.mark.parametrize("hamming", [None, 2])
 def test_an_image_finds_itself_first(at_once: Index, merge: str, hamming: int | None) -> None:
-    options = SearchOptions(merge=merge, hamming=hamming, top=3)  # type: ignore[arg-type]
+    options = plain(merge=merge, hamming=hamming, top=3)  # type: ignore[arg-type]
     for name, found in collection(30).items():
         hits = at_once.search(found, options=options)
         if len(found) > 8:
@@ -178,7 +179,7 @@ def test_an_image_finds_itself_first(at_once: Index, merge: str, hamming: int | 
 
 
 def test_hits_are_the_best_scores(at_once: Index) -> None:
-    options = SearchOptions(merge="bayes", top=7)
+    options = plain(merge="bayes", top=7)
     found = scores(at_once, features(3, 11), options)
     best = sorted(found.items(), key=lambda item: -item[1])[:7]
     hits = at_once.search(features(3, 11), options=options)
@@ -187,7 +188,7 @@ def test_hits_are_the_best_scores(at_once: Index) -> None:
 
 
 def test_threads_may_share_an_index(at_once: Index) -> None:
-    index = Index.open(at_once.home.path)
+    index = Index.open(at_once.folder.path)
     expected = {seed: at_once.search(features(seed, 12)) for seed in range(6)}
     wrong: list[object] = []
 
@@ -253,9 +254,9 @@ def test_further_words_of_an_image_come_from_its_file(index_path: Path, photogra
     assert index.search(row.image, top=1)[0].path == row.path == index.image(row.image).path
     images = {f"image {seed}": features(seed, dimension=128) for seed in range(3)}
     made = build(tmp_path / "a.polyvoc", images, vocabularies(dimension=128))
-    assert made.search(1, options=SearchOptions())
+    assert made.search(1, options=plain())
     with pytest.raises(ImageError, match="image 0: no such file") as caught:
-        made.search(1, options=SearchOptions(assignments=2))
+        made.search(1, options=plain(assignments=2))
     assert "\n" not in str(caught.value)
 
 
@@ -278,7 +279,7 @@ def test_what_is_no_image_cannot_ask(at_once: Index, changed: Path) -> None:
 
 
 def test_the_whole_photograph_is_a_region(at_once: Index) -> None:
-    for options in (SearchOptions(), at_once.default_options):
+    for options in (plain(), at_once.default_options):
         for asks in (features(3, 11), 4):
             expected = at_once.search(asks, options=options)
             assert expected
@@ -298,11 +299,11 @@ def test_a_region_asks_by_the_features_inside(at_once: Index) -> None:
     assert np.array_equal(explanation.query_xy, kept.xy[explanation.query])
     words, signatures, found = stored(at_once, 12)
     held = strictly_inside(found.xy, region)
-    options = SearchOptions(hamming=4)
+    options = plain(hamming=4)
     by_image = at_once.search(12, options=options, region=region)
     assert by_image == at_once.search_words(words[held], signatures[held], options)
     with pytest.raises(OptionError, match="fuse hears whole photographs"):
-        at_once.search(query, options=SearchOptions(fuse=True), region=region)
+        at_once.search(query, options=plain(fuse=True), region=region)
 
 
 def test_an_outline_is_that_of_the_region(views: Path, views_index: Path) -> None:
@@ -325,7 +326,7 @@ def test_without_signatures(tmp_path: Path) -> None:
     index = build(tmp_path / "a.polyvoc", collection(6), vocabularies(2, signed=False))
     assert index.default_options.hamming is None and index.search(features(2, 10))[0].path == "image 2"
     with pytest.raises(OptionError, match="needs an index with signatures"):
-        index.search(features(2, 10), options=SearchOptions(hamming=3))
+        index.search(features(2, 10), options=plain(hamming=3))
 
 
 # --- explaining -------------------------------------------------------------------------------------------------
@@ -350,11 +351,11 @@ def test_random_options_are_explained(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     for k in (1, 2, 4):
         index = build(tmp_path / f"{k}.polyvoc", collection(12), vocabularies(k, size=9), commits=3)
-        with IndexWriter.open(index.home.path) as writer:
+        with IndexWriter.open(index.folder.path) as writer:
             writer.remove(["image 1"])
-        index = Index.open(index.home.path)
+        index = Index.open(index.folder.path)
         for number in range(30):
-            options = SearchOptions(
+            options = plain(
                 merge=str(rng.choice(RULES)),  # type: ignore[arg-type]
                 idf=str(rng.choice(["average", "plain", "none"])),  # type: ignore[arg-type]
                 norm=str(rng.choice(["tfidf", "tf", "none"])),  # type: ignore[arg-type]
@@ -372,7 +373,7 @@ def test_random_options_are_explained(tmp_path: Path) -> None:
 
 def test_an_explanation_says_what_matches(at_once: Index) -> None:
     query = collection(30)["image 4"]
-    options = SearchOptions(merge="posterior", hamming=8)
+    options = plain(merge="posterior", hamming=8)
     (hit,) = at_once.search(query, top=1, options=options)
     explanation = at_once.explain(query, hit, options)
     words, _ = at_once.quantise(query, options)
@@ -411,13 +412,13 @@ def test_what_cannot_be_explained(at_once: Index, changed: Path) -> None:
 def test_an_index_reopened_sees_the_last_commit_and_keeps_its_vocabularies(at_once: Index, changed: Path) -> None:
     index = Index.open(changed)
     assert index.reopened() is index
-    quantiser = index.home.quantiser
+    quantiser = index.folder.quantiser
     with IndexWriter.open(changed) as writer:
         writer.add("one more", features(5, 15))
     anew = index.reopened()
     assert (len(index), len(anew)) == (30, 31) and anew.commit > index.commit
     assert anew.reopened() is anew
-    assert anew.home.quantiser is quantiser
+    assert anew.folder.quantiser is quantiser
     assert_same_scores(anew, Index.open(changed))
     index.close()  # its catalogue is its own
     assert anew.search(features(5, 15), top=1)[0].path == "one more"
@@ -426,19 +427,19 @@ def test_an_index_reopened_sees_the_last_commit_and_keeps_its_vocabularies(at_on
 def test_an_open_index_stays_as_it_was(at_once: Index, changed: Path) -> None:
     index = Index.open(changed)
     query = features(3, 11)
-    before = scores(index, query, SearchOptions())
-    hits = index.search(query, top=30, options=SearchOptions())
+    before = scores(index, query, plain())
+    hits = index.search(query, top=30, options=plain())
     with IndexWriter.open(changed) as writer:
         for number in range(9):
             writer.add(f"more {number}", features(number, 15))
             writer.commit()
         writer.remove(["image 4"])
     assert not (changed / "segments/000001").exists()  # merged away under its feet
-    words, signatures = index.quantise(query, SearchOptions())
-    assert index.score_words(words, signatures, SearchOptions()).tolist() == list(before.values())
+    words, signatures = index.quantise(query, plain())
+    assert index.score_words(words, signatures, plain()).tolist() == list(before.values())
     left = [hit for hit in hits if hit.path != "image 4"]  # those that are gone are left out
-    assert index.search(query, top=30, options=SearchOptions()) == left and len(left) < len(hits)
-    assert index.explain(query, left[0], SearchOptions()).weight.sum() == pytest.approx(left[0].score, rel=1e-4)
+    assert index.search(query, top=30, options=plain()) == left and len(left) < len(hits)
+    assert index.explain(query, left[0], plain()).weight.sum() == pytest.approx(left[0].score, rel=1e-4)
     assert len(Index.open(changed)) == 38
 
 
@@ -468,7 +469,7 @@ def test_opening_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     while not done.is_set():
         index = Index.open(path)
         seen.append(len(index))
-        assert index.search(features(1, 9), top=1, options=SearchOptions())
+        assert index.search(features(1, 9), top=1, options=plain())
         index.close()
     thread.join()
     assert failed == [] and len(seen) > 3

@@ -26,9 +26,9 @@ def live_words(index: Index) -> np.ndarray:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_distributions_count_every_list_and_ratio(k: int, tmp_path: Path) -> None:
     index = build(tmp_path / "a.polyvoc", collection(30), vocabularies(k), commits=3)
-    with IndexWriter.open(index.home.path) as writer:
+    with IndexWriter.open(index.folder.path) as writer:
         writer.remove(["image 2", "image 25"])
-    index = Index.open(index.home.path)
+    index = Index.open(index.folder.path)
     assert any(len(segment.alive) for segment in index.engine.segments)
     found = index_distributions(index)
     words = live_words(index)

@@ -93,7 +93,7 @@ def test_a_search_is_smoothed_last() -> None:
     plain, _ = score_all(engine, images[0].asked, options)
     told, _ = score_all(engine, images[0].asked, replace(options, smooth=1.0))
     assert engine.neighbours is not None
-    assert np.array_equal(told[0], engine.neighbours.smoothed(engine.standing(), plain, 1.0)[0])
+    assert np.array_equal(told[0], engine.neighbours.smoothed(engine.images(), plain, 1.0)[0])
     assert not np.array_equal(told[0], plain[0])
 
 
@@ -106,7 +106,7 @@ def test_those_that_show_the_same_thing_are_neighbours(seed: int, bits: int) -> 
     engine = engine_of(things(seed, bits))
     pairs = found(engine, bits)
     assert ends(pairs) == [(0, 1), (0, 2), (1, 2), (3, 4)]
-    seen = verify(engine, things(seed, bits)[3].asked.sketch, [(0, 4)], preset("fast", bits))
+    seen = verify(engine, things(seed, bits)[3].asked.image_words, [(0, 4)], preset("fast", bits))
     assert pairs["weight"][3] >= np.float32(math.log1p(seen[0, 4].inliers))  # the better of both directions
     assert pairs["weight"].min() >= math.log1p(MIN_INLIERS)
 
@@ -120,7 +120,7 @@ def test_segments_do_not_matter() -> None:
         engine = engine_of(images, segment_images)
         assert np.array_equal(found(engine), expected)
         split = np.split(scores, np.cumsum([segment.n_images for segment in engine.segments])[:-1])
-        assert np.array_equal(np.concatenate(LinkGraph(expected).smoothed(engine.standing(), split, 0.7)), whole)
+        assert np.array_equal(np.concatenate(LinkGraph(expected).smoothed(engine.images(), split, 0.7)), whole)
 
 
 def test_removed_images_are_neither_asked_nor_heard() -> None:

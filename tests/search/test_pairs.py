@@ -13,7 +13,7 @@ from polyvoc.options import FAST, PairOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.pairs import SMALL_COLLECTION, Candidates, Pairs, batched, find_pairs, pair_candidates
 from polyvoc.search.verify import match_table
-from random_collections import random_evidence, random_world, with_long_signatures
+from random_collections import plain, random_evidence, random_world, with_long_signatures
 from scenes import Picture, engine_of, joined, picture, seen_again
 
 SEEDS = range(16)
@@ -33,9 +33,9 @@ def options_of(engine: Engine) -> SearchOptions:
 def by_searches(engine: Engine, search: SearchOptions, top: int) -> Candidates:
     """The oracle: one search after the other."""
     ids, others, scores = [], [], []
-    for segment, part in enumerate(engine.standing()):
+    for segment, part in enumerate(engine.images()):
         for position in part.live:
-            (sketch,) = engine.sketches([(segment, int(position))])
+            (sketch,) = engine.image_words([(segment, int(position))])
             signatures = sketch.signatures if sketch.signatures.shape[1] else None
             query = engine.query(sketch.words, signatures, search)
             image = int(part.ids[position])
@@ -121,7 +121,7 @@ def test_segments_are_the_whole_and_threads_are_one(seed: int) -> None:
     assert_same(pair_candidates(engine_of_world(seed, 1), options, 4), best)
 
 
-@pytest.mark.parametrize("options", [SearchOptions(), SearchOptions(merge="b1", hamming=24), SearchOptions(norm="self"),
+@pytest.mark.parametrize("options", [plain(), plain(merge="b1", hamming=24), plain(norm="self"),
                                      replace(FAST, norm="self"),
                                      replace(FAST, burstiness="intra")])  # fmt: skip
 def test_other_rules_search_one_by_one(options: SearchOptions) -> None:
@@ -133,7 +133,7 @@ def test_other_rules_search_one_by_one(options: SearchOptions) -> None:
 def test_tables_that_ask_for_ratios_search_one_by_one() -> None:
     seeds = [seed for seed in range(20) if random_evidence(seed, 3, 64).edges]
     engine = engine_of_world(4, k=3)
-    options = replace(FAST, evidence=random_evidence(seeds[0], 3, 64))
+    options = replace(FAST, likelihood_table=random_evidence(seeds[0], 3, 64))
     assert not batched(engine, options)
     assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
 
@@ -178,9 +178,9 @@ def test_a_transform_takes_the_first_to_the_second() -> None:
     images = things()
     engine = engine_of(images)
     (pair,) = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine), images=[3])
-    inliers = engine.inliers(images[3].asked.sketch, (0, 4), match_table(engine, options_of(engine)))
-    from_first = images[3].asked.sketch.keypoints.xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
-    there = images[4].asked.sketch.keypoints.xy[inliers[:, 1]]
+    inliers = engine.inliers(images[3].asked.image_words, (0, 4), match_table(engine, options_of(engine)))
+    from_first = images[3].asked.image_words.keypoints.xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
+    there = images[4].asked.image_words.keypoints.xy[inliers[:, 1]]
     assert (pair["first"], pair["second"], pair["inliers"]) == (3, 4, len(inliers))
     assert np.abs(from_first - there).max() < 0.05 * np.ptp(there)
 

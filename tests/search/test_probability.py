@@ -13,7 +13,7 @@ from test_searching import RIGHT, world
 from commands import answer, run
 from conftest import draw_scene
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.options import SearchOptions, preset
+from polyvoc.options import preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.hits import Hits
 from polyvoc.search.index import Index, Question, ask, open_index
@@ -22,6 +22,7 @@ from polyvoc.search.probability import HitProbability, NoiseRanks, probability_t
 from polyvoc.search.query import Query
 from polyvoc.types import FeatureKind
 from polyvoc.web.html import search_page
+from random_collections import plain
 from scenes import SIZES, engine_of, picture
 
 SHIPPED = shipped_hit_probability()
@@ -130,7 +131,7 @@ def test_sure_leaves_out_exactly_what_is_less_probable() -> None:
         chances = sorted({one.probability or 0.0 for one in every})
         assert len(every) > 5 and all(0 <= chance <= 1 for chance in chances)
         for sure in (chances[0], chances[len(chances) // 2], chances[-1], min(1.0, chances[-1] + 1e-9)):
-            found = search(engine, query.asked, replace(options, sure=sure), confidence=SHIPPED)
+            found = search(engine, query.asked, replace(options, min_probability=sure), confidence=SHIPPED)
             assert [one.image for one in found] == [one.image for one in every if (one.probability or 0.0) >= sure]
 
 
@@ -169,12 +170,12 @@ def test_any_number_of_vocabularies_has_probabilities(k: int) -> None:
 def test_where_nobody_knows_there_is_none_and_sure_is_refused(index_path: Path) -> None:
     bare = Index.from_words([np.array([[1, 2]]), np.array([[3, 4]])], (5, 5))
     assert bare.confidence is None
-    assert {hit.probability for hit in bare.search_words(np.array([[1, 2]]), None, SearchOptions())} == {None}
-    with pytest.raises(OptionError, match=r"sure=0\.5 needs probabilities, .* leave it out"):
-        bare.search_words(np.array([[1, 2]]), None, SearchOptions(sure=0.5))
+    assert {hit.probability for hit in bare.search_words(np.array([[1, 2]]), None, plain())} == {None}
+    with pytest.raises(OptionError, match=r"min_probability=0\.5 needs probabilities, .* leave it out"):
+        bare.search_words(np.array([[1, 2]]), None, plain(min_probability=0.5))
     with Index.open(index_path) as index:
         assert index.confidence is SHIPPED
-        vars(index.home)["kind"] = FeatureKind("superpoint", 256)
+        vars(index.folder)["kind"] = FeatureKind("superpoint", 256)
         assert index.confidence is None and {hit.probability for hit in index.search(1)} == {None}
 
 
@@ -182,9 +183,9 @@ def test_a_photograph_finds_itself_and_a_page_says_when_nothing_is_left(index_pa
     opened, _ = open_index(index_path)
     path = min(photographs.glob("*.jpg"))
     with opened as index:
-        found = index.search(str(path), options=replace(index.default_options, sure=0.9))
+        found = index.search(str(path), options=replace(index.default_options, min_probability=0.9))
         assert found and all(hit.probability is not None and hit.probability >= 0.9 for hit in found)
-        nothing = ask(index, Question(str(path)), replace(index.default_options, sure=1.0))
+        nothing = ask(index, Question(str(path)), replace(index.default_options, min_probability=1.0))
         empty = replace(nothing, hits=Hits())
         said = "Nothing found that shows the same thing with a probability of 100 % or more."
         assert said in search_page([empty]) and empty.as_dict()["hits"] == []
@@ -209,4 +210,4 @@ def test_the_command_line_tells_probabilities_and_finds_nothing(index_path: Path
 @pytest.mark.parametrize("sure", [-0.1, 1.1, math.nan])
 def test_sure_is_a_probability(sure: float) -> None:
     with pytest.raises(OptionError, match="from 0 to 1"):
-        SearchOptions(sure=sure)
+        plain(min_probability=sure)

@@ -19,7 +19,7 @@ import browsers
 import servers
 from browsers import PHONE, Drag, Watch, asks, seen, tab_to
 from conftest import draw_scene
-from polyvoc.cli.demo import find_photographs, make_collection
+from polyvoc.cli.demo_photos import find_photographs, make_collection
 from polyvoc.index.writer import IndexWriter
 
 NAMES = ("astronaut", "camera", "cat", "coffee", "coins", "motorcycle", "page", "retina", "rocket")
@@ -36,9 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the demonstration's photographs (two pages of them), questions, and an index."""
     folder = tmp_path_factory.mktemp("world")
     found = find_photographs()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyvoc.cli.demo.LONG_SIDE", 400)  # quick
-        make_collection({name: found[name] for name in NAMES}, folder, quiet)
+    make_collection({name: found[name] for name in NAMES}, folder, quiet, long_side=400)  # quick
     draw_scene(7).save(folder / "photos" / f"{TRAP}.jpg")
     draw_scene(8).save(folder / "new.jpg")
     (folder / "broken.jpg").write_bytes((folder / "queries" / "cat.jpg").read_bytes()[:600])

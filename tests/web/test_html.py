@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from polyvoc.web.html import Line, Picture, Side, document, figures, matches, paragraph, ranking
+from polyvoc.web.html import Picture, document, figures, paragraph, ranking
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9'
-VOID = {"meta", "img", "circle", "line", "image"}  # elements without an end tag here
+VOID = {"meta", "img"}  # elements without an end tag here
 
 
 class Parser(HTMLParser):
@@ -26,9 +26,6 @@ class Parser(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(tag)
-
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
@@ -38,22 +35,14 @@ def html() -> str:
     """A page with every part, and hostile text everywhere."""
     query = Picture(b"jpeg", HOSTILE, href="file:///a%22b.jpg")
     hits = [Picture(b"1", "one", "1.", HOSTILE, mark="right"), Picture(None, HOSTILE, mark="wrong")]
-    lines = [Line((10, 20), (30, 40), True), Line((1, 2), (3, 4), False)]
-    sides = Side(b"left", 100, 200), Side(b"right", 300, 100)
-    body = [
-        paragraph(HOSTILE),
-        figures([("3", HOSTILE)]),
-        ranking(HOSTILE, query, hits, HOSTILE),
-        matches(HOSTILE, *sides, lines, (HOSTILE, "all", "fewer")),
-    ]
-    return document(HOSTILE, body)
+    return document(HOSTILE, [paragraph(HOSTILE), figures([("3", HOSTILE)]), ranking(HOSTILE, query, hits, HOSTILE)])
 
 
 def test_a_page_is_well_formed_self_contained_and_escaped(html: str) -> None:
     parser = Parser()
     parser.feed(html)
     assert parser.open == []
-    assert [parser.elements.count(name) for name in ("figure", "img", "line", "script")] == [3, 2, 2, 0]
+    assert [parser.elements.count(name) for name in ("figure", "img", "script")] == [3, 2, 0]
     assert not re.search(r'(src|href)="(?!data:image/jpeg;base64,|file:///)', html)
     assert "@import" not in html and "url(" not in html
     assert "&lt;script&gt;" in html
@@ -65,13 +54,3 @@ def test_a_page_shows_marks_missing_files_and_two_colour_schemes(html: str) -> N
     assert "file not found" in html
     assert "color-scheme: light dark" in html and "prefers-color-scheme: dark" in html
     assert "Nothing found." in ranking("x", Picture(b"", "x"), [])
-
-
-@pytest.mark.parametrize(("left", "right"), [((0.0, 0.0), (0.0, 0.0)), ((99.0, 199.0), (299.0, 99.0))])
-def test_lines_end_on_their_features(left: tuple[float, float], right: tuple[float, float]) -> None:
-    sides = Side(b"", 100, 200), Side(b"", 300, 100)
-    html = matches("x", *sides, [Line(left, right, True)], ("", "", ""))
-    x1, y1, x2, y2 = (float(re.search(f' {name}="([^"]*)"', html)[1]) for name in ("x1", "y1", "x2", "y2"))  # type: ignore[index]
-    # Both are 600 high: the left one is enlarged 3 times, the right one 6 times and begins at 300 + 12.
-    assert (x1, y1) == ((left[0] + 0.5) * 3, (left[1] + 0.5) * 3)
-    assert (x2, y2) == ((right[0] + 0.5) * 6 + 312, (right[1] + 0.5) * 6)

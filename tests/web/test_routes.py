@@ -20,7 +20,6 @@ from conftest import draw_scene
 from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_thumbnail
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import SearchOptions
 from polyvoc.search.explain import name_set
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info, list_images
@@ -61,9 +60,9 @@ def writable(_session_index: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         ({"top": "many"}, "top: Input should be a valid integer, unable to parse string as an integer"),
         ({"merge": "b9"}, "merge: Input should be 'likelihood', 'posterior', 'bayes', 'b0', 'b1' or 'b2'"),
         ({"nonsense": "1"}, "nonsense: no such parameter"),
-        ({"evidence": "/etc/passwd"}, "evidence: no such parameter"),
-        ({"sure": "1.5"}, "sure: Input should be less than or equal to 1"),
-        *(({name: "nan"}, name) for name in ("sure", "sigma", "line", "hamming", "c")),
+        ({"likelihood_table": "/etc/passwd"}, "likelihood_table: no such parameter"),
+        ({"min_probability": "1.5"}, "min_probability: Input should be less than or equal to 1"),
+        *(({name: "nan"}, name) for name in ("min_probability", "sigma", "line", "hamming", "c")),
         *(({name: "inf"}, name) for name in ("c", "hamming")),
         *(({"region": region}, "region") for region in ("1,2,3", "nan,0,1,1", "9,9,1,1")),
         ({"fuse": "true"}, "fuse"),
@@ -99,13 +98,13 @@ def test_an_error_before_the_first_line_of_a_stream_is_an_ordinary_one(served: S
 
 
 def test_an_error_after_the_first_line_of_a_stream_is_its_last_line(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Index.find
+    original = Index.search
 
-    def fail(*arguments: Any) -> Any:
-        original(*arguments)
+    def fail(*arguments: Any, **options: Any) -> Any:
+        original(*arguments, **options)
         raise OptionError("too late")
 
-    monkeypatch.setattr(Index, "find", fail)
+    monkeypatch.setattr(Index, "search", fail)
     stream = served.post("/search?query=1", headers=NDJSON)
     assert stream.status_code == 200
     first, last = map(json.loads, stream.text.splitlines())
@@ -143,8 +142,7 @@ def test_an_explanation_is_that_of_the_library(served: Served, photographs: Path
     photo, image = photographs / "tower-b.jpg", 7
     parameters = {"query": served.store(photo), "image": image, "merge": "posterior", "limit": 40}
     result = served.get("/explain", params={**parameters, **({"region": ",".join(map(str, region))} if region else {})}).json()
-    options = SearchOptions(**{**vars(index.default_options), "merge": "posterior"})
-    expected = index.explain(photo, image, options, region)
+    expected = index.explain(photo, image, merge="posterior", region=region)
     assert result["n_matches"] == np.count_nonzero((expected.weight > 0) | expected.inlier) > 40 == len(result["matches"])
     assert result["score"] == pytest.approx(float(expected.weight.sum()))
     assert result["inliers"] == int(expected.inlier.sum()) > 10
@@ -369,7 +367,7 @@ def test_health_and_about(served: Served, index: Index) -> None:
     expected |= {"commit": index.commit, "probabilities": True, "token": "none", "originals": True}
     expected |= {"write": False, "fuse": False, "smooth": False}
     assert {name: about[name] for name in expected} == expected
-    assert set(about["presets"]) == {"fast", "default", "best"} and about["presets"]["best"]["sure"] == 0
+    assert set(about["presets"]) == {"fast", "default", "best"} and about["presets"]["best"]["min_probability"] == 0
     assert set(about["texts"]) == set(OPTIONS)
     assert about["choices"]["merge"] == ["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
     assert about["limits"] == {"upload_bytes": 32_000_000, "pixels": 100_000_000}

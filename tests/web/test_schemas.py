@@ -15,8 +15,8 @@ import schemathesis
 from schemathesis import engine
 from schemathesis.engine import events
 
-from polyvoc.options import SearchOptions
-from polyvoc.web.schemas import LIMITS, OPTIONS, SearchParameters
+from polyvoc.options import Option, SearchOptions
+from polyvoc.web.schemas import OPTIONS, SearchParameters, _limits
 from samples import unflushed
 from servers import PATIENCE, Served, serving
 
@@ -41,8 +41,8 @@ def description(served: Served) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "method"), [("/search", "post"), ("/search/batch", "post"), ("/explain", "get")])
 def test_every_option_is_a_parameter_of_the_same_name(description: dict[str, Any], path: str, method: str) -> None:
     parameters = {one["name"]: one for one in description["paths"][path][method]["parameters"]}
-    options = {field.name for field in fields(SearchOptions)} - {"evidence"}
-    assert options <= set(parameters) and "evidence" not in parameters
+    options = {field.name for field in fields(SearchOptions)} - {"likelihood_table"}
+    assert options <= set(parameters) and "likelihood_table" not in parameters
     assert all(parameters[name]["description"] and parameters[name]["in"] == "query" for name in options)
 
 
@@ -71,13 +71,13 @@ def test_errors_are_described(description: dict[str, Any]) -> None:
                 assert schema == {"$ref": "#/components/schemas/Error"}
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name in LIMITS])
-def test_both_limits_of_a_parameter_are_valid_options(name: str) -> None:
-    limits = LIMITS[name]
+@pytest.mark.parametrize("option", [option for option in OPTIONS.values() if _limits(option)], ids=lambda option: option.name)
+def test_both_limits_of_a_parameter_are_valid_options(option: Option) -> None:
+    limits = _limits(option)
     for limit in (limits.get("ge", limits.get("gt", 0) + 1e-6), limits["le"]):
-        value = int(limit) if int in (OPTIONS[name], *get_args(OPTIONS[name])) else limit
-        assert getattr(SearchOptions(**{name: value}), name) == value
-        assert getattr(SearchParameters(**{name: value}), name) == value
+        value = int(limit) if int in (option.kind, *get_args(option.kind)) else limit
+        assert getattr(SearchOptions(**{option.name: value}), option.name) == value
+        assert getattr(SearchParameters(**{option.name: value}), option.name) == value
 
 
 def test_none_and_lists_of_numbers(served: Served) -> None:

@@ -35,15 +35,15 @@ PARAMETERS: list[dict[str, Any]] = [
     {"preset": "fast"},
     {"preset": "best", "top": 5},
     {"merge": "b0"},
-    {"sure": 0.5},
+    {"min_probability": 0.5},
     {"merge": "b1", "hamming": 20, "sigma": 16.0},
     {"merge": "b2", "hamming": "none"},
-    {"merge": "bayes", "burstiness": "intra", "burstiness_on": "all"},
+    {"merge": "bayes", "burstiness": "intra"},
     {"merge": "posterior", "line": "0.5,0.25", "c": 2.0},
     {"idf": "plain", "norm": "sqrt-tf", "verify": 0},
     {"sets": "image", "merge": "posterior", "burstiness": "none"},
     {"assignments": 3, "merge": "b1"},
-    {"expansion": "hamming", "expand": 2, "verify": 10, "top": 3},
+    {"expand": 2, "verify": 10, "top": 3},
 ]
 
 
@@ -76,7 +76,7 @@ def queries(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> list
         chosen = [PARAMETERS[(number + shift) % len(PARAMETERS)] for shift in range(4)]
         region = {"region": f"{10 + number},20,{250.5 + number},200"}
         queries += [(path, chosen[0]), (part, chosen[1]), (grey, {**chosen[2], **region}), (number + 1, chosen[3])]
-    return [*queries, (3, {"region": "0,0,200,200"}), (paths[0], {"smooth": 0.0, "norm": "self"})]
+    return [*queries, (3, {"region": "0,0,200,200"}), (paths[0], {"smooth": 0.0, "norm": "tf"})]
 
 
 def flags(parameters: dict[str, Any]) -> list[object]:
@@ -196,16 +196,16 @@ def test_a_new_commit_is_served_without_a_restart(index_path: Path, tmp_path: Pa
 
 def test_a_search_that_runs_during_a_commit_uses_the_old_one(index_path: Path, tmp_path: Path,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    started, proceed, original = threading.Event(), threading.Event(), Index.find
+    started, proceed, original = threading.Event(), threading.Event(), Index.search
 
-    def find(*arguments: Any) -> Any:
+    def search(*arguments: Any, **options: Any) -> Any:
         started.set()
         assert proceed.wait(PATIENCE)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     with serving(index_path, workers=1) as served, ThreadPoolExecutor(1) as client:
         expected = served.search(query=1).json()["hits"]
-        monkeypatch.setattr(Index, "find", find)
+        monkeypatch.setattr(Index, "search", search)
         response = client.submit(httpx.post, f"{served.client.base_url}search?query=1", timeout=PATIENCE)
         assert started.wait(PATIENCE)
         index_scenes(index_path, tmp_path, 50, 51, 52)
@@ -227,7 +227,7 @@ def test_results_beside_a_writer_are_those_of_some_commit(index_path: Path, tmp_
 
     def hits_now() -> tuple[tuple[int, float], ...]:
         with Index.open(index_path) as index:
-            return tuple((hit.image, hit.score) for hit in index.search(photo, options=index.preset("fast")))
+            return tuple((hit.image, hit.score) for hit in index.search(photo, preset="fast"))
 
     with serving(index_path, write=True, workers=2) as served:
         commits = [hits_now()]

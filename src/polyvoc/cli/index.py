@@ -1,4 +1,4 @@
-"""Index, remove, link, info, check, train."""
+"""The commands `index`, `remove`, `link`, `info`, `check` and `train`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from polyvoc.cli.flags import (
     only_one_source,
 )
 from polyvoc.cli.terminal import (
-    describe_words,
-    linked,
+    linked_path,
+    print_distributions,
+    print_info,
+    print_note,
+    print_problems,
+    print_report,
+    print_row,
     progress_bar,
-    show_distributions,
-    show_info,
-    show_problems,
-    show_report,
-    talk,
+    vocabulary_text,
     write,
-    write_fact,
     write_json,
 )
 from polyvoc.errors import OptionError
-from polyvoc.options import FEATURE_TEXTS, TRAIN_TEXTS, FeatureOptions, TrainOptions
+from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.types import Progress
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ app = typer.Typer()
     "Example: polyvoc train ~/Pictures --out orb-words --detector orb\n\n"
     "Example: polyvoc train --features feats-superpoint-n4096-r1024.h5 --out superpoint-words",
 )
-@from_record(TrainOptions, TRAIN_TEXTS)
-@from_record(FeatureOptions, FEATURE_TEXTS, receiver="reading")
+@from_record(TrainOptions)
+@from_record(FeatureOptions, receiver="reading")
 def train_command(  # noqa: PLR0913, PLR0917
     chosen: dict[str, Any],
     reading: dict[str, Any],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to put the vocabulary.", callback=on_disk)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the new vocabulary.", callback=on_disk)],
     folders: Folders = None,
     features: FeaturesFile = None,
     kind: KindName = None,
@@ -68,13 +68,13 @@ def train_command(  # noqa: PLR0913, PLR0917
     ray: Ray = None,
     json: Json = False,
 ) -> None:
-    """Train a vocabulary on photographs of your own, or on features of others, for `polyvoc index --vocabulary`."""
+    """Train a vocabulary on your own photographs or features, for `polyvoc index --vocabulary`."""
     from polyvoc.features.feature_files import open_features
     from polyvoc.search.info import describe_vocabulary
     from polyvoc.vocabulary.train import LocalTrainWorkers, sample_features, train
     from polyvoc.vocabulary.vocabulary import check_vocabulary_target
 
-    only_one_source(folders, features, {"kind": kind, "binary": binary} if features is None else reading)
+    only_one_source(folders, features, {"feature_kind": kind, "binary": binary} if features is None else reading)
     check_vocabulary_target(out)  # before the hours of training, not after
     started = time.perf_counter()
     options = TrainOptions(**chosen)
@@ -104,15 +104,15 @@ def train_command(  # noqa: PLR0913, PLR0917
         problems = [asdict(problem) for problem in sample.problems]
         write_json({"vocabulary": str(out), **facts, "problems": problems, "seconds": round(seconds, 3)})
         return
-    write_fact("vocabulary", str(out), describe_words(facts), f"{seconds:.1f} s")
-    show_problems(sample.problems)
+    print_row("vocabulary", str(out), vocabulary_text(facts), f"{seconds:.1f} s")
+    print_problems(sample.problems)
     given = "FOLDER" if features is None else f"--features {shlex.quote(str(features))}"
-    talk(f"Use it: polyvoc index {given} --index NEW.polyvoc --vocabulary {shlex.quote(str(out))}")
+    print_note(f"Use it: polyvoc index {given} --index NEW.polyvoc --vocabulary {shlex.quote(str(out))}")
 
 
 def _draw(folders: list[str], reading: FeatureOptions, options: TrainOptions, workers: TrainWorkers,
           progress: Progress) -> tuple[Sample, str]:  # fmt: skip
-    """Draw descriptors from the photographs of folders; and say in words which these were."""
+    """Draw descriptors from the photographs of folders; return them and the names of the folders."""
     from polyvoc.storage.folders import absolute_path, list_photographs
     from polyvoc.storage.stores import base_name
     from polyvoc.vocabulary.train import sample_descriptors
@@ -132,7 +132,7 @@ def _draw(folders: list[str], reading: FeatureOptions, options: TrainOptions, wo
     "index",
     epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures",
 )
-@from_record(FeatureOptions, FEATURE_TEXTS)
+@from_record(FeatureOptions)
 def index_command(  # noqa: PLR0913, PLR0917
     chosen: dict[str, Any],
     folders: Folders = None,
@@ -141,10 +141,10 @@ def index_command(  # noqa: PLR0913, PLR0917
     vocabulary: Own = None,
     bits: Annotated[
         int | None,
-        typer.Option(metavar="NUMBER", help="Bits of a signature: 128 rank best, 64 take half the memory, 0 none."),
+        typer.Option(metavar="NUMBER", help="Bits of a signature: 128 rank best, 64 need half the memory, 0: no signatures."),
     ] = None,
     embedding: Annotated[
-        Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too: for `search --fuse`.")
+        Path | None, typer.Option(metavar="MODEL.onnx", help="Store a global embedding, too, for `search --fuse`.")
     ] = None,
     features: FeaturesFile = None,
     kind: KindName = None,
@@ -154,7 +154,7 @@ def index_command(  # noqa: PLR0913, PLR0917
     ray: Ray = None,
     json: Json = False,
 ) -> None:
-    """Index folders of photographs; run again, it adds what is new, replaces what changed and drops what is gone."""
+    """Index folders of photographs. Run again, it adds new ones, replaces changed ones and removes missing ones."""
     from polyvoc.cluster.build import RayWorkers
     from polyvoc.features.feature_files import open_features
     from polyvoc.index.folder import IndexFolder, complete_feature_options
@@ -163,9 +163,9 @@ def index_command(  # noqa: PLR0913, PLR0917
     from polyvoc.vocabulary.vocabulary import load_vocabularies
 
     extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray}
-    reading = {"kind": kind, "binary": binary, "images": images}
+    reading = {"feature_kind": kind, "binary": binary, "images": images}
     only_one_source(folders, features, reading if features is None else extracting)
-    # Before a new index is made: are the folders there, or the file, and the machines?
+    # Checked before a new index is made: folders, or the file, and the machines.
     check_folders(folders or [])
     file = None if features is None else open_features(features, kind, binary)
     started = time.perf_counter()
@@ -185,9 +185,9 @@ def index_command(  # noqa: PLR0913, PLR0917
     if json:
         write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
     else:
-        show_report(report, seconds)
+        print_report(report, seconds)
     if report.added + report.replaced + report.unchanged == 0:
-        found = f"{len(report.problems)} files are there, none could be used" if report.problems else "no photograph found"
+        found = f"{len(report.problems)} files, none could be used" if report.problems else "no photograph found"
         raise OptionError(f"nothing to index in {', '.join(folders or [str(features)])}: {found}")
 
 
@@ -197,12 +197,10 @@ def remove_command(
     index: IndexPath = DEFAULT_INDEX,
     json: Json = False,
 ) -> None:
-    """Remove photographs from an index; their files stay."""
-    from polyvoc.index.folder import IndexFolder
+    """Remove photographs from an index. The files themselves are not touched."""
     from polyvoc.index.writer import IndexWriter
 
-    IndexFolder(index).catalogue.close()  # an index that is not there should not be made
-    with IndexWriter.open(index) as writer:
+    with IndexWriter.open(index, create=False) as writer:
         removed = writer.remove(paths)
     if json:
         write_json({"index": str(index), "removed": removed})
@@ -216,14 +214,18 @@ def link_command(
     candidates: Annotated[int, typer.Option(metavar="NUMBER", help="Images that each photograph is compared with.")] = 20,
     json: Json = False,
 ) -> None:
-    """Find which photographs of an index show the same thing, for `search --smooth`; run it again after adding some."""
-    from polyvoc.index.folder import IndexFolder
+    """Build the graph of photographs that show the same thing, for `search --smooth`. Run it again after adding some."""
     from polyvoc.index.writer import IndexWriter
+    from polyvoc.search.index import Index
+    from polyvoc.search.links import link
 
-    IndexFolder(index).catalogue.close()  # an index that is not there should not be made
     started = time.perf_counter()
-    with progress_bar() as progress, IndexWriter.open(index) as writer:
-        pairs = writer.link(candidates, progress)
+    with (
+        progress_bar() as progress,
+        IndexWriter.open(index, create=False) as writer,
+        Index.open(index) as opened,
+    ):
+        pairs = link(writer, opened.engine, opened.preset("fast"), candidates, progress)
     seconds = time.perf_counter() - started
     if json:
         write_json({"index": str(index), "pairs": pairs, "seconds": round(seconds, 3)})
@@ -236,40 +238,43 @@ def info_command(
     index: IndexPath = DEFAULT_INDEX,
     images: Annotated[bool, typer.Option("--images", help="List the photographs, too.")] = False,
     distributions: Annotated[
-        bool, typer.Option("--distributions", help="Draw how long the lists are, and how much those of a feature share.")
+        bool, typer.Option("--distributions", help="Plot the lengths of the lists and their overlap.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say what an index holds: photographs, features, vocabularies, bytes on the disk, files that could not be used."""
+    """Print what an index holds: photographs, features, vocabularies, bytes on disk, files that could not be used."""
     from polyvoc.search.index import Index
     from polyvoc.search.info import index_distributions, index_info, list_images
 
     opened = Index.open(index)
     facts = index_info(opened)
-    spread = index_distributions(opened) if distributions else {}
-    listed = list_images(opened) if images else []
+    histograms = index_distributions(opened) if distributions else {}
+    rows = list_images(opened) if images else []
     if json:
-        write_json({**facts, **spread, **({"photographs": listed} if images else {})})
+        write_json({**facts, **histograms, **({"photographs": rows} if images else {})})
         return
-    show_info(facts)
+    print_info(facts)
     if distributions:
-        show_distributions(spread)
-    for row in listed:
+        print_distributions(histograms)
+    for row in rows:
         size = f"{row['width']} x {row['height']}"
-        write(f"{row['image']:>7}  {size:>11} {row['features']:>6} features ", linked(row["path"]))
+        write(f"{row['image']:>7}  {size:>11} {row['features']:>6} features ", linked_path(row["path"]))
 
 
 @app.command("check", epilog="Example: polyvoc check --index photos.polyvoc")
 def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
-    """Read every file of an index and say what is damaged; exit code 1 if anything is."""
-    from polyvoc.index.check import check_index
+    """Read every file of an index and print what is damaged; exit code 1 if anything is."""
+    from polyvoc.duplicates.compare import check_pairs
+    from polyvoc.index.check import check
+    from polyvoc.scoring.rules import check_table
+    from polyvoc.search.links import check_links
 
     with progress_bar() as progress:
-        damage = list(check_index(index, progress))
+        errors = list(check(index, progress, (check_table, check_links, check_pairs)))
     if json:
-        write_json({"index": str(index), "sound": not damage, "damage": damage})
+        write_json({"index": str(index), "ok": not errors, "errors": errors})
     else:
-        for line in damage or [f"{index} is sound"]:
+        for line in errors or [f"{index}: no errors found"]:
             write(line)
-    if damage:
+    if errors:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Entry point, errors as one line."""
+"""The entry point: all commands; errors become one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from polyvoc.cli.terminal import print_error, write
 from polyvoc.errors import PolyvocError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as shells have it
-KEPT = "stopped; what was indexed is kept, run the same command to go on"
+KEPT = "interrupted; what was indexed is kept, run the same command to continue"
 
 
 class Commands(TyperGroup):
-    """All commands; whatever goes wrong in one becomes one line and an exit code."""
+    """All commands; any error becomes one line and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command and leave with its exit code."""
+        """Run a command and exit with its code."""
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that the terminal cannot print
         try:
             code = super().main(*args, **{**extra, "prog_name": "polyvoc", "standalone_mode": False})
         except Exception as error:  # noqa: BLE001 - the last line of defence: one line instead of a traceback
@@ -36,7 +36,7 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> None:
-        """Run a command, unless the user stops it or stops reading."""
+        """Run a command; the user may interrupt it, or close its output."""
         try:
             super().invoke(ctx)
             sys.stdout.flush()
@@ -44,12 +44,12 @@ class Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
-            print_error(KEPT if ctx.invoked_subcommand in ("index", "demo") else "stopped")
+            print_error(KEPT if ctx.invoked_subcommand in ("index", "demo") else "interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
 
 def _line(error: Exception) -> str:
-    """Say in one line what went wrong and what to do."""
+    """Return one line: what went wrong and the next step."""
     if isinstance(error, PolyvocError):
         return str(error)
     if hasattr(error, "format_message"):  # of the command line's parser
@@ -59,7 +59,7 @@ def _line(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):
         return "not enough memory; close other programs, or use a machine with more"
-    return f"unexpected {type(error).__name__}: {error}; run 'polyvoc --debug COMMAND ...' and report what it shows"
+    return f"unexpected {type(error).__name__}: {error}; run 'polyvoc --debug COMMAND ...' and report what it prints"
 
 
 app = typer.Typer(

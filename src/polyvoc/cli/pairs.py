@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, from_record, on_disk
-from polyvoc.cli.terminal import progress_bar, talk, write, write_json
+from polyvoc.cli.terminal import print_note, progress_bar, write, write_json
 from polyvoc.errors import OptionError
-from polyvoc.options import PAIR_TEXTS, PairOptions
+from polyvoc.options import PairOptions
 
 if TYPE_CHECKING:
     from polyvoc.search.pairs import Pairs
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 Out = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE", help="Where to write the pairs, two names on a line. Default: the terminal.", callback=on_disk
-    ),
+    typer.Option(metavar="FILE", help="File for the pairs, two names on a line. Default: the terminal.", callback=on_disk),
 ]
 Root = Annotated[
     str | None,
@@ -32,11 +30,11 @@ Root = Annotated[
 ]
 Database = Annotated[
     Path | None,
-    typer.Option(metavar="DATABASE", help="Let COLMAP match and verify the pairs in its database.", callback=on_disk),
+    typer.Option(metavar="DATABASE", help="Have COLMAP match and verify the pairs in its database.", callback=on_disk),
 ]
 Image = Annotated[
     list[int] | None,
-    typer.Option(metavar="ID", help="Only pairs of this image with any, as `info --images` lists them; may be repeated."),
+    typer.Option(metavar="ID", help="Only pairs of this image with any, as `info --images` lists them; repeatable."),
 ]
 
 
@@ -44,7 +42,7 @@ Image = Annotated[
     "pairs",
     epilog="Example: polyvoc pairs --out pairs.txt\n\nExample: polyvoc pairs --verify --out pairs.txt --database database.db",
 )
-@from_record(PairOptions, PAIR_TEXTS)
+@from_record(PairOptions)
 def pairs_command(
     chosen: dict[str, Any],
     index: IndexPath = DEFAULT_INDEX,
@@ -54,7 +52,7 @@ def pairs_command(
     database: Database = None,
     json: Json = False,
 ) -> None:
-    """Find the pairs of photographs that are worth matching: each with those most like it; as COLMAP and hloc read them."""
+    """Find pairs of photographs that are worth matching, in the format of COLMAP and hloc."""
     from polyvoc.features.colmap import write_pairs
     from polyvoc.search.index import Index
 
@@ -64,9 +62,9 @@ def pairs_command(
         names = names_of(((row.image, row.path) for row in opened.images()), root)
         _check_names(names, database, spaces=not json or out is not None or database is not None)
         with progress_bar() as progress:
-            found = opened.pairs(options, image, progress)
+            pairs = opened.pairs(options, images=image, progress=progress)
     named = [
-        (names[first], names[second]) for first, second in zip(found["first"].tolist(), found["second"].tolist(), strict=True)
+        (names[first], names[second]) for first, second in zip(pairs["first"].tolist(), pairs["second"].tolist(), strict=True)
     ]
     if out is not None:
         write_pairs(out, named)
@@ -75,11 +73,11 @@ def pairs_command(
         from polyvoc.features.colmap import match_pairs
 
         if not json:
-            talk(f"COLMAP matches {len(named):,} pairs")
+            print_note(f"COLMAP is matching {len(named):,} pairs")
         facts["matched"] = match_pairs(database, named)
     facts["seconds"] = round(time.perf_counter() - started, 3)
     if json:
-        write_json({**facts, **({"list": _told(found, named)} if out is None else {"out": str(out)})})
+        write_json({**facts, **({"list": _pairs_as_dicts(pairs, named)} if out is None else {"out": str(out)})})
     else:
         _show(facts, named, out)
 
@@ -89,11 +87,11 @@ def _show(facts: dict[str, Any], named: list[tuple[str, str]], out: Path | None)
         for first, second in named:
             write(f"{first} {second}")
     matched = f", {facts['matched']:,} of them matched by COLMAP" if "matched" in facts else ""
-    talk(f"{facts['pairs']:,} pairs of {facts['images']:,} photographs{matched}, {facts['seconds']:.1f} s")
+    print_note(f"{facts['pairs']:,} pairs of {facts['images']:,} photographs{matched}, {facts['seconds']:.1f} s")
 
 
-def _told(found: Pairs, named: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    rows = zip(named, found["first"].tolist(), found["second"].tolist(), found["score"].tolist(), found["inliers"].tolist(),
+def _pairs_as_dicts(pairs: Pairs, named: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    rows = zip(named, pairs["first"].tolist(), pairs["second"].tolist(), pairs["score"].tolist(), pairs["inliers"].tolist(),
                strict=True)  # fmt: skip
     return [
         {"first": first, "second": second, "images": [a, b], "score": score, "inliers": inliers}
@@ -102,9 +100,9 @@ def _told(found: Pairs, named: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 
 def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, str]:
-    """Give what each image is called relative to a folder, else to the folder that holds all of them.
+    """Return the name of each image relative to a folder, else to the folder that holds all of them.
 
-    Names that are relative already, as in a file of features, stay as they are.
+    Names that are relative already, as in a file of features, stay the same.
     """
     from polyvoc.storage.folders import absolute_path
     from polyvoc.storage.stores import is_url
@@ -122,25 +120,25 @@ def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, s
             f"{outside[0]} is not below {root or '/'}; give --root, a folder that holds all photographs of the index"
         )
     names = {image: path.removeprefix(f"{root}/") for image, path in paths.items()}
-    twice = [name for name, times in Counter(names.values()).items() if times > 1]
-    if twice:
-        raise OptionError(f"two images would be called {twice[0]!r}; give --root, a folder above")
+    repeated = [name for name, times in Counter(names.values()).items() if times > 1]
+    if repeated:
+        raise OptionError(f"two images would have the name {repeated[0]!r}; give --root, a folder above")
     return names
 
 
 def _shared(folders: list[list[str]]) -> int:
-    """Count the parts with which all begin."""
+    """Return the number of leading parts that all have in common."""
     first, last = min(folders, default=[]), max(folders, default=[])
     length = min(len(first), len(last))
     return next((n for n in range(length) if first[n] != last[n]), length)
 
 
 def _check_names(names: dict[int, str], database: Path | None, spaces: bool) -> None:
-    """Refuse names that COLMAP would not understand, before the work begins."""
+    """Raise OptionError for names that COLMAP cannot read, before the work begins."""
     odd = [name for name in names.values() if name.split() != [name] or name.startswith("#")]
     if odd and spaces:
-        raise OptionError(f"{odd[0]!r} cannot stand in a list of pairs, where a space ends a name ({len(odd)} such names); "
-                          "rename the photographs, or take the pairs with --json")  # fmt: skip
+        raise OptionError(f"{odd[0]!r} cannot be written to a list of pairs, where a space ends a name ({len(odd)} such names); "
+                          "rename the photographs, or use --json")  # fmt: skip
     if database is None:
         return
     from polyvoc.features.colmap import ColmapFeatures
@@ -148,6 +146,6 @@ def _check_names(names: dict[int, str], database: Path | None, spaces: bool) -> 
     features = ColmapFeatures(database)
     known = set(features.names())
     features.close()
-    strange = [name for name in names.values() if name not in known]
-    if strange:
-        raise OptionError(f"{database} has no image {strange[0]!r}; give --root, the folder that its names are relative to")
+    unknown = [name for name in names.values() if name not in known]
+    if unknown:
+        raise OptionError(f"{database} has no image {unknown[0]!r}; give --root, the folder that its names are relative to")

@@ -11,7 +11,7 @@ import typer
 
 from polyvoc import __version__
 from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag_name, from_record, on_disk, parse_value
-from polyvoc.cli.terminal import progress_bar, show_calibration, show_evaluation, show_reproduction, write_json
+from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
 from polyvoc.options import SEARCH_TEXTS, FeatureOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.rules import save_table, table_as_dict
@@ -113,7 +113,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         write_json({**_facts(bench), "rules": [_told(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
-        show_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
+        print_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
 
 
 def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def calibrate_command(  # noqa: PLR0913, PLR0917
     if json:
         write_json(told)
     else:
-        show_calibration(told)
+        print_calibration(told)
 
 
 def _refuse(reason: str, **given: object) -> None:
@@ -399,4 +399,4 @@ def reproduce_command(  # noqa: PLR0913, PLR0917
     if json:
         write_json({"page": str(page), **report.as_dict()})
     else:
-        show_reproduction(report, page)
+        print_reproduction(report, page)

@@ -1,4 +1,4 @@
-"""What is printed."""
+"""What the commands print: results on standard output, notes, progress and errors on standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from polyvoc.options import FeatureOptions
-from polyvoc.scoring.rules import group_names, table_from_dict
 from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
     from polyvoc.experiments.workbench import QuantisedDataset
     from polyvoc.search.hits import SearchResult
 
-OPENING = "machines open the index: the first time, they compile kernels"
+OPENING = "opening the index on the machines: the first time, they compile kernels"
 
 
 def write(*parts: str | Text) -> None:
-    """Print one line of an answer; never wrapped, so that it can be piped and copied."""
+    """Print one line of a result; never wrapped, so that it can be piped and copied."""
     if sys.stdout.isatty():
         Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(*parts)
     else:
@@ -39,33 +38,33 @@ def write(*parts: str | Text) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Print an answer for programs. ASCII, so that any file name passes: escapes stand for what is not text."""
+    """Print a result for programs, in ASCII: file names that are not text are escaped."""
     print(json.dumps(value, indent=2))
 
 
-def talk(line: str) -> None:
-    """Say something that is no part of the answer."""
+def print_note(line: str) -> None:
+    """Print a line that is not part of the result."""
     print(line, file=sys.stderr)
 
 
 def print_error(line: str) -> None:
-    """Say in one line what went wrong."""
-    talk("polyvoc: " + " ".join(line.splitlines()))
+    """Print an error on one line."""
+    print_note("polyvoc: " + " ".join(line.splitlines()))
 
 
-def write_fact(label: str, *lines: str) -> None:
-    """Print what is known under a label, on one or more lines."""
+def print_row(label: str, *lines: str) -> None:
+    """Print a label and one or more lines."""
     for number, line in enumerate(lines):
         write(f"{'' if number else label:<13} {line}")
 
 
 def mark(right: bool) -> Text:
-    """Give the sign of a right or wrong answer."""
+    """Return the mark of a right or wrong result."""
     return Text("right", style="green") if right else Text("wrong", style="red")
 
 
-def linked(path: str) -> Text:
-    """Give a path, on one line whatever the file is called, that can be clicked in terminals which know how."""
+def linked_path(path: str) -> Text:
+    """Return a path as one line of text, with a link for terminals that support it."""
     from polyvoc.storage.stores import display_name
 
     return Text(display_name(path), style=f"link {Path(path).as_uri()}" if Path(path).is_absolute() else "")
@@ -73,14 +72,14 @@ def linked(path: str) -> Text:
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        """Show how many are done in a second."""
+        """Return the number done per second."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.1f}/s", style="progress.data.speed")
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """Give a function that shows progress as a bar with rate and time left; quiet where nobody looks."""
+    """Return a function that shows progress as a bar with rate and time left; silent unless there is a terminal."""
     terminal = Console(stderr=True)
     if not terminal.is_terminal:
         yield lambda stage, done, total: None
@@ -102,15 +101,15 @@ MAX_PROBLEMS = 20  # broken files listed
 BAR = 40  # characters of the longest bar of a histogram
 
 
-def show_report(report: IndexReport, seconds: float) -> None:
-    """Show what a run of indexing did."""
+def print_report(report: IndexReport, seconds: float) -> None:
+    """Print what a run of indexing did."""
     counts = (f"{getattr(report, name)} {name}" for name in ("added", "replaced", "removed", "unchanged"))
     write(f"{', '.join(counts)}; {report.features:,} new features; {seconds:.1f} s")
-    show_problems(report.problems)
+    print_problems(report.problems)
 
 
-def show_problems(problems: Sequence[Problem]) -> None:
-    """Show the files that could not be used; each reason names its file."""
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Print the files that could not be used; each reason names its file."""
     if problems:
         write(f"{len(problems)} could not be used:")
     for problem in problems[:MAX_PROBLEMS]:
@@ -119,26 +118,28 @@ def show_problems(problems: Sequence[Problem]) -> None:
         write(f"  and {len(problems) - MAX_PROBLEMS} more: --json lists all")
 
 
-def show_answers(told: list[SearchResult], timings: bool, named: bool) -> None:
-    """Show hits, best first; with the name of each query if there are several."""
-    for answer in told:
+def print_results(results: list[SearchResult], timings: bool, named: bool) -> None:
+    """Print hits, best first; with the name of each query if there are several."""
+    for result in results:
+        hits = result.hits
         if named:
-            write(linked(answer.query))
-        for rank, hit in enumerate(answer.hits, start=1):
-            chance = "" if hit.probability is None else f"{probability_text(hit.probability):>7} "
-            write(f"{rank:>4}  {hit.score:8.4f} {chance}", linked(hit.path))
-        if not answer.hits:
-            sure = answer.options.sure
-            talk(nothing_found_text(sure) if sure else "nothing found: no photograph of the index shares a feature with it")
-        if not answer.hits.complete:
-            count = sum(last - first + 1 for first, last in answer.missing)
-            talk(f"incomplete: {count:,} images are on machines that do not answer now (--whole waits for them)")
+            write(linked_path(result.query))
+        for rank, hit in enumerate(hits, start=1):
+            probability = "" if hit.probability is None else f"{probability_text(hit.probability):>7} "
+            write(f"{rank:>4}  {hit.score:8.4f} {probability}", linked_path(hit.path))
+        if not hits:
+            minimum = result.options.min_probability
+            text = "nothing found: no photograph of the index shares a feature with it"
+            print_note(nothing_found_text(minimum) if minimum else text)
+        if not hits.complete:
+            count = sum(last - first + 1 for first, last in hits.missing)
+            print_note(f"incomplete: {count:,} images are on machines that are unavailable (--require-all fails instead)")
         if timings:
-            talk("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in answer.seconds.items()))
+            print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
-def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
-    """Show one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
+def print_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[float, float], origin: str) -> None:
+    """Print one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.experiments.measures import MEASURES
 
     dataset = bench.dataset
@@ -153,28 +154,28 @@ def show_evaluation(bench: QuantisedDataset, rows: Sequence[Row], line: tuple[fl
         value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
         gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
         write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
-    show_problems(bench.store.problems)
+    print_problems(bench.store.problems)
 
 
-def show_calibration(told: dict[str, Any]) -> None:
-    """Show the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
-    write_fact(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
+def print_calibration(told: dict[str, Any]) -> None:
+    """Print the line of term 2 and the table of evidence, what they were fitted to, how they do elsewhere, and their use."""
+    print_row(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
     if "tied" in told:
         spread = told["intervals"]
-        write_fact("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
-        write_fact("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
-        write_fact("raw points", _line(told["raw"]))
-    write_fact("evidence", *_nats(told["evidence"]))
+        print_row("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
+        print_row("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
+        print_row("raw points", _line(told["raw"]))
+    print_row("evidence", *_nats(told["evidence"]))
     for test in told.get("tests", []):
         lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
         judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
         constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
-        write_fact(
+        print_row(
             f"on {test['dataset']}", *judged, *constant, f"evidence   error {test['evidence']['error']:.2f} nats per match"
         )
     if told.get("saved"):
         line = f"{_line(told['tied'])} and " if "tied" in told else ""
-        write_fact("saved", f"searches of {told['index']} use {line}this table")
+        print_row("saved", f"searches of {told['index']} use {line}this table")
     else:
         _talk_of_use(told)
 
@@ -190,7 +191,9 @@ def _learnt_from(told: dict[str, Any]) -> list[str]:
 
 
 def _nats(values: dict[str, Any]) -> list[str]:
-    """Show some values of each row of a table."""
+    """Return some values of each row of a table."""
+    from polyvoc.scoring.rules import group_names, table_from_dict
+
     table = table_from_dict(values, "")
     steps = range(0, table.bits // 2, table.bits // 8)
     return [
@@ -205,10 +208,10 @@ def _talk_of_use(told: dict[str, Any]) -> None:
     if "tied" in told:
         ways.append(f"polyvoc search PHOTO --merge posterior --line {told['tied'][0]:.3f} {told['tied'][1]:.3f}")
     if told["table"] is not None:
-        ways.append(f"polyvoc search PHOTO --evidence {shlex.quote(told['table'])}")
+        ways.append(f"polyvoc search PHOTO --likelihood-table {shlex.quote(told['table'])}")
     if "index" in told:
         ways.append(f"polyvoc calibrate --index {shlex.quote(told['index'])} --save")
-    talk(f"Use it: {', or '.join(ways)}")
+    print_note(f"Use it: {', or '.join(ways)}")
 
 
 def _line(line: Sequence[float]) -> str:
@@ -220,13 +223,13 @@ def _spread(name: str, bounds: Sequence[float | None]) -> str:
     return f"{name} {low} to {high}"
 
 
-def show_reproduction(report: Report, page: Path) -> None:
-    """Show what reproduces and what does not, and where the page is."""
+def print_reproduction(report: Report, page: Path) -> None:
+    """Print what reproduces and what does not, and where the page is."""
     for section in report.sections:
         write(f"{section.heading:<58} {section.verdict}")
         if section.verdict_text:
             write(f"    {section.verdict_text}")
-    write("Page:", linked(str(page.absolute())))
+    write("Page:", linked_path(str(page.absolute())))
 
 
 def _bounds(measure: Measure, interval: Interval, signed: bool = False) -> str:
@@ -238,38 +241,39 @@ def _signed(measure: Measure, value: float) -> str:
     return f"{value * measure.scale:+.{measure.digits}f}"
 
 
-def show_info(facts: dict[str, Any]) -> None:
-    """Show what an index holds."""
+def print_info(facts: dict[str, Any]) -> None:
+    """Print what an index holds."""
     stored, per_feature = facts["bytes"], facts["bytes_per_feature"]
-    write_fact("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
-    write_fact("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
-    write_fact(
+    print_row("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
+    print_row("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
+    print_row(
         "features",
         f"{facts['features']:,} of {FeatureKind(**facts['kind'])}" + (f", {per_feature} bytes each" if per_feature else ""),
     )
-    write_fact("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
-    write_fact("vocabularies", *map(describe_words, facts["vocabularies"]))
+    print_row("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
+    print_row("vocabularies", *map(vocabulary_text, facts["vocabularies"]))
     options = FeatureOptions(**facts["feature_options"])
     made_here = options.kind == FeatureKind(**facts["kind"])
-    write_fact(
-        "features by", _listed(facts["feature_options"]) if made_here else f"others, max features {options.max_features}"
+    print_row(
+        "features by",
+        _listed(facts["feature_options"]) if made_here else f"another program, max features {options.max_features}",
     )
     model = facts["embedding"]
-    write_fact("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
-    write_fact("search by", _listed(facts["default_options"]))
-    write_fact("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
+    print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
+    print_row("search by", _listed(facts["default_options"]))
+    print_row("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
 
 
-def show_distributions(facts: dict[str, Any]) -> None:
-    """Show how long the lists of each vocabulary are, and how much the lists of one feature share."""
+def print_distributions(facts: dict[str, Any]) -> None:
+    """Print the lengths of the lists of each vocabulary, and how much the lists of one feature overlap."""
     for number, one in enumerate(facts["list_lengths"], start=1):
         longest = f"median {one['median']:,.0f}, longest {one['longest']:,}, {one['empty']:,} empty"
-        write_fact(f"vocabulary {number}", f"features in a list: {longest}", *_bars(one, _lengths))
+        print_row(f"vocabulary {number}", f"features in a list: {longest}", *_bars(one, _lengths))
     for one in facts["ratios"]:
         if one["mean"] is not None:
             label = "ratio " + " ".join(map(str, one["vocabularies"]))
-            told = f"of intersection to union, of {facts['sampled_features']:,} features: mean {one['mean']:.3f}"
-            write_fact(label, told, *_bars(one, lambda low, high: f"{low:.2f} - {high:.2f}"))
+            text = f"of intersection to union, of {facts['sampled_features']:,} features: mean {one['mean']:.3f}"
+            print_row(label, text, *_bars(one, lambda low, high: f"{low:.2f} - {high:.2f}"))
 
 
 def _lengths(low: int, high: int) -> str:
@@ -277,12 +281,12 @@ def _lengths(low: int, high: int) -> str:
 
 
 def _bars(histogram: dict[str, Any], name: Callable[[Any, Any], str]) -> list[str]:
-    """Draw a histogram, a line for each bin."""
+    """Return a histogram, one line for each bin."""
     edges, counts = histogram["edges"], histogram["counts"]
     most = max(*counts, 1)
     lines = []
     for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
-        eighths = -(-8 * BAR * count // most)  # what is there at all is seen
+        eighths = -(-8 * BAR * count // most)  # rounded up: a bin that is not empty is visible
         lines.append(f"{name(low, high)} {count:>9,} {'█' * (eighths // 8)}{' ▏▎▍▌▋▊▉'[eighths % 8]}".rstrip())
     return lines
 
@@ -291,8 +295,8 @@ def _model(facts: dict[str, Any]) -> str:
     return f"{facts['file'] or 'a function'} ({facts['fingerprint']})"
 
 
-def describe_words(facts: dict[str, Any]) -> str:
-    """Say in one line what a vocabulary is."""
+def vocabulary_text(facts: dict[str, Any]) -> str:
+    """Return one line about a vocabulary."""
     sizes = f"{facts['size']:,} words of {FeatureKind(**facts['kind'])}, signatures of {facts['bits']} bits"
     return f"{facts['fingerprint']}: {sizes}; {_listed(facts['provenance'])}"
 

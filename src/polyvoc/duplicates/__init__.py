@@ -1,5 +1,8 @@
-"""Copies of photographs: find them, group them, move them.
+"""Duplicates of photographs: find, group and move them.
 
-`compare` finds pairs; `overlap` lays one photograph on the other; `probability` turns the evidence into a probability; `groups`
-chooses the best of each group; `move` moves the others, with a journal to undo it.
+`compare` finds pairs of images and stores their evidence; `overlap` lays one image on the other; `probability` turns the
+evidence into a probability; `groups` forms groups and chooses the best image of each; `move` moves the others, with a journal
+to undo it.
 """
+
+MIN_PROBABILITY = 0.9  # default of every interface: about nine of ten reported pairs are copies

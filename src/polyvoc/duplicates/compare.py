@@ -1,22 +1,24 @@
-"""Each new photograph against the earlier ones; stored pairs."""
+"""Compares each new image of an index with all earlier ones, and stores the evidence of the pairs that match.
+
+An image is compared as it is, and as its mirror image: word search, spatial verification, then pixels.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.duplicates.overlap import (
     LONG_SIDE,
-    NOTHING,
+    NO_SIMILARITY,
+    PixelSimilarity,
     apply,
     compose,
     inside,
@@ -30,31 +32,33 @@ from polyvoc.errors import ImageError, OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import single_cv2_thread
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import record_of
-from polyvoc.options import SearchOptions
+from polyvoc.index.folder import DUPLICATE_PAIRS, IndexFolder
+from polyvoc.index.writer import IndexWriter
+from polyvoc.scoring.segments import Candidate
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import search
-from polyvoc.search.query import Query
-from polyvoc.search.verify import Found, match_table, verify
-from polyvoc.storage.files import map_array
+from polyvoc.search.query import Query, query_of_image
+from polyvoc.search.verify import VerificationQuery, inliers_in, match_table, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import SIFT, Array, FeatureKind, Features, GreyImage, ImageWords, Problem, Progress, keypoints_of
+from polyvoc.types import SIFT, Array, FeatureKind, Features, Floats64, GreyImage, Problem, Progress
 
-# What speaks for or against a copy; NaN: not known.
+SAVE_SECONDS = 30.0  # a killed process loses at most this much work
+CANDIDATES = 50  # images that are verified for each one
+MIN_LLR, MIN_INLIERS = 10.0, 5  # of a pair that is stored
+CACHED_IMAGES = 128  # small images kept in memory, up to 0.3 MB each
+
+# Evidence for or against a copy; NaN: not known.
 EVIDENCE = (
-    "inliers",  # matches that agree on one transform
-    "nats",  # what they say together for "the same thing"
-    "share",  # of the features that the poorer of the two has where both overlap
-    "residual",  # median distance of inliers from where the transform puts them, in pixels that were looked at
-    "drift",  # the same in diameters of the features: blurred photographs have large ones, whose places are less exact
-    "stretch",  # how far the transform is from a similarity: ratio of its axes, at least 1
-    "cover",  # of the area of the smaller one that the other shows
-    "quarter",  # likeness of pixels: see `likeness.Likeness`
-    "median",
-    "upper",
-    "coarse",
+    "inliers",  # matches that are consistent with one transform
+    "llr",  # sum of their log-likelihood ratios, in nats
+    "share",  # inliers / features in the overlap of the image that has fewer there
+    "residual",  # median distance of inliers from their transformed position, in pixels of the extraction
+    "drift",  # the same in diameters of the features: blurred images have large ones, whose positions are less exact
+    "stretch",  # ratio of the axes of the transform, at least 1
+    "cover",  # share of the smaller image that the other shows
+    *PixelSimilarity._fields,
 )
-# Ids; the transform takes places of the later one to places of the earlier one, in pixels of the full size.
+# Ids; the transform maps points of the later image to points of the earlier one, in pixels of the full size.
 PAIR = np.dtype([
     ("later", np.int64),
     ("earlier", np.int64),
@@ -62,78 +66,35 @@ PAIR = np.dtype([
     ("evidence", np.float32, (len(EVIDENCE),)),
 ])  # fmt: skip
 Pairs = npt.NDArray[np.void]  # [P] of PAIR
-NO_IMAGES = np.empty(0, PAIR)
+
+# SIFT describes 4 x 4 cells of 8 directions along the feature's own direction: in a mirror the rows of cells and the directions
+# are reversed.
+_CELLS = np.arange(128).reshape(4, 4, 8)
+MIRROR_ORDER = _CELLS[::-1][:, :, -np.arange(8) % 8].ravel()
 
 
-@dataclass(frozen=True)
-class PairsRecord:
-    """What the catalogue of an index holds of its pairs: the fact "copies"."""
+def compare(writer: IndexWriter, mirror: bool = True, progress: Progress | None = None) -> list[Problem]:
+    """Compare the images that have not been compared yet with all earlier ones, also as mirror images; store the pairs.
 
-    serial: int  # of the file that holds them
-    pairs: int
-    checksum: str
-    asked: int  # the last image that has asked; all before it have, too
-    mirrored: int  # the last one that has asked as its mirror image
-
-    @classmethod
-    def of(cls, fact: Any, source: Path) -> Self | None:
-        """Read it from a catalogue's fact; None if nobody has looked for copies."""
-        return record_of(cls, fact, "copies", source)
-
-    @property
-    def plausible(self) -> bool:
-        """Tell whether it may be one."""
-        counts = (self.serial, self.pairs, self.asked, self.mirrored)
-        return all(isinstance(count, int) and count >= 0 for count in counts) and isinstance(self.checksum, str)
-
-    def read(self, path: Path) -> Pairs:
-        """Map the pairs from their file."""
-        return map_array(path, PAIR, (self.pairs,))
-
-
-def pairs_errors(pairs: Pairs) -> str | None:
-    """Say what is wrong with pairs, None if nothing is."""
-    sound = (pairs["later"] > pairs["earlier"]).all() and np.isfinite(pairs["transform"]).all()
-    counted = pairs["evidence"][:, EVIDENCE.index("inliers")]
-    return None if sound and (counted > 0).all() else "holds pairs that are out of order, or have no transform"
-
-
-ROWS, COLUMNS, DIRECTIONS = 4, 4, 8  # of a SIFT descriptor, in this order
-# A descriptor is laid out along its feature's own direction: seen in a mirror, what was on one side of that direction is on the
-# other, and gradients turn the other way.
-_ORDER = np.arange(ROWS * COLUMNS * DIRECTIONS).reshape(ROWS, COLUMNS, DIRECTIONS)
-PERMUTATION = _ORDER[::-1][:, :, -np.arange(DIRECTIONS) % DIRECTIONS].ravel()
-
-
-def mirrored(features: Features) -> Features:
-    """Give the SIFT features of the photograph with left and right exchanged; the same order, strongest first."""
-    if features.name != SIFT or features.descriptors.shape[1] != len(PERMUTATION):
-        raise OptionError(f"features of the kind {features.kind} cannot be mirrored, only those of SIFT; leave mirrors out")
-    xy = features.xy.copy()
-    xy[:, 0] = features.width - 1 - xy[:, 0]
-    return Features(
-        xy=xy,
-        scale=features.scale,
-        angle=(180 - features.angle) % 360,
-        descriptors=features.descriptors[:, PERMUTATION],
-        width=features.width,
-        height=features.height,
-        name=features.name,
-    )
-
-
-def mirror(width: int) -> npt.NDArray[np.float64]:
-    """Give the transform [2, 3] that exchanges left and right of a photograph."""
-    return np.array([[-1.0, 0.0, width - 1.0], [0.0, 1.0, 0.0]])
-
-
-CANDIDATES = 50  # images that each one verifies
-WORTH, MIN_INLIERS = 10.0, 5  # nats and inliers from which a pair is looked at
-REMEMBERED = 128  # small photographs that are kept, up to 0.3 MB each
+    Return the files that could not be read for their mirror image. Pairs are saved every SAVE_SECONDS and on interruption.
+    """
+    writer.commit()
+    with Index.open(writer.folder.path) as index:
+        pair_search = PairSearch(index, mirror)
+        saved = time.monotonic()
+        with closing(pair_search.run(progress)) as images:
+            try:
+                for _ in images:
+                    if time.monotonic() - saved >= SAVE_SECONDS:
+                        _save_pairs(writer, pair_search)
+                        saved = time.monotonic()
+            finally:
+                _save_pairs(writer, pair_search)
+        return pair_search.problems
 
 
 class PairTask(NamedTuple):
-    """An image that asks the earlier ones: as it is, as its mirror image, or both."""
+    """An image to compare with the earlier ones: as it is, as its mirror image, or both."""
 
     image: int
     plain: bool
@@ -141,167 +102,220 @@ class PairTask(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """The pairs that an image found, and why it could not ask as its mirror image, if so."""
+    """The pairs of an image, and why its mirror image could not be compared, if so."""
 
     pairs: Pairs
     problem: Problem | None
 
 
-@dataclass(eq=False)
+class StoredPairs(NamedTuple):
+    """The pairs that an index stores, and the last images that were compared; all with smaller ids were, too."""
+
+    pairs: Pairs
+    compared: int
+    mirror_compared: int  # the same of mirror images
+
+
 class PairSearch:
-    """A search for copies that goes on from what an index knows; it may stop at any image."""
+    """A search for pairs that continues where the last one stopped; it may stop after any image."""
 
-    index: Index
-    mirror: bool  # do mirror images ask, too?
-    problems: list[Problem] = field(default_factory=list)  # files that could not be read to ask as mirror images
-
-    def __post_init__(self) -> None:
-        """Begin where the last search stopped; forget pairs of images that are gone."""
-        home, record = self.index.home, self.index.home.read_copies()
-        self.asked, self.mirrored = (0, 0) if record is None else (record.asked, record.mirrored)
-        self._found = [NO_IMAGES if record is None else np.array(record.read(home.copies_file(record.serial)))]
-        self.waiting = images_to_compare(self.index, self.asked, self.mirrored if self.mirror else None)
+    def __init__(self, index: Index, mirror: bool = True) -> None:
+        """Start with the stored pairs of an index; `mirror`: compare mirror images, too, if the features allow it."""
+        self.index = index
+        self.problems: list[Problem] = []  # files that could not be read for their mirror image
+        self._mirror = mirror and can_mirror(index)
+        stored, self.compared, self.mirror_compared = read_pairs(index.folder)
+        self._pairs = [np.array(stored)]
+        self._tasks = pending_tasks(index, mirror)
 
     def run(self, progress: Progress | None = None) -> Generator[int, None, None]:
-        """Let images ask, by id, and give the id of each that has; closing it early begins no other."""
-        examiner = PairComparer(self.index)
-        told = ordered_map(examiner.ask, self.waiting, count_threads(None), "polyvoc-copies")
-        with single_cv2_thread(), closing(told):
-            for done, (asking, (pairs, problem)) in enumerate(told, start=1):
-                self._found.append(pairs)
+        """Compare images by id, yielding the id of each; closing the generator early starts no other."""
+        comparer = PairComparer(self.index)
+        results = ordered_map(comparer.find_pairs, self._tasks, count_threads(None), "polyvoc-duplicates")
+        with single_cv2_thread(), closing(results):
+            for done, (task, (pairs, problem)) in enumerate(results, start=1):
+                self._pairs.append(pairs)
                 self.problems += [] if problem is None else [problem]
-                self.asked = max(self.asked, asking.image)
-                self.mirrored = max(self.mirrored, asking.image) if self.mirror else self.mirrored
+                self.compared = max(self.compared, task.image)
+                if self._mirror:
+                    self.mirror_compared = max(self.mirror_compared, task.image)
                 if progress is not None:
-                    progress("comparing", done, len(self.waiting))
-                yield asking.image
+                    progress("comparing", done, len(self._tasks))
+                yield task.image
 
     def pairs(self) -> Pairs:
-        """Give all pairs of live images, by their ids; of one found twice, plain and mirrored, the stronger."""
-        found = np.concatenate(self._found)
-        live = [part.ids[part.live] for part in self.index.engine.standing()]
-        ids = np.concatenate([np.empty(0, np.int64), *live])
-        found = found[np.isin(found["later"], ids) & np.isin(found["earlier"], ids)]
-        nats = found["evidence"][:, EVIDENCE.index("nats")]
-        found = found[np.lexsort((-nats, found["earlier"], found["later"]))]
-        again = (found["later"][1:] == found["later"][:-1]) & (found["earlier"][1:] == found["earlier"][:-1])
-        return np.asarray(found[np.concatenate([[True], ~again])[: len(found)]])
+        """Return all pairs of live images by their ids; of a pair found both plain and mirrored, the stronger."""
+        pairs, ids = np.concatenate(self._pairs), _live_ids(self.index)
+        pairs = pairs[np.isin(pairs["later"], ids) & np.isin(pairs["earlier"], ids)]
+        llr = pairs["evidence"][:, EVIDENCE.index("llr")]
+        pairs = pairs[np.lexsort((-llr, pairs["earlier"], pairs["later"]))]
+        again = (pairs["later"][1:] == pairs["later"][:-1]) & (pairs["earlier"][1:] == pairs["earlier"][:-1])
+        return np.asarray(pairs[np.concatenate([[True], ~again])[: len(pairs)]])
 
 
-def images_to_compare(index: Index, asked: int = 0, mirrored: int | None = 0) -> list[PairTask]:
-    """Give the images that have not asked yet, by id."""
-    ids = sorted(int(image) for part in index.engine.standing() for image in part.ids[part.live])
-    last = max(ids, default=0) if mirrored is None else mirrored
-    return [PairTask(image, image > asked, image > last) for image in ids if image > min(asked, last)]
+def pending_tasks(index: Index, mirror: bool = True) -> list[PairTask]:
+    """Return the images of an index that have not been compared yet, by id."""
+    stored = read_pairs(index.folder)
+    return list_tasks(
+        _live_ids(index).tolist(), stored.compared, stored.mirror_compared if mirror and can_mirror(index) else None
+    )
+
+
+def list_tasks(images: Sequence[int], compared: int, mirror_compared: int | None) -> list[PairTask]:
+    """Return tasks for the images (ids, ascending) above those compared; mirror_compared=None: without mirror images."""
+    last = max(images, default=0) if mirror_compared is None else mirror_compared
+    return [PairTask(image, image > compared, image > last) for image in images if image > min(compared, last)]
 
 
 def can_mirror(index: Index) -> bool:
-    """Tell whether the features of an index say what those of mirror images would be."""
-    return index.home.kind == FeatureKind()
+    """Return whether the features of mirror images can be computed: of SIFT only."""
+    return index.folder.kind == FeatureKind()
 
 
-@dataclass(eq=False)
+def _live_ids(index: Index) -> npt.NDArray[np.int64]:
+    return np.sort(np.concatenate([np.empty(0, np.int64), *(part.ids[part.live] for part in index.engine.images())]))
+
+
 class PairComparer:
-    """Looks at pairs of images of one index; threads may share it."""
+    """Gathers the evidence of pairs of images of one index; threads may share it."""
 
-    index: Index
-    _small: OrderedDict[int, GreyImage | None] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @cached_property
-    def options(self) -> SearchOptions:
-        """Give how images are found: by their words."""
-        return replace(self.index.preset("fast"), top=CANDIDATES + 1)  # and itself
+    def __init__(self, index: Index) -> None:
+        """Compare images of an index."""
+        self.index = index
+        self._options = replace(index.preset("fast"), top=CANDIDATES + 1)  # and the image itself
+        self._read_small = lru_cache(CACHED_IMAGES)(_read_small)
 
     @cached_property
-    def table(self) -> Array:
-        """Give the weight of matches."""
-        return match_table(self.index.engine, self.options)
+    def _table(self) -> Array:
+        """Return the weights of matches."""
+        return match_table(self.index.engine, self._options)
 
-    def ask(self, asking: PairTask) -> PairResult:
-        """Let an image ask the earlier ones; of a pair that agrees both ways, plain and mirrored, the stronger is told."""
-        row = self.index.image(asking.image)
-        found: dict[int, tuple[float, np.void]] = {}
+    def find_pairs(self, task: PairTask) -> PairResult:
+        """Compare an image with the earlier ones; of a pair that matches both plain and mirrored, return the stronger."""
+        row = self.index.image(task.image)
+        pairs: dict[int, tuple[float, np.void]] = {}
         problem = None
         try:
-            for query, width in self._queries(row, asking):
-                for one in self.candidates(query, row.image):
-                    if one.image not in found or one.weight > found[one.image][0]:
-                        found[one.image] = one.weight, self.pair(row, query.sketch, one, width)
+            for query, width in self._queries(row, task):
+                prepared = VerificationQuery.of(query.image_words, self._table)
+                for candidate in self._candidates(query, prepared, row.image):
+                    weight = candidate.weight or 0.0
+                    if candidate.image not in pairs or weight > pairs[candidate.image][0]:
+                        pairs[candidate.image] = weight, self._pair(row, prepared, candidate, width)
         except (ImageError, OptionError) as error:  # its file, or the library that its store needs
             problem = Problem(row.path, str(error))
-        pairs = np.array([pair for _, pair in found.values()], PAIR)
-        return PairResult(pairs, problem)
+        return PairResult(np.array([pair for _, pair in pairs.values()], PAIR), problem)
 
-    def _queries(self, row: ImageRow, asking: PairTask) -> Generator[tuple[Query, int | None], None, None]:
-        """Give what an image asks with; and its width, if it asks as its mirror image."""
-        if asking.plain:
-            yield self.index.asked(row.image, self.options), None
-        if asking.mirror:
+    def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
+        """Yield the queries of an image; with the width of the image for its mirror image, else None."""
+        if task.plain:
+            yield query_of_image(self.index.engine, self.index.find(row.image), (row.width, row.height)), None
+        if task.mirror:
             # Descriptors are not stored: its file is read again.
-            turned = mirrored(self.index.features(row.path))
-            words, signatures = self.index.home.quantiser.quantise(turned.descriptors, 1)
-            yield Query(words, signatures, keypoints_of(turned)), turned.width
+            features = mirror_features(self.index.features(row.path))
+            words, signatures = self.index.folder.quantiser.quantise(features.descriptors, 1)
+            yield Query(words, signatures, features.keypoints), features.width
 
-    def candidates(self, query: Query, image: int) -> list[Found]:
-        """Give the earlier images whose arrangement agrees with a query's."""
-        engine = self.index.engine
-        hits = search(engine, query, self.options, threads=1)
-        earlier = [hit.place for hit in hits if hit.image < image]
-        seen = verify(engine, query.sketch, earlier, self.options, threads=1).values()
-        return [one for one in seen if one.transform is not None and one.weight >= WORTH and one.inliers >= MIN_INLIERS]
+    def _candidates(self, query: Query, prepared: VerificationQuery, image: int) -> list[Candidate]:
+        """Return the earlier images that are consistent with a query by one transform."""
+        hits = search(self.index.engine, query, self._options, threads=1)
+        earlier = [hit.ref for hit in hits if hit.image < image]
+        verified = verify(self.index.engine, prepared, earlier, threads=1).values()
+        return [one for one in verified if (one.weight or 0.0) >= MIN_LLR and one.inliers >= MIN_INLIERS]
 
-    def pair(self, row: ImageRow, sketch: ImageWords, one: Found, mirrored: int | None) -> np.void:
-        """Gather the evidence of a pair, by the query's sketch; mirrored: the width of the photograph, if mirrored."""
-        assert one.transform is not None
-        other = self.index.image(one.image)
-        evidence = self._of_features(row, other, sketch, one)
-        there = one.transform if mirrored is None else compose(one.transform, mirror(mirrored))
-        here, thumbnail = self.small(row), self.small(other)
-        alike = NOTHING if here is None or thumbnail is None else pixel_similarity(here, thumbnail, there)
-        told = {**evidence, **alike._asdict()}
-        found: np.void = np.array([(row.image, other.image, there, [told[name] for name in EVIDENCE])], PAIR)[0]
-        return found
+    def _pair(self, row: ImageRow, query: VerificationQuery, candidate: Candidate, mirror_width: int | None) -> np.void:
+        """Return a pair with its evidence, as PAIR; mirror_width: width of the image if its mirror image was compared."""
+        assert candidate.transform is not None
+        other = self.index.image(candidate.image)
+        transform = (
+            candidate.transform if mirror_width is None else compose(candidate.transform, mirror_transform(mirror_width))
+        )
+        first, second = self._read_small(row.path), self._read_small(other.path)
+        similarity = NO_SIMILARITY if first is None or second is None else pixel_similarity(first, second, transform)
+        evidence = {**self._feature_evidence(row, other, query, candidate), **similarity._asdict()}
+        pair: np.void = np.array([(row.image, other.image, transform, [evidence[name] for name in EVIDENCE])], PAIR)[0]
+        return pair
 
-    def _of_features(self, row: ImageRow, other: ImageRow, sketch: ImageWords, one: Found) -> dict[str, float]:
-        """Give the evidence of features and of their arrangement."""
-        assert one.transform is not None
-        (stored,) = self.index.engine.sketches([one.place])
-        matched = self.index.engine.inliers(sketch, one.place, self.table)
-        size, others = (row.width, row.height), (other.width, other.height)
-        places, there = apply(one.transform, sketch.keypoints.xy), stored.keypoints.xy
-        back = apply(inverse(one.transform), there)
-        rivals = min(inside(places, others).sum(), inside(back, size).sum())
-        # The coarser of the two sets how exact places can be.
-        pixel = max(self._pixel(others), self._pixel(size) * scale(one.transform))
-        away = np.linalg.norm(places[matched[:, 0]] - there[matched[:, 1]], axis=1)
-        diameters = np.maximum(stored.keypoints.scale[matched[:, 1]], pixel)
+    def _feature_evidence(
+        self, row: ImageRow, other: ImageRow, query: VerificationQuery, candidate: Candidate
+    ) -> dict[str, float]:
+        """Return the evidence of the features and of their transform."""
+        assert candidate.transform is not None
+        (stored,) = self.index.engine.image_words([candidate.ref])
+        (inliers,) = self.index.engine.at(inliers_in, [candidate.ref], query)
+        size, other_size = (row.width, row.height), (other.width, other.height)
+        moved, points = apply(candidate.transform, query.image.keypoints.xy), stored.keypoints.xy
+        back = apply(inverse(candidate.transform), points)
+        n_overlap = min(inside(moved, other_size).sum(), inside(back, size).sum())
+        # The coarser of the two images limits how exact positions can be.
+        pixel = max(self._pixel_side(other_size), self._pixel_side(size) * scale(candidate.transform))
+        distance = np.linalg.norm(moved[inliers[:, 0]] - points[inliers[:, 1]], axis=1)
+        diameters = np.maximum(stored.keypoints.scale[inliers[:, 1]], pixel)
         return {
-            "inliers": one.inliers,
-            "nats": one.weight,
-            "share": min(1.0, one.inliers / max(int(rivals), 1)),
-            "residual": float(np.median(away)) / pixel,
-            "drift": float(np.median(away / diameters)),
-            "stretch": stretch(one.transform),
-            "cover": max(shares(size, others, one.transform)),
+            "inliers": candidate.inliers,
+            "llr": candidate.weight or 0.0,
+            "share": min(1.0, candidate.inliers / max(int(n_overlap), 1)),
+            "residual": float(np.median(distance)) / pixel,
+            "drift": float(np.median(distance / diameters)),
+            "stretch": stretch(candidate.transform),
+            "cover": max(shares(size, other_size, candidate.transform)),
         }
 
-    def _pixel(self, size: tuple[int, int]) -> float:
-        """Give the side of a pixel that features were found in, in pixels of the full size."""
-        return max(1.0, max(size) / self.index.home.feature_options.long_side)
+    def _pixel_side(self, size: tuple[int, int]) -> float:
+        """Return the side of a pixel of the extraction, in pixels of the full size."""
+        return max(1.0, max(size) / self.index.folder.feature_options.long_side)
 
-    def small(self, row: ImageRow) -> GreyImage | None:
-        """Give a small photograph, None if its file cannot be read."""
-        with self._lock:
-            if row.image in self._small:
-                self._small.move_to_end(row.image)
-                return self._small[row.image]
-        try:
-            read = read_grey(row.path, LONG_SIDE)
-        except (ImageError, OptionError):
-            read = None
-        with self._lock:
-            self._small[row.image] = read
-            while len(self._small) > REMEMBERED:
-                self._small.popitem(last=False)
-        return read
+
+def _read_small(path: str) -> GreyImage | None:
+    """Read a reduced image; return None if its file cannot be read."""
+    try:
+        return read_grey(path, LONG_SIDE)
+    except (ImageError, OptionError):
+        return None
+
+
+def mirror_features(features: Features) -> Features:
+    """Return the SIFT features of the image with left and right exchanged, in the same order."""
+    if features.name != SIFT or features.descriptors.shape[1] != len(MIRROR_ORDER):
+        raise OptionError(f"features of {features.kind} cannot be mirrored, only those of SIFT; use --no-mirror")
+    xy = features.xy.copy()
+    xy[:, 0] = features.width - 1 - xy[:, 0]
+    descriptors = features.descriptors[:, MIRROR_ORDER]
+    return replace(features, xy=xy, angle=(180 - features.angle) % 360, descriptors=descriptors)
+
+
+def mirror_transform(width: int) -> Floats64:
+    """Return the transform [2, 3] that exchanges left and right of an image."""
+    return np.array([[-1.0, 0.0, width - 1.0], [0.0, 1.0, 0.0]])
+
+
+# -- pairs stored in the index
+
+
+def read_pairs(folder: IndexFolder) -> StoredPairs:
+    """Map the pairs that an index stores."""
+    side = folder.side_file(DUPLICATE_PAIRS)
+    if side is None:
+        return StoredPairs(np.empty(0, PAIR), 0, 0)
+    return StoredPairs(folder.map_side_file(side, PAIR), side.extra["compared"], side.extra["mirror_compared"])
+
+
+def _save_pairs(writer: IndexWriter, pair_search: PairSearch) -> None:
+    """Store the pairs found so far, unless nothing was compared since. Searches do not read them: this is no commit."""
+    before = writer.folder.side_file(DUPLICATE_PAIRS)
+    compared = {"compared": pair_search.compared, "mirror_compared": pair_search.mirror_compared}
+    if before is None or before.extra != compared:
+        writer.save_side_file(DUPLICATE_PAIRS, pair_search.pairs(), compared)
+
+
+def check_pairs(folder: IndexFolder) -> Iterator[str]:
+    """Yield one line if stored pairs are impossible: a check for `index.check`."""
+    side = folder.side_file(DUPLICATE_PAIRS)
+    if side is None:
+        return
+    if not all(isinstance(side.extra.get(name), int) and side.extra[name] >= 0 for name in ("compared", "mirror_compared")):
+        yield f"{folder.catalogue.path}: the setting {DUPLICATE_PAIRS!r} cannot be {side.as_setting()!r}"
+    pairs = folder.map_side_file(side, PAIR)
+    valid = (pairs["later"] > pairs["earlier"]).all() and np.isfinite(pairs["transform"]).all()
+    if not valid or (pairs["evidence"][:, EVIDENCE.index("inliers")] <= 0).any():
+        yield f"{folder.side_path(side)} holds pairs that are out of order, or have no transform"

@@ -1,9 +1,14 @@
-"""Photographs -> batch -> segment, in any process."""
+"""Photographs -> features -> words -> segments: the work of indexing, in any process.
+
+`Workers` do it for a writer, which only commits: `LocalWorkers` on the threads of its process, `cluster.build.RayWorkers` on other
+machines.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -16,116 +21,24 @@ import numpy as np
 
 from polyvoc.errors import ClusterError, DamagedError, ImageError, OptionError, UnreachableError
 from polyvoc.features.embedding import Embedder
-from polyvoc.features.extract import extract, extract_many, single_cv2_thread
-from polyvoc.index.catalogue import Catalogue, ImageRow, SegmentRow
-from polyvoc.index.folder import EmbeddingRecord, IndexFolder
-from polyvoc.index.segment import Batch, Segment
+from polyvoc.features.extract import extract, single_cv2_thread
+from polyvoc.index.catalogue import ImageRow, SegmentRow
+from polyvoc.index.folder import EmbeddingInfo, IndexFolder
+from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import META, checksum, folder_errors
-from polyvoc.storage.folders import FileState, file_digest, is_unchanged
+from polyvoc.storage.folders import FileState, is_unchanged, read_with_digest
 from polyvoc.storage.stores import display_name
-from polyvoc.types import Features, Floats32, Location, Problem, Progress
+from polyvoc.threads import count_threads, ordered_map
+from polyvoc.types import Features, Floats32, Problem, Progress
 from polyvoc.vocabulary.assign import Quantiser
 
 QUANTISE_FEATURES = 20_000  # quantised together
 LARGEST_SCALE = float(np.finfo(np.float16).max)  # as it is stored
-Waiting = tuple[ImageRow, Features, Floats32 | None]  # with the image's unit vector, if it has one
+_SHARED = "every machine must see the same disks and stores"
 
 
-def read_photographs(
-    paths: Sequence[Location], options: FeatureOptions, model: Embedder | None
-) -> Generator[tuple[str, Features | ImageError, Floats32 | None], None, None]:
-    """Give the features of photographs, or what is wrong with them, and their vectors if there is a model for them.
-
-    Where the model alone refuses a photograph, its words do without.
-    """
-    with closing(extract_many(paths, options)) as extracted:
-        if model is None:
-            yield from ((str(path), found, None) for path, found in extracted)
-            return
-        with closing(model.embed_many(paths)) as embedded:
-            for (path, found), (_, vector) in zip(extracted, embedded, strict=True):
-                yield str(path), *_joined(found, vector)
-
-
-def read_photograph(
-    path: str, options: FeatureOptions, model: Embedder | None
-) -> tuple[Features | ImageError, Floats32 | None]:
-    """Give the same of one photograph, on this thread."""
-    try:
-        found: Features | ImageError = extract(path, options)
-    except ImageError as error:
-        found = error
-    if model is None:
-        return found, None
-    try:
-        return _joined(found, model.embed(path))
-    except ImageError as error:
-        return _joined(found, error)
-
-
-def _joined(found: Features | ImageError, vector: Floats32 | ImageError) -> tuple[Features | ImageError, Floats32 | None]:
-    if isinstance(vector, UnreachableError):  # as if the first reading had failed: it may pass
-        return vector, None
-    return found, None if isinstance(vector, ImageError) else vector
-
-
-class PendingImages:
-    """Images that wait for a commit, and those that they replace."""
-
-    def __init__(self, quantiser: Callable[[], Quantiser], dimension: int) -> None:
-        """Begin without any; the quantiser is asked for when it is needed. `dimension` is that of vectors, 0 for none."""
-        self._quantiser = quantiser
-        self._dimension = dimension
-        self._raw: list[Waiting] = []
-        self._batches: list[Batch] = []
-        self.rows: list[ImageRow] = []  # of the quantised ones
-        self.replaced: list[int] = []  # ids
-        self.names: set[str] = set()  # of all
-
-    @property
-    def n_features(self) -> int:
-        """Count the features that are quantised."""
-        return sum(len(batch.words) for batch in self._batches)
-
-    def add(self, row: ImageRow, found: Features, vector: Floats32 | None, replaced: ImageRow | None) -> None:
-        """Take an image, its vector [d] if it has one, and the image that it replaces."""
-        if replaced is not None:
-            self.replaced.append(replaced.image)
-        self._raw.append((row, found, vector))
-        self.names.add(row.path)
-        if sum(len(waiting) for _, waiting, _ in self._raw) >= QUANTISE_FEATURES:
-            self.quantise()
-
-    def quantise(self) -> None:
-        """Turn the features of all that wait into words."""
-        if not self._raw:
-            return
-        rows, found, vectors = zip(*self._raw, strict=True)
-        words, signatures = self._quantiser().quantise(np.concatenate([f.descriptors for f in found]))
-        shape = [np.column_stack([np.minimum(f.scale, LARGEST_SCALE), f.angle]) for f in found]
-        silent = np.zeros(self._dimension, np.float16)
-        batch = Batch(
-            ids=np.array([row.image for row in rows], np.int64),
-            feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
-            words=words,
-            signatures=signatures,
-            xy=np.concatenate([f.xy for f in found]),
-            shape=np.concatenate(shape).astype(np.float16),
-            embeddings=np.array([silent if v is None else v for v in vectors], np.float16) if self._dimension else None,
-        )
-        self._batches, self.rows, self._raw = [*self._batches, batch], [*self.rows, *rows], []
-
-    def batch(self) -> Batch:
-        """Give all that is quantised, in the order of `rows`."""
-        return Batch.concatenate(self._batches)
-
-    def forget(self) -> None:
-        """Wait for nothing any more: it was committed."""
-        self.rows, self._batches, self.replaced, self.names = [], [], [], set()
-
-
-_SEE = "let every machine see the same disks and stores"
+# -- what is to be built, and what was built
 
 
 @dataclass(frozen=True)
@@ -134,29 +47,47 @@ class BuildItem:
 
     image: int
     path: str
-    state: FileState  # as it was found
+    state: FileState  # when it was listed
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All photographs to be read. There may be millions: what is handed out of each is made when it is asked for."""
+    """All photographs to be read. There may be millions: items are made when they are needed."""
 
     first: int  # id; ids follow the order of the files
-    files: Sequence[tuple[str, FileState]]  # path, and state as it was found
-    known: ImageRow | None = None  # an image of the index whose photograph has not changed since it was read
+    files: Sequence[tuple[str, FileState]]
+    sample_row: ImageRow | None = None  # an image of the index whose photograph has not changed since it was read
 
     def __len__(self) -> int:
-        """Count them."""
+        """Return the number of photographs."""
         return len(self.files)
 
-    def some(self, places: range) -> tuple[BuildItem, ...]:
-        """Give those at some places."""
-        return tuple(BuildItem(self.first + place, *self.files[place]) for place in places)
+    def items(self, numbers: range) -> tuple[BuildItem, ...]:
+        """Return those with some numbers."""
+        return tuple(BuildItem(self.first + number, *self.files[number]) for number in numbers)
+
+
+@dataclass(frozen=True)
+class SavedSegment:
+    """A segment in the staging folder."""
+
+    token: str  # the name of its folder
+    row: SegmentRow
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The result for some photographs: a segment, and what could not be used."""
+
+    rows: tuple[ImageRow, ...]  # in the order of the segment
+    saved: SavedSegment | None  # None if there are no rows
+    broken: tuple[tuple[FileState, Problem], ...] = ()
+    unreachable: tuple[Problem, ...] = ()  # may be readable later: tried again, and the index keeps what it has of them
 
 
 @dataclass(frozen=True)
 class MergeInput:
-    """A segment to be merged with others, as the catalogue knows it."""
+    """A segment to be merged with others."""
 
     number: int
     checksum: str
@@ -164,127 +95,198 @@ class MergeInput:
 
 
 @dataclass(frozen=True)
-class SavedSegment:
-    """A segment that lies in `incoming`."""
-
-    token: str  # the name of its folder
-    entry: SegmentRow
-
-
-@dataclass(frozen=True)
-class BuildResult:
-    """What became of some photographs."""
-
-    rows: tuple[ImageRow, ...]  # in the order of the segment, whose number they do not know yet
-    saved: SavedSegment | None  # None if there are no rows
-    broken: tuple[tuple[FileState, Problem], ...] = ()
-    unreachable: tuple[Problem, ...] = ()  # may pass: to be tried again, and nothing goes
-
-
-@dataclass(frozen=True)
 class MergeResult:
-    """What became of segments that were merged."""
+    """Segments that were merged, and the result."""
 
     parts: tuple[MergeInput, ...]
     ids: tuple[int, ...]  # of the images, in the order of the merged segment
     saved: SavedSegment | None  # None if there are no images
 
 
+NextMerge = Callable[[Collection[int]], tuple[MergeInput, ...]]  # what to merge next, without segments that are being merged
+Guard = Callable[[], AbstractContextManager[None]]  # entered around the reading of each photograph
+
+
 class Workers(Protocol):
-    """Whoever works for a writer, in other processes."""
+    """Reads photographs and builds segments for a writer."""
 
-    def work(
-        self, workshop: SegmentBuilder, photographs: BuildPlan, merges: NextMerge, progress: Progress
-    ) -> Generator[BuildResult | MergeResult, None, None]:
-        """Give what is made, in any order; every photograph is in one delivery. Whoever asks commits it before asking again."""
+    def work(self, builder: SegmentBuilder, plan: BuildPlan, next_merge: NextMerge,
+             progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:  # fmt: skip
+        """Yield results in any order; every photograph is in one of them. The caller commits each before the next."""
 
 
-NextMerge = Callable[[Collection[int]], tuple[MergeInput, ...]]  # what to merge next, apart from segments that are being merged
-Reading = Callable[[], AbstractContextManager[None]]  # entered around the reading of each photograph
+# -- reading
+
+
+@dataclass(frozen=True, eq=False)
+class ReadImage:
+    """A photograph that was read: its features, or the reason why it cannot be used."""
+
+    item: BuildItem
+    features: Features | ImageError
+    vector: Floats32 | None = None  # of the global embedding; None: no model, or it fails on this photograph
+    digest: str | None = None  # of the file; None: it has changed since it was listed
+
+    @property
+    def is_missing(self) -> bool:
+        """Return whether the file is not there, or not the one that was listed: not a fault of the photograph."""
+        error, item = self.features, self.item
+        if not isinstance(error, ImageError) or isinstance(error, UnreachableError):
+            return False
+        return isinstance(error.__cause__, FileNotFoundError) or not is_unchanged(item.path, item.state)
+
+    @property
+    def row(self) -> ImageRow:
+        """Return its row of the catalogue, without its place."""
+        item, found = self.item, self.features
+        assert isinstance(found, Features)
+        return ImageRow(item.image, item.path, item.state, self.digest, found.width, found.height, len(found), 0, 0)
+
+
+def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None) -> ReadImage:
+    """Read a photograph once, for its digest, features and vector."""
+    name = display_name(item.path)
+    try:
+        source, digest = read_with_digest(item.path)
+        features = extract(source, options, name=name)
+    except ImageError as error:
+        return ReadImage(item, error)
+    vector = None
+    if model is not None:
+        try:
+            vector = model.embed(source, name)
+        except UnreachableError as error:
+            return ReadImage(item, error)
+        except ImageError:
+            pass  # indexed without a vector
+    return ReadImage(item, features, vector, digest if is_unchanged(item.path, item.state) else None)
+
+
+# -- from features to a segment
+
+
+class PendingImages:
+    """Images that are read but not yet in a segment."""
+
+    def __init__(self, quantiser: Callable[[], Quantiser], dimension: int) -> None:
+        """Start without any; the quantiser is loaded when it is needed. `dimension` is that of vectors, 0 for none."""
+        self._quantiser = quantiser
+        self._dimension = dimension
+        self._raw: list[tuple[ImageRow, Features, Floats32 | None]] = []
+        self._batches: list[Batch] = []
+        self.rows: list[ImageRow] = []  # of the quantised ones
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.rows) + len(self._raw)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of quantised features."""
+        return sum(len(batch.words) for batch in self._batches)
+
+    def add(self, row: ImageRow, features: Features, vector: Floats32 | None = None) -> None:
+        """Add an image, and its vector [d] if it has one."""
+        self._raw.append((row, features, vector))
+        if sum(len(waiting) for _, waiting, _ in self._raw) >= QUANTISE_FEATURES:
+            self._quantise()
+
+    def _quantise(self) -> None:
+        if not self._raw:
+            return
+        rows, found, vectors = zip(*self._raw, strict=True)
+        words, signatures = self._quantiser().quantise(np.concatenate([f.descriptors for f in found]))
+        shape = [np.column_stack([np.minimum(f.scale, LARGEST_SCALE), f.angle]) for f in found]
+        no_vector = np.zeros(self._dimension, np.float16)
+        batch = Batch(
+            ids=np.array([row.image for row in rows], np.int64),
+            feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
+            words=words,
+            signatures=signatures,
+            xy=np.concatenate([f.xy for f in found]),
+            shape=np.concatenate(shape).astype(np.float16),
+            embeddings=np.array([no_vector if v is None else v for v in vectors], np.float16) if self._dimension else None,
+        )
+        self._batches, self.rows, self._raw = [*self._batches, batch], [*self.rows, *rows], []
+
+    def batch(self) -> Batch:
+        """Return all images as one batch, in the order of `rows`."""
+        self._quantise()
+        return Batch.concatenate(self._batches)
 
 
 @dataclass(frozen=True)
 class SegmentBuilder:
-    """All that one must know of an index to build segments for it."""
+    """What is needed of an index to build segments for it. Can be sent to other machines."""
 
     index: str  # absolute path
     sizes: tuple[int, ...]
     options: FeatureOptions
     vocabularies: tuple[str, ...]  # fingerprints
-    embedding: EmbeddingRecord | None
+    embedding: EmbeddingInfo | None
 
     @classmethod
-    def of(cls, home: IndexFolder, catalogue: Catalogue) -> SegmentBuilder:
-        """Ask the catalogue of an index."""
-        sizes, fingerprints = tuple(catalogue.fact("sizes")), tuple(catalogue.fact("vocabularies"))
-        return cls(os.path.abspath(home.path), sizes, home.feature_options, fingerprints, EmbeddingRecord.of(catalogue))
+    def of(cls, folder: IndexFolder) -> SegmentBuilder:
+        """Read it from an index."""
+        settings = folder.catalogue.settings()
+        fingerprints, path = tuple(settings["vocabularies"]), os.path.abspath(folder.path)
+        return cls(path, tuple(settings["sizes"]), folder.feature_options, fingerprints, EmbeddingInfo.of(settings))
 
     @property
-    def home(self) -> IndexFolder:
-        """Give the folder of the index."""
+    def folder(self) -> IndexFolder:
+        """Return the folder of the index."""
         return IndexFolder(Path(self.index))
 
-    def assemble(self, photographs: Sequence[BuildItem], reading: Reading = nullcontext) -> BuildResult:
-        """Read photographs on one thread, and save a segment of those that can be used."""
-        waiting = PendingImages(lambda: self._quantiser, self.embedding.dimension if self.embedding else 0)
-        broken, unreachable, unseen = [], [], 0
+    @property
+    def dimension(self) -> int:
+        """Return the dimension of the vectors of a global embedding, 0 if the index has none."""
+        return 0 if self.embedding is None else self.embedding.dimension
+
+    def build_segment(self, items: Sequence[BuildItem], guard: Guard = nullcontext) -> BuildResult:
+        """Read photographs on one thread, on a machine of a cluster, and stage a segment of those that can be used."""
+        pending, report = PendingImages(lambda: self._quantiser, self.dimension), _Report()
         with single_cv2_thread():
-            for one in photographs:
-                with reading():
-                    found, vector = read_photograph(one.path, self.options, self._model)
-                    digest = None if isinstance(found, ImageError) else file_digest(one.path, one.state)
-                    blind = isinstance(found, ImageError) and not _is_seen(one, found)
-                if blind:
-                    unseen += 1
-                    reason = f"{display_name(one.path)}: not as it was found, or not there, on {_machine()}; {_SEE}"
-                    unreachable.append(Problem(one.path, reason))
-                elif isinstance(found, UnreachableError):
-                    unreachable.append(Problem(one.path, str(found)))
-                elif isinstance(found, ImageError):
-                    broken.append((one.state, Problem(one.path, str(found))))
+            for item in items:
+                with guard():
+                    image = read_image(item, self.options, self._model)
+                    missing = image.is_missing
+                if missing:
+                    text = f"{display_name(item.path)}: missing or changed on {_machine()}; {_SHARED}"
+                    report.missing.append(Problem(item.path, text))
                 else:
-                    row = ImageRow(one.image, one.path, one.state, digest, found.width, found.height, len(found), 0, 0)
-                    waiting.add(row, found, vector, None)
-        if unseen == len(photographs) > 1:  # it would soon have gone through all there are
-            raise ClusterError(
-                f"{_machine()} does not see {display_name(photographs[0].path)}, nor {unseen - 1} others; {_SEE}"
-            )
-        waiting.quantise()
-        saved = self._save(waiting.batch()) if waiting.rows else None
-        return BuildResult(tuple(waiting.rows), saved, tuple(broken), tuple(unreachable))
+                    report.add(image, pending)
+        if len(report.missing) == len(items) > 1:  # this machine would soon go through all photographs
+            others = len(items) - 1
+            raise ClusterError(f"{_machine()} does not see {display_name(items[0].path)}, nor {others} others; {_SHARED}")
+        return report.result(pending, self)
 
     def can_read(self, path: str) -> bool:
-        """Tell whether a photograph can be used."""
+        """Return whether a photograph can be used."""
         with single_cv2_thread():
-            return not isinstance(read_photograph(path, self.options, self._model)[0], ImageError)
+            item = BuildItem(0, path, FileState(None, None))
+            return isinstance(read_image(item, self.options, self._model).features, Features)
 
     def merge(self, parts: Sequence[MergeInput]) -> MergeResult:
-        """Save a segment of the live images of others."""
-        batch = self.join(parts)
-        return MergeResult(tuple(parts), tuple(batch.ids.tolist()), self._save(batch) if len(batch.ids) else None)
-
-    def join(self, parts: Sequence[MergeInput]) -> Batch:
-        """Read the live images of segments, whole: a merge must not give damaged arrays a new checksum."""
-        home, batches = self.home, []
+        """Stage a segment of the live images of others. Checks them first: damaged arrays must not get a new checksum."""
+        folder, batches = self.folder, []
         for part in parts:
-            for line in folder_errors(home.segment_folder(part.number), part.checksum):
+            for line in folder_errors(folder.segment_folder(part.number), part.checksum):
                 raise DamagedError(f"{line}; run 'polyvoc check'")
-            batches.append(home.read_segment(part.number, self.sizes, part.deleted).live_batch())
-        return Batch.concatenate(batches)
+            batches.append(folder.read_segment(part.number, self.sizes, part.deleted).live_batch())
+        batch = Batch.concatenate(batches)
+        return MergeResult(tuple(parts), tuple(batch.ids.tolist()), self.stage(batch) if len(batch.ids) else None)
 
-    def save(self, batch: Batch, folder: Path) -> SegmentRow:
-        """Write a segment to a folder; gives what the catalogue should hold of it."""
+    def stage(self, batch: Batch) -> SavedSegment:
+        """Write a segment to the staging folder."""
+        token = uuid.uuid4().hex  # new for every attempt: work that is done twice does not collide
+        target = self.folder.staging_folder(token)
         segment = Segment.build(batch, self.sizes)
-        segment.save(folder)
-        return SegmentRow(segment.n_images, segment.n_features, checksum(folder / META))
-
-    def _save(self, batch: Batch) -> SavedSegment:
-        token = uuid.uuid4().hex  # drawn here: who does the work again, or believes to do it alone, disturbs nobody
-        return SavedSegment(token, self.save(batch, self.home.incoming_folder(token)))
+        segment.save(target)
+        return SavedSegment(token, SegmentRow(segment.n_images, segment.n_features, checksum(target / META)))
 
     @cached_property
     def _quantiser(self) -> Quantiser:
-        return Quantiser(self.home.load_vocabularies(self.vocabularies), threads=1)
+        return Quantiser(self.folder.load_vocabularies(self.vocabularies), threads=1)
 
     @cached_property
     def _model(self) -> Embedder | None:
@@ -293,15 +295,92 @@ class SegmentBuilder:
             return None
         model = Embedder.load(known.file, threads=1)
         if model.fingerprint != known.fingerprint:
-            raise OptionError(f"{known.file} is another model on one of the machines, or is prepared otherwise; copy it there")
+            raise OptionError(f"{known.file} is another model on {_machine()}, or its preprocessing differs; copy it there")
         return model
 
 
-def _is_seen(one: BuildItem, error: ImageError) -> bool:
-    """Tell whether it is the photograph itself that is wrong: not a machine that lacks its disk, or sees another file there."""
-    if isinstance(error, UnreachableError):
-        return True
-    return not isinstance(error.__cause__, FileNotFoundError) and is_unchanged(one.path, one.state)
+class _Report:
+    """Collects what could not be used."""
+
+    def __init__(self) -> None:
+        self.broken: list[tuple[FileState, Problem]] = []
+        self.unreachable: list[Problem] = []
+        self.missing: list[Problem] = []
+
+    def add(self, image: ReadImage, pending: PendingImages) -> None:
+        """Add an image to the pending ones, or to those that could not be used."""
+        found = image.features
+        if isinstance(found, Features):
+            pending.add(image.row, found, image.vector)
+        elif isinstance(found, UnreachableError) or image.is_missing:
+            self.unreachable.append(Problem(image.item.path, str(found)))
+        else:
+            self.broken.append((image.item.state, Problem(image.item.path, str(found))))
+
+    def result(self, pending: PendingImages, builder: SegmentBuilder) -> BuildResult:
+        """Stage the pending images as a segment, and return it with what could not be used."""
+        batch = pending.batch()
+        saved = builder.stage(batch) if pending.rows else None
+        return BuildResult(tuple(pending.rows), saved, tuple(self.broken), (*self.unreachable, *self.missing))
+
+
+# -- on the threads of this process
+
+
+@dataclass(frozen=True)
+class CommitLimits:
+    """When pending images are committed."""
+
+    seconds: float = 30.0  # a killed process loses at most this much work
+    features: int = 1_000_000  # 50 MB in memory
+    images: int = MAX_IMAGES  # a commit is one segment
+
+    def reached(self, pending: PendingImages, since: float) -> bool:
+        """Return whether pending images, the first of them added at a time of `time.monotonic`, should be committed."""
+        full = pending.n_features >= self.features or len(pending) >= self.images
+        return full or time.monotonic() - since >= self.seconds
+
+
+@dataclass(frozen=True)
+class LocalWorkers:
+    """Threads of this process."""
+
+    quantiser: Callable[[], Quantiser]
+    model: Embedder | None = None  # loaded with one thread
+    limits: CommitLimits = CommitLimits()
+    threads: int | None = None
+
+    def work(self, builder: SegmentBuilder, plan: BuildPlan, next_merge: NextMerge,
+             progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:  # fmt: skip
+        """Yield segments as the limits are reached, and merged ones; when interrupted, also what was read so far."""
+        yield from self._merges(builder, next_merge)
+        pending, report, since = self._pending(builder), _Report(), time.monotonic()
+        items = (BuildItem(plan.first + number, *file) for number, file in enumerate(plan.files))
+        with single_cv2_thread(), closing(self._read(builder, items)) as images:
+            try:
+                for done, (_, image) in enumerate(images, start=1):
+                    report.add(image, pending)
+                    if self.limits.reached(pending, since):
+                        yield report.result(pending, builder)
+                        yield from self._merges(builder, next_merge)
+                        pending, report, since = self._pending(builder), _Report(), time.monotonic()
+                    progress("indexing", done, len(plan))
+            except KeyboardInterrupt:
+                yield report.result(pending, builder)
+                raise
+        yield report.result(pending, builder)
+        yield from self._merges(builder, next_merge)
+
+    def _read(self, builder: SegmentBuilder, items: Generator[BuildItem]) -> Generator[tuple[BuildItem, ReadImage]]:
+        threads = count_threads(self.threads)
+        return ordered_map(lambda item: read_image(item, builder.options, self.model), items, threads, "polyvoc-index")
+
+    def _pending(self, builder: SegmentBuilder) -> PendingImages:
+        return PendingImages(self.quantiser, builder.dimension)
+
+    def _merges(self, builder: SegmentBuilder, next_merge: NextMerge) -> Generator[MergeResult, None, None]:
+        while parts := next_merge(()):
+            yield builder.merge(parts)
 
 
 def _machine() -> str:

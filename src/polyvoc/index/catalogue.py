@@ -1,11 +1,15 @@
-"""Images, segments, deletions, problems in SQLite."""
+"""The catalogue of an index: its images, segments, deletions, problems and settings, in one SQLite file.
+
+Its transaction is the commit. Paths are stored as the bytes that the file system uses, because not every file name is text.
+SQLite has no checksums: rows whose content is stored nowhere else have one, and a segment has that of its description.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,30 @@ from polyvoc.storage.folders import FileState
 from polyvoc.storage.sqlite import Database
 from polyvoc.types import Problem
 
+MAX_PARAMETERS = 500  # of one SQL statement
+
+
+class Settings(dict[str, Any]):
+    """The settings of an index. A missing or damaged one raises DamagedError."""
+
+    def __init__(self, path: Path) -> None:
+        """Start without any; `path` is that of the catalogue, for errors."""
+        super().__init__()
+        self.path = path
+        self.damaged: set[str] = set()
+
+    def __missing__(self, name: str) -> Any:
+        """Raise DamagedError."""
+        raise DamagedError(f"{self.path}: the setting {name!r} is missing or damaged; run 'polyvoc check'")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a setting that not every index has; raise DamagedError if it is damaged."""
+        return self[name] if name in self.damaged else super().get(name, default)
+
 
 @dataclass(frozen=True)
 class SegmentSize:
-    """How large a segment is."""
+    """The size of a segment."""
 
     segment: int
     n_images: int  # deleted ones included
@@ -28,30 +52,32 @@ class SegmentSize:
 
     @property
     def n_live(self) -> int:
-        """Count the images that are not deleted."""
+        """Return the number of images that are not deleted."""
         return self.n_images - self.n_deleted
 
 
 FILE = "catalogue.sqlite"
-UNFINISHED = "catalogue.partial"  # what it is called until it holds its first facts
+UNFINISHED = "catalogue.partial"  # its name until it holds its first settings
 APPLICATION = 0x706F6C76  # "polv", in the header of the database
 FORMAT = 1  # raised when an older polyvoc could not read the result
 TABLES = (
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL, seal INTEGER NOT NULL)",
+    "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
     "CREATE TABLE segments (segment INTEGER PRIMARY KEY, n_images INTEGER NOT NULL, n_features INTEGER NOT NULL, "
-    "checksum TEXT NOT NULL, seal INTEGER NOT NULL)",
+    "checksum TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
     "CREATE TABLE images (image INTEGER PRIMARY KEY AUTOINCREMENT, path BLOB NOT NULL UNIQUE, size INTEGER, changed INTEGER, "
-    "digest TEXT, width INTEGER NOT NULL, height INTEGER NOT NULL, n_features INTEGER NOT NULL, seal INTEGER NOT NULL, "
+    "digest TEXT, width INTEGER NOT NULL, height INTEGER NOT NULL, n_features INTEGER NOT NULL, "
+    "row_checksum INTEGER NOT NULL, "
     "segment INTEGER NOT NULL REFERENCES segments, position INTEGER NOT NULL, UNIQUE (segment, position))",
     "CREATE TABLE deleted (segment INTEGER NOT NULL REFERENCES segments, position INTEGER NOT NULL, "
     "PRIMARY KEY (segment, position))",
-    "CREATE TABLE problems (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, reason TEXT NOT NULL, seal INTEGER NOT NULL)",
+    "CREATE TABLE problems (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, reason TEXT NOT NULL, "
+    "row_checksum INTEGER NOT NULL)",
 )
-FOUND = r"(? = '%%' OR CAST(path AS TEXT) LIKE ? ESCAPE '\')"  # those with a text in their path, capital letters or not
+FOUND = r"(? = '%%' OR CAST(path AS TEXT) LIKE ? ESCAPE '\')"  # rows with a text in their path, in any case
 IDS = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's own, for AUTOINCREMENT
-# The sealed rows: what names a row in each table, and what its seal is computed from.
-SEALED = {
-    "facts": ("name", "name, value"),
+# Rows with a checksum: the column that names a row in each table, and the columns that its checksum covers.
+CHECKED = {
+    "settings": ("name", "name, value"),
     "segments": ("number", "segment, n_images, n_features, checksum"),
     "images": ("number", "image, path, size, changed, digest, width, height, n_features"),
     "problems": ("path", "path, size, changed, reason"),
@@ -60,7 +86,7 @@ SEALED = {
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One image of the catalogue."""
+    """The row of one image."""
 
     image: int
     path: str
@@ -75,7 +101,7 @@ class ImageRow:
 
 @dataclass(frozen=True)
 class SegmentRow:
-    """One live segment of the catalogue."""
+    """The row of one live segment."""
 
     n_images: int
     n_features: int
@@ -86,17 +112,17 @@ class Catalogue(Database):
     """An open catalogue: `create` or `open` it."""
 
     @classmethod
-    def create(cls, folder: Path, facts: dict[str, Any]) -> Catalogue:
-        """Make an empty catalogue with the facts that never change (sizes, feature options, vocabularies)."""
+    def create(cls, folder: Path, settings: dict[str, Any]) -> Catalogue:
+        """Create an empty catalogue with the settings that never change (sizes, feature options, vocabularies)."""
         path, partial = folder / FILE, folder / UNFINISHED
         with write_errors(path):
             Path(f"{partial}-journal").unlink(missing_ok=True)
-            partial.write_bytes(b"")  # never absent: it tells an unfinished index from a foreign folder
+            partial.write_bytes(b"")  # never absent: it distinguishes an unfinished index from any other folder
             catalogue = cls.connect(partial, writable=True, name=path)
             with catalogue.transaction():
                 for statement in (f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {FORMAT}", *TABLES):
                     catalogue.write(statement)
-                catalogue.put_facts({**facts, "commit": 0, "last_segment": 0, "norms": None})
+                catalogue.put_settings({**settings, "commit": 0, "last_segment": 0})
             catalogue.close()
             partial.rename(path)
             flush_path(folder)
@@ -104,7 +130,7 @@ class Catalogue(Database):
 
     @classmethod
     def open(cls, folder: Path, writable: bool = False) -> Catalogue:
-        """Open the catalogue of an index; refuse what is foreign, newer or damaged."""
+        """Open the catalogue of an index. Raise UnusableIndexError if it is something else, newer or damaged."""
         path = folder / FILE
         try:
             if not folder.is_dir():
@@ -124,72 +150,87 @@ class Catalogue(Database):
             raise DamagedError(f"{path}: its tables are damaged; restore it, or index again")
         return catalogue
 
-    # -- facts
+    # -- settings
 
-    def fact(self, name: str, required: bool = True) -> Any:
-        """Give a fact by name; None if it is not there, unless every index has it."""
-        found = self.rows("SELECT value, seal FROM facts WHERE name = ?", [name])
-        for value, seal in found:
-            if seal == _row_checksum(name, value):
-                return json.loads(value)
-        if not found and not required:
-            return None
-        raise DamagedError(f"{self.path}: the fact {name!r} is missing or damaged; run 'polyvoc check'")
+    def settings(self) -> Settings:
+        """Return all settings."""
+        settings = Settings(self.path)
+        for name, value, row_checksum in self.rows("SELECT name, value, row_checksum FROM settings"):
+            if row_checksum == _row_checksum(name, value):
+                settings[name] = json.loads(value)
+            else:
+                settings.damaged.add(name)
+        return settings
 
-    def put_facts(self, facts: dict[str, Any]) -> None:
-        """Set facts."""
-        values = [(name, json.dumps(value)) for name, value in facts.items()]
+    def setting(self, name: str, required: bool = True) -> Any:
+        """Return one setting by name; None if it is missing, unless every index has it."""
+        settings = self.settings()
+        return settings[name] if required else settings.get(name)
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Set settings."""
+        values = [(name, json.dumps(value)) for name, value in settings.items()]
         rows = [(*row, _row_checksum(*row)) for row in values]
-        self.write("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", rows)
+        self.write("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", rows)
 
     def count_commit(self) -> None:
-        """Number this commit; readers that see another number open the index anew."""
-        self.put_facts({"commit": self.fact("commit") + 1})
+        """Number this commit; readers that see another number open the index again."""
+        self.put_settings({"commit": self.setting("commit") + 1})
 
     # -- segments
 
     def segments(self) -> list[int]:
-        """Give the numbers of the live segments, in order."""
+        """Return the numbers of the live segments, in order."""
         return [row[0] for row in self.rows("SELECT segment FROM segments ORDER BY segment")]
 
     def segment(self, segment: int) -> SegmentRow | None:
-        """Give one live segment."""
-        for *values, seal in self.rows(f"SELECT {SEALED['segments'][1]}, seal FROM segments WHERE segment = ?", [segment]):
-            if seal != _row_checksum(*values):
-                raise DamagedError(f"{self.path}: the row of segment {segment} is damaged; run 'polyvoc check'")
-            return SegmentRow(*values[1:])
-        return None
+        """Return one live segment, None if there is none of this number."""
+        return self.segment_rows().get(segment)
+
+    def segment_rows(self) -> dict[int, SegmentRow]:
+        """Return the live segments by number, in order."""
+        found = {}
+        for number, *values, row_checksum in self.rows(
+            f"SELECT {CHECKED['segments'][1]}, row_checksum FROM segments ORDER BY segment"
+        ):
+            if row_checksum != _row_checksum(number, *values):
+                raise DamagedError(f"{self.path}: the row of segment {number} is damaged; run 'polyvoc check'")
+            found[number] = SegmentRow(*values)
+        return found
 
     def segment_sizes(self) -> list[SegmentSize]:
-        """Give how large the live segments are, and how much of them is deleted."""
-        rows = [(number, self.segment(number), len(self.deleted(number))) for number in self.segments()]
-        return [SegmentSize(number, row.n_images, row.n_features, n_deleted) for number, row, n_deleted in rows if row]
+        """Return the sizes of the live segments."""
+        deleted = dict(self.rows("SELECT segment, count(*) FROM deleted GROUP BY segment"))
+        return [
+            SegmentSize(number, row.n_images, row.n_features, deleted.get(number, 0))
+            for number, row in self.segment_rows().items()
+        ]
 
     def next_segment(self) -> int:
-        """Give a number that no segment ever had."""
-        return int(self.fact("last_segment")) + 1
+        """Return a number that no segment ever had."""
+        return int(self.setting("last_segment")) + 1
 
     def add_segment(self, segment: int, row: SegmentRow) -> None:
-        """Enter a segment."""
+        """Add a segment."""
         values = (segment, row.n_images, row.n_features, row.checksum)
         self.write("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", [(*values, _row_checksum(*values))])
-        self.put_facts({"last_segment": segment})
+        self.put_settings({"last_segment": segment})
 
     def drop_segments(self, segments: Iterable[int]) -> None:
-        """Forget segments; their images must have moved."""
+        """Remove segments; their images must have moved."""
         rows = [(segment,) for segment in segments]
         self.write("DELETE FROM deleted WHERE segment = ?", rows)
         self.write("DELETE FROM segments WHERE segment = ?", rows)
 
     def deleted(self, segment: int) -> list[int]:
-        """Give the positions of the deleted images of a segment."""
+        """Return the positions of the deleted images of a segment."""
         rows = self.rows("SELECT position FROM deleted WHERE segment = ? ORDER BY position", [segment])
         return [row[0] for row in rows]
 
     # -- images
 
     def add_images(self, rows: Iterable[ImageRow]) -> None:
-        """Enter images; their ids must be new."""
+        """Add images; their ids must be new."""
         values = [(*_row_content(row), _row_checksum(*_row_content(row)), row.segment, row.position) for row in rows]
         self.write("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -200,7 +241,7 @@ class Catalogue(Database):
         self.write("DELETE FROM images WHERE image = ?", rows)
 
     def move_images(self, images: Iterable[int], segment: int) -> None:
-        """Say that images now stand in a segment, in this order; those that are not live are marked as deleted there."""
+        """Move images to a segment, in this order; those that are not live are marked as deleted there."""
         rows = [(segment, position, image) for position, image in enumerate(images)]
         self.write("UPDATE images SET segment = ?, position = ? WHERE image = ?", rows)
         live = {row[0] for row in self.rows("SELECT position FROM images WHERE segment = ?", [segment])}
@@ -208,39 +249,47 @@ class Catalogue(Database):
 
     def touch(self, row: ImageRow, state: FileState) -> None:
         """Record that a file has another time but the same content."""
-        seal = _row_checksum(*_row_content(replace(row, state=state)))
-        sql = "UPDATE images SET size = ?, changed = ?, seal = ? WHERE image = ?"
-        self.write(sql, [[state.size, state.changed, seal, row.image]])
+        row_checksum = _row_checksum(*_row_content(replace(row, state=state)))
+        sql = "UPDATE images SET size = ?, changed = ?, row_checksum = ? WHERE image = ?"
+        self.write(sql, [[state.size, state.changed, row_checksum, row.image]])
 
     def next_image(self) -> int:
-        """Give an id that no image ever had."""
+        """Return an id that no image ever had."""
         ((last,),) = self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
         return int(last) + 1
 
     def count_images(self, find: str = "") -> int:
-        """Count the live images, all or those with a text in their path."""
+        """Return the number of live images, all or those with a text in their path."""
         return int(self.rows(f"SELECT count(*) FROM images WHERE {FOUND}", [_pattern(find)] * 2)[0][0])
 
     def images(self) -> Iterator[ImageRow]:
-        """Give all live images, by id; in pages, so that a slow reader does not keep a writer waiting."""
+        """Return all live images, by id; in pages, so that a slow reader does not block a writer."""
         return map(self._image, self.pages("SELECT * FROM images WHERE image > ? ORDER BY image LIMIT ?"))
 
     def images_from(self, first: int, count: int, find: str = "") -> list[ImageRow]:
-        """Give `count` of the live images by id, after the `first` ones; all, or those with a text in their path."""
+        """Return `count` of the live images by id, after the `first` ones; all, or those with a text in their path."""
         sql = f"SELECT * FROM images WHERE {FOUND} ORDER BY image LIMIT ? OFFSET ?"
         return [self._image(row) for row in self.rows(sql, [_pattern(find), _pattern(find), count, first])]
 
     def images_in(self, segment: int) -> list[ImageRow]:
-        """Give the live images of a segment, by position."""
+        """Return the live images of a segment, by position."""
         return [self._image(row) for row in self.rows("SELECT * FROM images WHERE segment = ? ORDER BY position", [segment])]
 
     def image(self, image: int) -> ImageRow | None:
-        """Give one image by id."""
-        rows = self.rows("SELECT * FROM images WHERE image = ?", [image])
-        return self._image(rows[0]) if rows else None
+        """Return one image by id."""
+        return self.images_by_id([image]).get(image)
+
+    def images_by_id(self, images: Sequence[int]) -> dict[int, ImageRow]:
+        """Return images by their ids, without those that do not exist."""
+        found = {}
+        for first in range(0, len(images), MAX_PARAMETERS):
+            part = images[first : first + MAX_PARAMETERS]
+            sql = f"SELECT * FROM images WHERE image IN ({', '.join('?' * len(part))})"
+            found.update({row.image: row for row in map(self._image, self.rows(sql, part))})
+        return found
 
     def image_at(self, path: str) -> ImageRow | None:
-        """Give one image by path."""
+        """Return one image by path."""
         rows = self.rows("SELECT * FROM images WHERE path = ?", [os.fsencode(path)])
         return self._image(rows[0]) if rows else None
 
@@ -254,48 +303,48 @@ class Catalogue(Database):
     # -- problems
 
     def problems(self) -> dict[str, tuple[FileState, Problem]]:
-        """Give the files that could not be indexed, by path."""
+        """Return the files that could not be indexed, by path."""
         rows = self.rows("SELECT path, size, changed, reason FROM problems ORDER BY path")
         paths = ((os.fsdecode(path), FileState(size, changed), reason) for path, size, changed, reason in rows)
         return {path: (state, Problem(path, reason)) for path, state, reason in paths}
 
     def put_problems(self, problems: Iterable[tuple[FileState, Problem]]) -> None:
-        """Remember files that could not be indexed, so that they are not tried again before they change."""
+        """Record files that could not be indexed: they are not tried again before they change."""
         values = [(os.fsencode(p.path), state.size, state.changed, p.reason) for state, p in problems]
         rows = [(*row, _row_checksum(*row)) for row in values]
         self.write("INSERT OR REPLACE INTO problems VALUES (?, ?, ?, ?, ?)", rows)
 
     def drop_problems(self, paths: Iterable[str]) -> None:
-        """Forget problems."""
+        """Remove problems."""
         self.write("DELETE FROM problems WHERE path = ?", [(os.fsencode(path),) for path in paths])
 
     # -- integrity
 
-    def damage(self) -> Iterator[str]:
-        """Say what is wrong with the database itself."""
+    def errors(self) -> Iterator[str]:
+        """Yield one line for each damage of the database itself."""
         for (line,) in self.rows("PRAGMA integrity_check"):
             if line != "ok":
                 yield f"{self.path}: {' '.join(line.split())}"
         for table, row, parent, _ in self.rows("PRAGMA foreign_key_check"):
-            yield f"{self.path}: row {row} of {table} refers to {parent} that does not exist"
+            yield f"{self.path}: row {row} of {table} refers to a row of {parent} that does not exist"
         ((last,),) = self.rows("SELECT coalesce(max(image), 0) FROM images")
         if self.next_image() <= last:
             yield f"{self.path}: image {last} is beyond the last id given"
-        for table, (key, columns) in SEALED.items():
-            sql = f"SELECT rowid, {columns}, seal FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
-            for _, *values, seal in self.pages(sql):
-                if seal != _row_checksum(*values):
+        for table, (key, columns) in CHECKED.items():
+            sql = f"SELECT rowid, {columns}, row_checksum FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+            for _, *values, row_checksum in self.pages(sql):
+                if row_checksum != _row_checksum(*values):
                     yield f"{self.path}: the row of {table} with {key} {values[0]!r} is damaged"
 
 
 def _row_content(row: ImageRow) -> tuple[Any, ...]:
-    """Give what the catalogue alone knows of an image; where it stands is also told by the segments."""
+    """Return what only the catalogue holds of an image; its segment and position are also in the segments."""
     state, path = row.state, os.fsencode(row.path)
     return row.image, path, state.size, state.changed, row.digest, row.width, row.height, row.n_features
 
 
 def _pattern(text: str) -> str:
-    """Give what LIKE compares: the text anywhere, each of its characters meaning itself."""
+    """Return the pattern of LIKE for a text anywhere, with special characters escaped."""
     escaped = "".join("\\" + character if character in "\\%_" else character for character in text)
     return f"%{escaped}%"
 

@@ -1,4 +1,25 @@
-"""Postings of up to 65,536 images."""
+"""A segment: at most 65,536 images, immutable, the unit of storage, of threads and of machines.
+
+The inverted files of the K vocabularies follow one another, each of F postings (F = features of the segment):
+
+    starts      uint32 [W + 1]      list of word w of vocabulary k: starts[offsets[k] + w] .. (W = sum of the vocabulary sizes)
+    postings    uint16 [K F]        image of each posting
+    run_starts  uint32 [W + 1]      run directory of each list
+    run_words   uint16|32 [R]       word in the partner vocabulary (1 for vocabulary 0, else 0) of each run, ascending
+    run_lengths uint8 [R]           number of postings of the run; a run of more than 255 takes several entries
+    columns     uint16|32 [K-2, K F]  words in the vocabularies that are neither the own nor the partner
+    signatures  uint64 [B, K F]     Hamming signatures, in posting order: B planes of 64 bits (0: none)
+
+Features are numbered by (word in 0, word in 1, ..., image); every list is sorted by that number. Scoring reads nothing else.
+By image, for what only the best hits need (explanation, geometry) and for merging segments:
+
+    feature_starts uint32 [n + 1]   features of each image
+    words       uint16|32 [F, K]    places uint32 [F, K]  place of the feature in each inverted file (finds its signature)
+    xy          float32 [F, 2]      shape  float16 [F, 2]  scale and angle
+    documents   uint32 [W]          images that hold each word
+    repeats     uint32 [r, 3]       (image, word, tf) of words that an image holds more than once: for the norms
+    embeddings  float16 [n, d]      optional: the unit vector of each image, zeros where it has none
+"""
 
 from __future__ import annotations
 
@@ -15,12 +36,13 @@ from polyvoc.kernels.postings import count_repeats, count_runs, fill_runs, sort_
 from polyvoc.storage.files import META, map_array, read_meta, write_folder
 from polyvoc.types import Array, ImageWords, Keypoints
 
+MAX_VOCABULARIES = 9
 MAX_IMAGES = 1 << 16  # so that a posting is a uint16 and the scores of a segment stay in the L2 cache
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Quantised images on their way into a segment. Geometry may be absent (`xy` and `shape` of zeros)."""
+    """Quantised images, the input of a segment. Geometry may be absent (`xy` and `shape` of zeros)."""
 
     ids: npt.NDArray[np.int64]  # [n]
     feature_starts: npt.NDArray[np.int64]  # [n + 1]
@@ -79,36 +101,36 @@ class Segment:
 
     @property
     def n_images(self) -> int:
-        """Count the images, deleted ones included."""
+        """Return the number of images, deleted ones included."""
         return len(self.ids)
 
     @property
     def n_features(self) -> int:
-        """Count the features, those of deleted images included."""
+        """Return the number of features, those of deleted images included."""
         return len(self.arrays["words"])
 
     @property
     def n_vocabularies(self) -> int:
-        """Count the vocabularies."""
+        """Return the number of vocabularies."""
         return len(self.sizes)
 
     @property
     def signed(self) -> bool:
-        """Tell whether the postings carry Hamming signatures."""
+        """Return whether the postings have Hamming signatures."""
         return self.planes > 0 or self.n_features == 0
 
     @property
     def planes(self) -> int:
-        """Count the groups of 64 bits of a signature."""
+        """Return the number of planes, groups of 64 bits, of a signature."""
         return len(self.arrays["signatures"])
 
     @property
     def embeddings(self) -> npt.NDArray[np.float16] | None:
-        """Give the unit vectors of the images [n, d], of zeros where one has none; None if nobody has."""
+        """Return the unit vectors of the images [n, d], zeros where one has none; None if there are none."""
         return self.arrays.get("embeddings")
 
     def live_positions(self) -> npt.NDArray[np.int64]:
-        """Give the positions of the images that are not deleted."""
+        """Return the positions of the images that are not deleted."""
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.n_images)
 
     @cached_property
@@ -150,7 +172,7 @@ class Segment:
         return np.stack([plane[places] for plane in planes], axis=-1)
 
     def without(self, positions: Sequence[int]) -> Segment:
-        """Give the same segment with the images at some positions marked as deleted."""
+        """Return the same segment with the images at some positions marked as deleted."""
         if not len(positions):
             return self
         alive = self.alive.copy() if len(self.alive) else np.ones(self.n_images, np.uint8)
@@ -158,7 +180,7 @@ class Segment:
         return replace(self, alive=alive)
 
     def live_batch(self) -> Batch:
-        """Give back what was put in, without the deleted images: the input of a merged segment."""
+        """Return the batch it was built from, without the deleted images: the input of a merged segment."""
         starts = self.arrays["feature_starts"].astype(np.int64)
         live = self.live_positions()
         lengths = np.diff(starts)[live]
@@ -219,7 +241,7 @@ class Segment:
     # -- storing
 
     def save(self, folder: Path) -> None:
-        """Write the segment to a folder, which appears whole or not at all."""
+        """Write the segment to a folder, which appears complete or not at all."""
         shapes = {name: [str(array.dtype), list(array.shape)] for name, array in self.arrays.items()}
         meta = {"sizes": list(self.sizes), "arrays": shapes, "n_images": self.n_images}
         write_folder(folder, {**self.arrays, "ids": self.ids}, meta)
@@ -231,8 +253,6 @@ class Segment:
         try:
             shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape) in meta["arrays"].items()}
             arrays = {n: map_array(folder / f"{n}.npy", dtype, shape) for n, (dtype, shape) in shapes.items()}
-            if arrays["signatures"].ndim == 1:  # as indexes without planes were stored
-                arrays["signatures"] = arrays["signatures"].reshape(min(len(arrays["signatures"]), 1), -1)
             ids = map_array(folder / "ids.npy", np.int64, (meta["n_images"],))
             return cls(tuple(meta["sizes"]), ids, arrays)
         except (KeyError, TypeError, ValueError) as error:
@@ -267,17 +287,17 @@ class _InvertedFile:
 
 
 def with_planes(signatures: npt.NDArray[np.uint64], axes: int) -> npt.NDArray[np.uint64]:
-    """Give signatures with an axis for their groups of 64 bits after the first `axes`."""
+    """Return signatures with an axis for their planes of 64 bits after the first `axes`."""
     return signatures[..., None] if signatures.ndim == axes else signatures
 
 
 def word_offsets(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Give the number of the first word of each vocabulary [K]."""
+    """Return the number of the first word of each vocabulary [K]."""
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
 
 
 def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
-    """Refuse a batch that a segment cannot hold."""
+    """Raise OptionError for a batch that a segment cannot hold."""
     if len(batch.ids) > MAX_IMAGES:
         raise OptionError(f"{len(batch.ids)} images do not fit into one segment of {MAX_IMAGES}")
     if batch.words.size >= 1 << 32:
@@ -294,17 +314,17 @@ def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
 
 
 def _join_embeddings(batches: Sequence[Batch]) -> npt.NDArray[np.float16] | None:
-    """Join the vectors of batches [n, d]; those without any get zeros, unless all are so."""
-    held = [batch.embeddings for batch in batches]
-    lengths = {part.shape[1] for part in held if part is not None}
+    """Join the vectors of batches [n, d]; those without any get zeros, unless none has any."""
+    vectors = [batch.embeddings for batch in batches]
+    lengths = {part.shape[1] for part in vectors if part is not None}
     if len(lengths) > 1:
-        raise OptionError(f"vectors of {sorted(lengths)} numbers do not go together; use one model for all images")
-    parts = [np.zeros((len(b.ids), *lengths), np.float16) if p is None else p for b, p in zip(batches, held, strict=True)]
+        raise OptionError(f"vectors of {sorted(lengths)} numbers cannot be mixed; use one model for all images")
+    parts = [np.zeros((len(b.ids), *lengths), np.float16) if p is None else p for b, p in zip(batches, vectors, strict=True)]
     return np.concatenate(parts) if lengths else None
 
 
 def _frozen(array: Array) -> Array:
-    """Give a read-only view: a segment never changes, and built and mapped ones then share their compiled kernels."""
+    """Return a read-only view: a segment never changes, and built and mapped ones then share their compiled kernels."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -358,6 +378,3 @@ def _stack(images: Sequence[Array], n_vocabularies: int, dtype: type) -> Array:
             raise OptionError(f"word {rows.max()} is larger than any vocabulary")
         parts.append(rows.astype(dtype, copy=False).reshape(-1, n_vocabularies))
     return np.concatenate(parts)
-
-
-MAX_VOCABULARIES = 9

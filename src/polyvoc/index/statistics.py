@@ -1,7 +1,8 @@
-"""Idf, norms of a collection."""
+"""Idf of words and norms of images: what scoring needs of the whole collection."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,24 +11,25 @@ import numpy.typing as npt
 
 from polyvoc.index.segment import Segment, word_offsets
 from polyvoc.kernels.lists import add_squares
-from polyvoc.options import Idf, SearchOptions
+from polyvoc.options import Idf, ScoringOptions
+from polyvoc.types import Floats32, Floats64
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What the weights need to know of the whole collection, however many segments or machines hold it."""
+    """What the weights need of the whole collection, however many segments or machines hold it."""
 
     n_images: int
     sizes: tuple[int, ...]
     occurrences: npt.NDArray[np.int64]  # [W] features of each word
     documents: npt.NDArray[np.int64]  # [W] images that hold each word
-    squares: dict[Idf, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)  # [W] what `squares_of` computed
+    # [W] of each kind. Computed once and sent to all machines: their logarithms might differ in the last bit.
+    idf_squared: Mapping[Idf, Floats64] = field(init=False, repr=False)
 
-    def squares_of(self, idf: Idf) -> npt.NDArray[np.float64]:
-        """Give idf^2 of every word [W]; computed once per kind."""
-        if idf not in self.squares:
-            self.squares[idf] = idf_squared(self, idf)
-        return self.squares[idf]
+    def __post_init__(self) -> None:
+        """Compute idf^2 of every word."""
+        kinds: tuple[Idf, ...] = ("average", "plain", "none")
+        object.__setattr__(self, "idf_squared", {idf: idf_squared(self, idf) for idf in kinds})
 
     @classmethod
     def of_segments(cls, segments: list[Segment], sizes: tuple[int, ...]) -> Statistics:
@@ -50,36 +52,19 @@ class Statistics:
         )
 
 
-def idf_squared(statistics: Statistics, idf: Idf) -> npt.NDArray[np.float64]:
-    """Give the squared inverse document frequency of each word [W]; 0 for words nobody has.
+def idf_squared(statistics: Statistics, idf: Idf) -> Floats64:
+    """Return the squared inverse document frequency of each word [W]; 0 for words that do not occur.
 
     "average": ln(N / occurrences), average IDF of Zheng, Wang, Liu, Tian, CVPR 2013 (p = 1); "plain": ln(N / images). Both
     are cut at 0: a bursty word may occur more often than there are images, and its square must not count.
     """
     counts = statistics.occurrences if idf == "average" else statistics.documents
-    held = counts > 0
+    present = counts > 0
     if idf == "none":
-        return held.astype(np.float64)
+        return present.astype(np.float64)
     values = np.zeros(len(counts))
-    values[held] = np.log(max(statistics.n_images, 1) / counts[held])
+    values[present] = np.log(max(statistics.n_images, 1) / counts[present])
     return np.maximum(values, 0.0) ** 2
-
-
-def norms(segment: Segment, squares: npt.NDArray[np.float64], n_vocabularies: int, root: bool) -> npt.NDArray[np.float32]:
-    """Give the L2 norm of the tf-idf vector of each image of a segment, over its first vocabularies; `root`: of sqrt(tf) idf.
-
-    squares: [W] idf^2. The sum of (tf idf)^2 over words is idf^2 once per feature plus (tf^2 - tf) idf^2 for repeated words:
-    the first is a scan of the postings, the second a short list.
-    """
-    arrays = segment.arrays
-    last = int(word_offsets(segment.sizes)[n_vocabularies]) if n_vocabularies < segment.n_vocabularies else len(squares)
-    sums = np.zeros(segment.n_images, np.float64)
-    add_squares(arrays["starts"], arrays["postings"], squares, 0, last, sums)
-    if not root:
-        repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
-        times = repeats[:, 2].astype(np.float64)
-        np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
-    return np.sqrt(sums).astype(np.float32)
 
 
 class NormKey(NamedTuple):
@@ -90,8 +75,33 @@ class NormKey(NamedTuple):
     n_vocabularies: int
 
 
-def norm_key(options: SearchOptions, n_vocabularies: int) -> NormKey:
-    """Name the norm that options ask for."""
-    kinds = {"tfidf": ("tf", options.idf), "tf": ("tf", "none"), "sqrt-tf": ("root", options.idf),
-             "self": ("root", options.idf), "features": ("root", "none"), "none": ("none", "none")}  # fmt: skip
+def norm_key(options: ScoringOptions, n_vocabularies: int) -> NormKey:
+    """Return the norm that options ask for."""
+    kinds: dict[str, tuple[str, Idf]] = {
+        "tfidf": ("tf", options.idf),
+        "tf": ("tf", "none"),
+        "sqrt-tf": ("root", options.idf),
+        "features": ("root", "none"),
+        "none": ("none", "none"),
+    }
     return NormKey(*kinds[options.norm], 1 if options.merge == "b0" else n_vocabularies)
+
+
+def norms(segment: Segment, statistics: Statistics, key: NormKey) -> Floats32:
+    """Return the L2 norm of the vector of each image of a segment [n] over its first vocabularies: tf idf, or sqrt(tf) idf.
+
+    The sum of (tf idf)^2 over words is idf^2 once per feature plus (tf^2 - tf) idf^2 for repeated words: the first is a scan
+    of the postings, the second a short list.
+    """
+    if key.kind == "none":
+        return np.ones(segment.n_images, np.float32)
+    arrays, squares = segment.arrays, statistics.idf_squared[key.idf]
+    partial = key.n_vocabularies < segment.n_vocabularies
+    last = int(word_offsets(segment.sizes)[key.n_vocabularies]) if partial else len(squares)
+    sums = np.zeros(segment.n_images, np.float64)
+    add_squares(arrays["starts"], arrays["postings"], squares, 0, last, sums)
+    if key.kind == "tf":
+        repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
+        times = repeats[:, 2].astype(np.float64)
+        np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
+    return np.sqrt(sums).astype(np.float32)

@@ -1,142 +1,136 @@
-"""All segments together, local or remote."""
+"""Words in, scores out: all segments of a collection together, in this process or on other machines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from functools import partial
+from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from polyvoc.errors import ClusterError, OptionError
 from polyvoc.index.segment import MAX_IMAGES, MAX_VOCABULARIES, Batch, Segment
 from polyvoc.index.statistics import Statistics, norm_key
-from polyvoc.options import SearchOptions
-from polyvoc.scoring.query import QueryWords, Weights, complete_counts, rule_name, weigh
-from polyvoc.scoring.rules import default_table, needs_counts
+from polyvoc.options import ScoringOptions
+from polyvoc.scoring.query import QueryWords, Weights, complete_counts, needs_signatures_text, weigh
+from polyvoc.scoring.rules import Counts, ScoringPlan, make_plan
 from polyvoc.scoring.segments import (
     BestCandidates,
+    Candidate,
     HeldSegment,
-    Scored,
     SegmentImages,
     SegmentInfo,
-    add_arrays,
-    as_scored,
+    add_counts,
+    as_candidates,
+    best,
     best_entries,
-    best_in,
-    count_in,
+    count,
     find_image,
     image_words_at,
-    joining,
-    norm_at,
-    norm_in,
+    join_best,
     rank_entries,
-    score_in,
+    score,
     segment_images,
-    total_in,
-    vector_at,
 )
 from polyvoc.threads import thread_map
 from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Spans
 
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from polyvoc.search.links import LinkGraph
-
 Operation = Callable[..., Any]
 Join = Callable[[Sequence[Any]], Any]
+UNAVAILABLE = "a machine that holds part of the index is unavailable; try again when it is back"
 
 
 class Shards(Protocol):
-    """Those who hold the segments of one collection. Where one does not answer, its results are None."""
+    """Holds the segments of one collection. Results of a segment that is unavailable are None."""
 
     @property
     def statistics(self) -> Statistics:
-        """Give what the weights need to know of all segments."""
+        """Return what the weights need of all segments."""
 
     @property
-    def census(self) -> Sequence[SegmentInfo]:
-        """Give how much each segment holds."""
+    def infos(self) -> Sequence[SegmentInfo]:
+        """Return how much each segment holds."""
 
     @property
     def missing(self) -> Sequence[int]:
-        """Give the segments that did not answer since this attempt began, in order."""
+        """Return the segments that were unavailable since this session began, in order."""
 
     @property
     def missing_ids(self) -> Spans:
-        """Give the ids of the images in those segments."""
+        """Return the ids of the images in those segments."""
 
-    def attempt(self, whole: bool) -> Shards:
-        """Give the same shards with a clean slate for what is missing; `whole`: raise ClusterError rather than miss any."""
+    def session(self, require_all: bool) -> Shards:
+        """Return the same shards with no segment missing; `require_all`: raise ClusterError as soon as one is."""
+
+    def images(self, threads: int | None = None) -> list[SegmentImages]:
+        """Return the images of each segment; ids -1 and no live position for a segment that is unavailable."""
 
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, *shared) of every segment, in order."""
+        """Return operation(held, *shared) of every segment, in order."""
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives, in any order, to one; only what is joined travels. None if nobody answers."""
+        """Join the results of `each`, in any order, to one; only what is joined travels. None if there is none."""
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, argument, *shared) for every (segment, argument)."""
+        """Return operation(held, argument, *shared) for every (segment, argument)."""
 
     def close(self) -> None:
-        """Release what holds the segments."""
+        """Release the segments."""
 
 
 class LocalShards:
-    """Segments of this process, mapped or in memory, asked by threads."""
+    """Segments of this process, mapped or in memory, searched by threads."""
 
     missing: Sequence[int] = ()
     missing_ids: Spans = ()
 
     def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...], norms: Sequence[Floats32] | None = None) -> None:
-        """Hold segments; the norms of the default options if they are known."""
+        """Hold segments; `norms` are those of the default options, if they are stored."""
         self.segments = list(segments)
         self.statistics = Statistics.of_segments(self.segments, sizes)
-        self.census = [SegmentInfo.of(segment) for segment in self.segments]
+        self.infos = [SegmentInfo.of(segment) for segment in self.segments]
         self.held = [HeldSegment(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
-        for held, known in zip(self.held, norms or (), strict=norms is not None):
-            held.norms[norm_key(SearchOptions(), len(sizes))] = known
+        for held, stored in zip(self.held, norms or (), strict=norms is not None):
+            held.norms[norm_key(ScoringOptions(), len(sizes))] = stored
 
-    def attempt(self, whole: bool) -> Self:
-        """Give the same shards: none of them is ever missing."""
+    def session(self, require_all: bool) -> Self:
+        """Return the same shards: none of them is ever missing."""
         return self
 
+    def images(self, threads: int | None = None) -> list[SegmentImages]:
+        """Return the images of each segment."""
+        return [segment_images(held) for held in self.held]
+
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, *shared) of every segment, in order."""
+        """Return operation(held, *shared) of every segment, in order."""
         with thread_map(self.held, threads) as over:
             return list(over(lambda held: operation(held, *shared), self.held))
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
-        """Join what `each` gives to one; None if there are no segments."""
-        found = self.each(operation, *shared, threads=threads)
-        return join(found) if found else None
-
-    def close(self) -> None:
-        """Release nothing: whoever mapped the segments has them."""
+        """Join the results of `each` to one; None if there are no segments."""
+        results = self.each(operation, *shared, threads=threads)
+        return join(results) if results else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
-        """Give operation(held, argument, *shared) for every (segment, argument)."""
+        """Return operation(held, argument, *shared) for every (segment, argument)."""
         with thread_map(own, threads) as over:
             return list(over(lambda one: operation(self.held[one[0]], one[1], *shared), own))
 
+    def close(self) -> None:
+        """Release nothing: memory maps end with their arrays."""
+
 
 class Engine:
-    """A snapshot of segments, wherever they are held: read-only, shareable by threads."""
+    """A snapshot of segments, wherever they are held: read-only, may be shared by threads."""
 
-    def __init__(self, shards: Shards | Sequence[Segment], sizes: Sequence[int], norms: Sequence[Floats32] | None = None,
-                 neighbours: LinkGraph | None = None) -> None:  # fmt: skip
-        """Ask the shards of one collection, or hold its segments; the norms of the default options, and who is like whom, if
-        they are known."""
-        self.neighbours = neighbours
+    def __init__(
+        self, shards: Shards | Sequence[Segment], sizes: Sequence[int], norms: Sequence[Floats32] | None = None
+    ) -> None:
+        """Use the shards of one collection, or hold its segments; `norms` are those of the default options, if stored."""
         self.sizes = tuple(int(size) for size in sizes)
         if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
             raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")
         self.shards = LocalShards(shards, self.sizes, norms) if isinstance(shards, Sequence) else shards
-        self._standing: list[list[SegmentImages]] = []  # once it is known; attempts share it
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -153,189 +147,107 @@ class Engine:
             segments.append(Segment.build(Batch.of_words(images[part], len(sizes), bits, first), tuple(sizes)))
         return cls(segments, sizes)
 
-    def attempt(self, whole: bool = False) -> Self:
-        """Give the same engine, which notes who does not answer from now on; `whole`: ClusterError instead."""
-        if isinstance(self.shards, LocalShards):
-            return self
-        again = copy(self)
-        again.shards = self.shards.attempt(whole)
-        return again
+    def session(self, require_all: bool = False) -> Engine:
+        """Return the same engine for one search: it records segments that are unavailable, or raises ClusterError."""
+        return self if isinstance(self.shards, LocalShards) else Engine(self.shards.session(require_all), self.sizes)
 
-    # -- what is known of the segments together
+    # -- all segments together
 
     @property
     def segments(self) -> list[Segment]:
-        """Give the segments, if this process holds them."""
+        """Return the segments, if this process holds them."""
         if not isinstance(self.shards, LocalShards):
             raise OptionError("the segments of this index are held by other machines; open it without ray")
         return self.shards.segments
 
     @property
     def statistics(self) -> Statistics:
-        """Give what the weights need to know of all segments."""
+        """Return what the weights need of all segments."""
         return self.shards.statistics
 
     @property
     def signed(self) -> bool:
-        """Tell whether Hamming signatures are stored."""
-        return bool(self.shards.census) and all(part.signed for part in self.shards.census)
+        """Return whether Hamming signatures are stored."""
+        return bool(self.shards.infos) and all(part.signed for part in self.shards.infos)
 
     @property
     def bits(self) -> int:
-        """Give the length of the signatures, 0 without any."""
-        return 64 * max((part.planes for part in self.shards.census if part.n_features), default=0)
+        """Return the length of the signatures, 0 without."""
+        return 64 * max((part.planes for part in self.shards.infos if part.n_features), default=0)
 
-    def standing(self, threads: int | None = None) -> list[SegmentImages]:
-        """Give the images of each segment; none of a segment that does not answer."""
-        if not self._standing:
-            nobody = np.empty(0, np.int64)
-            parts = self.shards.each(segment_images, threads=threads)
-            found = [
-                SegmentImages(np.full(known.n_images, -1), nobody) if part is None else part
-                for part, known in zip(parts, self.shards.census, strict=True)
-            ]
-            if any(part is None for part in parts):
-                return found
-            self._standing.append(found)
-        return self._standing[0]
+    def images(self, threads: int | None = None) -> list[SegmentImages]:
+        """Return the images of each segment; ids -1 and no live position for a segment that is unavailable."""
+        return self.shards.images(threads)
 
     # -- queries
 
-    def query(self, words: Array, signatures: Array | None, options: SearchOptions) -> QueryWords:
+    def plan(self, options: ScoringOptions) -> ScoringPlan:
+        """Resolve options for this collection: once per search."""
+        return make_plan(options, self.sizes, self.bits)
+
+    def query(self, words: Array, signatures: Array | None, plan: ScoringPlan) -> QueryWords:
         """Check a query against this collection."""
-        if options.signed and self.shards.census and not self.signed:
-            raise OptionError(f"{rule_name(options)} needs an index with signatures; this one has none")
-        query = QueryWords.of(words, signatures, self.sizes, options)
+        if plan.options.needs_signatures and self.shards.infos and not self.signed:
+            raise OptionError(f"{needs_signatures_text(plan.options)} needs an index with signatures; this one has none")
+        query = QueryWords.of(words, signatures, self.sizes, plan)
         if query.bits and self.bits and query.bits != self.bits:
             raise OptionError(f"the query has signatures of {query.bits} bits, the index of {self.bits}; use its vocabularies")
         return query
 
-    def settled(self, options: SearchOptions) -> SearchOptions:
-        """Give the options with the table that `likelihood` uses here, checked."""
-        if options.merge != "likelihood" or not self.bits:
-            return options
-        held = options.evidence or default_table(len(self.sizes), self.bits)
-        if (held.n_vocabularies, held.bits) != (len(self.sizes), self.bits):
-            raise OptionError(f"a table of evidence for {held.n_vocabularies} vocabularies with {held.bits} bits does not fit "
-                              f"{len(self.sizes)} with {self.bits}; fit one: polyvoc calibrate --save")  # fmt: skip
-        return replace(options, evidence=held)
+    def counts(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Counts:
+        """Phase 1: count features (or images) of every exact mask [Q, 2^K]."""
+        counts = self.shards.joined(count, add_counts, query, plan, threads=threads)
+        if counts is None:
+            counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+        return complete_counts(counts, query, self.statistics, plan.options)
 
-    def counts(self, query: QueryWords, options: SearchOptions, threads: int | None = None) -> npt.NDArray[np.int64]:
-        """Phase 1: count features (or images) of every exact mask [Q, 2^K]; zeros for rules that do not ask."""
-        nothing = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-        if not needs_counts(options, len(query.sizes)):
-            return nothing
-        found = self.shards.joined(count_in, add_arrays, query, options, threads=threads)
-        counts = nothing if found is None else found.astype(np.int64)
-        complete_counts(counts, query, self.statistics, options)
-        return counts
+    def weights(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Weights:
+        """Count where the rule needs it, and turn the counts into the weights that all segments vote with."""
+        counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+        if plan.needs_counts:
+            counts = self.counts(query, plan, threads)
+        return weigh(query, counts, self.statistics, plan)
 
-    def weights(self, query: QueryWords, options: SearchOptions, threads: int | None = None) -> Weights:
-        """Count, and turn the counts into what all segments vote with."""
-        weights = weigh(query, self.counts(query, options, threads), self.statistics, options)
-        if options.burstiness in ("inter", "both"):
-            for part in self.shards.each(total_in, query, weights, options, threads=threads):
-                if part is not None:
-                    weights.totals[:] += part  # in the order of segments: sums of floats depend on it
-        return weights
-
-    def scores(self, query: QueryWords, options: SearchOptions, threads: int | None = None) -> list[Floats32]:
-        """Score every image: one array per segment, 0 for deleted images and those of a segment that does not answer."""
-        found: list[Floats32 | None] = [None] * len(self.shards.census)
-        if not self._silent(options):
-            options = self.settled(options)
-            shared = query, self.weights(query, options, threads), options, self.scale(query, options)
-            found = self.shards.each(score_in, *shared, threads=threads)
+    def scores(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> list[Floats32]:
+        """Score every image: one array per segment, 0 for deleted images and those of an unavailable segment."""
+        results: list[Floats32 | None] = [None] * len(self.shards.infos)
+        if not plan.is_empty:
+            results = self.shards.each(score, query, self.weights(query, plan, threads), plan, threads=threads)
         return [
-            np.zeros(known.n_images, np.float32) if part is None else part
-            for part, known in zip(found, self.shards.census, strict=True)
+            np.zeros(info.n_images, np.float32) if part is None else part
+            for part, info in zip(results, self.shards.infos, strict=True)
         ]
 
-    def best(self, query: QueryWords, options: SearchOptions, threads: int | None = None, depth: int | None = None,
-             also: Sequence[ImageRef] = ()) -> tuple[list[Scored], list[Scored]]:  # fmt: skip
-        """Give the `depth` (else `top`) best images, best first, and the scores of some others: only these travel."""
-        if self._silent(options):
+    def best(self, query: QueryWords, plan: ScoringPlan, depth: int, requested: Sequence[ImageRef] = (),
+             threads: int | None = None) -> tuple[list[Candidate], list[Candidate]]:  # fmt: skip
+        """Return the `depth` best images, best first, and the requested ones: only these travel."""
+        if plan.is_empty:
             return [], []
-        options, depth = self.settled(options), depth or options.top
-        weights, scale = self.weights(query, options, threads), self.scale(query, options)
-        shared = query, weights, options, scale, depth, tuple(also)
-        found: BestCandidates | None = self.shards.joined(best_in, joining(depth), *shared, threads=threads)
-        return ([], []) if found is None else (as_scored(found.ranked), as_scored(found.also))
+        shared = query, self.weights(query, plan, threads), plan, depth, tuple(requested)
+        result: BestCandidates | None = self.shards.joined(best, partial(join_best, depth), *shared, threads=threads)
+        return ([], []) if result is None else (as_candidates(result.ranked), as_candidates(result.requested))
 
-    def ranked(self, scores: Sequence[Floats32], top: int) -> list[Scored]:
-        """Give the `top` images with the highest scores above 0, ties by image id."""
-        parts = enumerate(zip(self.standing(), scores, strict=True))
-        best = [best_entries(number, held.ids, part, top) for number, (held, part) in parts]
-        return as_scored(rank_entries(best, top))
-
-    def _silent(self, options: SearchOptions) -> bool:
-        """Tell whether no image can answer: none has a feature, hence a signature."""
-        return options.merge == "likelihood" and not self.bits
-
-    def norms(self, options: SearchOptions, threads: int | None = None) -> list[Floats32]:
-        """Give the norms of all images, one array per segment; computed once per kind."""
-        return self._all(self.shards.each(norm_in, options, threads=threads))
-
-    def scale(self, query: QueryWords, options: SearchOptions) -> float:
-        """Give what scores are divided by besides the norms of images: for "self" what makes an image score 1 against itself.
-
-        Exact where only the best match counts: a feature matches itself in all K lists at distance 0.
-        """
-        if options.norm != "self":
-            return 1.0
-        squares = self.statistics.squares_of(options.idf)
-        first = query.numbers[:, :, 0]
-        total = float(np.where(first >= 0, squares[first], 0.0).sum())
-        if options.merge == "likelihood" and options.evidence is not None:
-            bins = len(options.evidence.edges) + 1
-            total *= (options.evidence.rows[options.evidence.groups[-1] * bins][0] / len(query.sizes)) ** 2
-        return float(np.sqrt(total)) or 1.0
+    def rank(self, scores: Sequence[Floats32], images: Sequence[SegmentImages], depth: int) -> list[Candidate]:
+        """Return the `depth` images with the highest scores above 0, ties by image id. scores: one array per segment."""
+        parts = enumerate(zip(images, scores, strict=True))
+        return as_candidates(rank_entries([best_entries(number, part.ids, row, depth) for number, (part, row) in parts], depth))
 
     # -- single images
 
     def find(self, image: int) -> ImageRef | None:
-        """Give where an image stands, None if it is not in the collection."""
-        places = self.shards.each(find_image, image, threads=1)
-        found = [place for place in places if place is not None]
-        if not found and self.shards.missing:
-            raise ClusterError(f"image {image} is not on the machines that answer; ask again when all of them do")
-        return found[0] if found else None
+        """Return the ref of an image, None if it is not in the collection."""
+        refs = [ref for ref in self.shards.each(find_image, image, threads=1) if ref is not None]
+        if not refs and self.shards.missing:
+            raise ClusterError(f"image {image} is not on the machines that are available; try again when all of them are")
+        return refs[0] if refs else None
 
-    def image_at(self, place: ImageRef) -> int:
-        """Give the id of the image at (segment, position)."""
-        return int(self.standing()[place[0]].ids[place[1]])
+    def image_words(self, refs: Sequence[ImageRef]) -> list[ImageWords]:
+        """Return what is stored of images."""
+        return self.at(image_words_at, refs)
 
-    def sketches(self, places: Sequence[ImageRef]) -> list[ImageWords]:
-        """Give what is stored of images for geometry, and to ask with."""
-        return self._all(self.shards.at(image_words_at, places))
-
-    def vector_at(self, place: ImageRef) -> npt.NDArray[np.float32] | None:
-        """Give the stored vector [d] of an image, None if it has none."""
-        rows = self.shards.at(vector_at, [place])
-        if rows[0] is None and self.shards.missing:
-            raise ClusterError(NO_ANSWER)
-        vector: npt.NDArray[np.float32] | None = rows[0]
-        return vector
-
-    def norm_at(self, place: ImageRef, options: SearchOptions) -> float:
-        """Give the norm of an image."""
-        return float(self._one(norm_at, place, options))
-
-    def inliers(self, sketch: ImageWords, place: ImageRef, table: Array) -> npt.NDArray[np.int64]:
-        """Give the pairs (query feature, feature) [n, 2] that agree on the arrangement of an image."""
-        from polyvoc.search.verify import inliers_in
-
-        found: npt.NDArray[np.int64] = self._one(inliers_in, place, sketch, table)
-        return found
-
-    def _one(self, operation: Any, place: ImageRef, *shared: Any) -> Any:
-        return self._all(self.shards.at(operation, [place], *shared))[0]
-
-    def _all(self, found: list[Any]) -> list[Any]:
-        """Give what all of the shards said that were asked; nothing stands in for what is missing."""
-        if any(one is None for one in found):
-            raise ClusterError(NO_ANSWER)
-        return found
-
-
-NO_ANSWER = "a machine that holds what is asked for does not answer; ask again when it does"
+    def at(self, operation: Operation, refs: Sequence[ImageRef], *shared: Any) -> list[Any]:
+        """Return operation(held, position, *shared) of images; raise ClusterError if one is unavailable."""
+        results = self.shards.at(operation, refs, *shared)
+        if self.shards.missing and any(result is None for result in results):
+            raise ClusterError(UNAVAILABLE)
+        return results

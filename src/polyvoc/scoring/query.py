@@ -1,4 +1,4 @@
-"""A query's words and the weights they vote with."""
+"""The words of a query, checked and numbered for the lists, and the weights that they vote with."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.index.segment import with_planes, word_offsets
 from polyvoc.index.statistics import Statistics
-from polyvoc.options import SearchOptions
-from polyvoc.scoring.rules import factors, hamming_weights, likelihood_rows
-from polyvoc.types import Array
+from polyvoc.options import ScoringOptions
+from polyvoc.scoring.rules import Counts, ScoringPlan
+from polyvoc.types import Array, Floats32, Floats64
 
-MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel tells apart
+MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel can tell apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,62 +27,52 @@ class QueryWords:
     words: npt.NDArray[np.int64]
     signatures: npt.NDArray[np.uint64] | None
     sizes: tuple[int, ...]
-    key: str = field(default_factory=lambda: uuid4().hex)  # tells it from others wherever it travels
+    key: str = field(default_factory=lambda: uuid4().hex)  # identifies it on other machines
 
     @classmethod
-    def of(cls, words: Array, signatures: Array | None, sizes: tuple[int, ...], options: SearchOptions) -> QueryWords:
-        """Check words [Q, K] or [Q, K, A] against the vocabularies; b0 keeps the first vocabulary only."""
+    def of(cls, words: Array, signatures: Array | None, sizes: tuple[int, ...], plan: ScoringPlan) -> QueryWords:
+        """Check words [Q, K] or [Q, K, A] and signatures against vocabularies; keep those of the vocabularies that vote."""
         words = np.asarray(words)
         wanted = f"[Q, {len(sizes)}] or [Q, {len(sizes)}, A]"
         if words.ndim not in (2, 3) or words.shape[1] != len(sizes) or (words.size and words.dtype.kind not in "iu"):
             raise OptionError(f"query words {words.dtype}{list(words.shape)} should be integers {wanted}")
-        if signatures is not None and np.shape(signatures)[: words.ndim] != words.shape:
-            raise OptionError(
-                f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(words.shape)}"
-            )
-        signatures = None if signatures is None else with_planes(np.asarray(signatures, np.uint64), words.ndim)
+        shape, k = words.shape, len(plan.sizes)
         words = words.astype(np.int64)  # unsigned words have no room for -1
-        words = _distinct(words if words.ndim == 3 else words[:, :, None])
-        if not options.signed:
-            signatures = None
-        elif signatures is None:
-            raise OptionError(f"{rule_name(options)} needs the signatures of the query; none were given")
-        else:
-            signatures = np.ascontiguousarray(signatures.reshape(*words.shape, signatures.shape[-1]))
+        words = _without_repeats(words if words.ndim == 3 else words[:, :, None])
         too_large = words.max(axis=(0, 2), initial=-1) >= np.array(sizes)
         if too_large.any() or words.min(initial=0) < -1:
             raise OptionError(f"query words outside the vocabularies of sizes {list(sizes)}; quantise with those of the index")
-        if options.merge == "b0":
-            words, sizes = words[:, :1], sizes[:1]
-            signatures = None if signatures is None else signatures[:, :1]
-        if (words.shape[2] + 1) ** len(sizes) > MAX_CODES:
-            raise OptionError(f"{words.shape[2]} assignments with {len(sizes)} vocabularies are too many; lower assignments")
-        return cls(np.ascontiguousarray(words, np.int64), signatures, sizes)
+        if (words.shape[2] + 1) ** k > MAX_CODES:
+            raise OptionError(f"{words.shape[2]} assignments with {k} vocabularies are too many; lower assignments")
+        signed = _checked_signatures(signatures, shape, plan.options)
+        if signed is not None:
+            signed = np.ascontiguousarray(signed.reshape(*words.shape, signed.shape[-1])[:, :k])
+        return cls(np.ascontiguousarray(words[:, :k]), signed, plan.sizes)
 
     @property
     def bits(self) -> int:
-        """Give the length of the signatures, 0 without."""
+        """Return the length of the signatures, 0 without."""
         return 0 if self.signatures is None else 64 * self.signatures.shape[3]
 
     @cached_property
     def bases(self) -> npt.NDArray[np.int64]:
-        """Give the number of the first word of each vocabulary."""
+        """Return the number of the first word of each vocabulary."""
         return word_offsets(self.sizes)
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """Give the number of each word among all vocabularies [Q, K, A], -1 where there is none."""
+        """Return the number of each word among all vocabularies [Q, K, A], -1 where there is none."""
         return np.where(self.words >= 0, self.words + self.bases[:, None], -1)
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Give the query features by their word in the last of the first two vocabularies, those without one first."""
+        """Return the query features by their word in the last of the first two vocabularies, those without one first."""
         order: npt.NDArray[np.int64] = np.argsort(self.words[:, :2, 0][:, -1], kind="stable")
         return order
 
     @cached_property
     def run_order(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Give the lists of vocabulary 1, ascending, and the query feature of each."""
+        """Return the lists of vocabulary 1, ascending, and the query feature of each."""
         numbers = self.numbers[self.order, 1, 0]
         missing = np.count_nonzero(numbers < 0)
         return numbers[missing:], self.order[missing:]
@@ -95,13 +85,26 @@ class QueryWords:
         return sum(((codes // base**k % base > 0).astype(np.int64) << k for k in range(len(self.sizes))), np.int64(0) * codes)
 
 
-def rule_name(options: SearchOptions) -> str:
-    """Name the option that asks for signatures."""
-    return "merge='likelihood'" if options.merge == "likelihood" else f"hamming={options.hamming}"
+def needs_signatures_text(options: ScoringOptions) -> str:
+    """Return the option that needs signatures, as text for errors."""
+    return f"hamming={options.hamming}" if options.hamming is not None else f"merge={options.merge!r}"
 
 
-def _distinct(words: Array) -> Array:
-    """Take back words that a query feature is given twice in one vocabulary: its lists are united, each counts once."""
+def _checked_signatures(
+    signatures: Array | None, shape: tuple[int, ...], options: ScoringOptions
+) -> npt.NDArray[np.uint64] | None:
+    """Return signatures with an axis of planes, None where they are not compared; raise OptionError if they are missing."""
+    if signatures is not None and np.shape(signatures)[: len(shape)] != shape:
+        raise OptionError(f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(shape)}")
+    if not options.needs_signatures:
+        return None
+    if signatures is None:
+        raise OptionError(f"{needs_signatures_text(options)} needs the signatures of the query; none were given")
+    return with_planes(np.asarray(signatures, np.uint64), len(shape))
+
+
+def _without_repeats(words: Array) -> Array:
+    """Replace words that a query feature has twice in one vocabulary by -1: its lists are united, each counts once."""
     n_assignments = words.shape[2]
     earlier = np.tri(n_assignments, k=-1, dtype=bool)  # [later, earlier]
     repeated = ((words[:, :, :, None] == words[:, :, None, :]) & earlier).any(axis=3)
@@ -112,65 +115,63 @@ def _distinct(words: Array) -> Array:
 class Weights:
     """What the segments need to vote: the same for all of them."""
 
-    factors: npt.NDArray[np.float32]  # [Q, 2^K] of the rule
+    factors: Floats32  # [Q, 2^K] of the rule
     numbers: npt.NDArray[np.int64]  # [Q, K, A] of the words, -1 for none
-    idf: npt.NDArray[np.float32]  # [Q, K, A] idf^2
-    closeness: npt.NDArray[np.float32]  # [bits + 1] of Hamming distances
-    cells: npt.NDArray[np.int64]  # [Q, 2^K] row of the table for each set; [0, 0] for rules that sum over lists
-    table: npt.NDArray[np.float32]  # [rows, bits + 1] joint evidence
-    totals: npt.NDArray[np.float64]  # [Q] sums over all images, for burstiness across images
+    idf: Floats32  # [Q, K, A] idf^2
+    hamming: Floats32  # [bits + 1] of Hamming distances
+    cells: npt.NDArray[np.int64]  # [Q, 2^K] row of the likelihood table for each set; [0, 0] for rules that sum over lists
+    table: Floats32  # [rows, bits + 1] log-likelihood ratios
     on_difference: bool  # burstiness on the difference set only
 
     @cached_property
-    def singles(self) -> npt.NDArray[np.float64]:
-        """Give the weight of a feature in one list only, for each list [Q, K]; one assignment."""
+    def singles(self) -> Floats64:
+        """Return the weight of a feature in one list only, for each list [Q, K]; one assignment."""
         bits = 1 << np.arange(self.idf.shape[1])
         return self.idf[:, :, 0].astype(np.float64) * self.factors[:, bits]
 
     @cached_property
     def delta(self) -> npt.NDArray[np.floating[Any]]:
-        """Give what a shared feature gets beyond the sum of its single weights [Q, 2^K]; one assignment."""
+        """Return what a shared feature gets beyond the sum of its single weights [Q, 2^K]; one assignment."""
         masks = np.arange(self.factors.shape[1])
-        held = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
-        singles = self.singles @ held.T
-        wanted = self.factors * (self.idf[:, :, 0] @ held.T)
+        lists = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
+        singles = self.singles @ lists.T
+        wanted = self.factors * (self.idf[:, :, 0] @ lists.T)
         # Where a shared feature is worth next to nothing, delta cancels the single weights: float32 would leave noise.
         cancels = bool(((wanted > 0) & (wanted < 1e-3 * singles)).any())
         return np.asarray(wanted - singles, np.float64 if cancels else np.float32)
 
     @cached_property
     def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
-        """Give the distinct words, ascending, and the sum of their single weights: each list is scanned once."""
+        """Return the distinct words, ascending, and the sum of their single weights: each list is scanned once."""
         present = self.numbers[:, :, 0] >= 0
         numbers, inverse = np.unique(self.numbers[:, :, 0][present], return_inverse=True)
         sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers))
         return numbers, sums.astype(self.delta.dtype)
 
 
-def complete_counts(counts: npt.NDArray[np.int64], query: QueryWords, statistics: Statistics, options: SearchOptions) -> None:
-    """Put what phase 1 need not count into its sum over all segments [Q, 2^K]: the features in one list only."""
+def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, options: ScoringOptions) -> Counts:
+    """Return the sum of phase 1 over all segments [Q, 2^K] with what it need not count: the features in one list only."""
     if query.words.shape[2] > 1 or options.sets == "image":
-        return  # counted as well
-    words = query.words[:, :, 0]
+        return counts  # counted as well
+    words, counts = query.words[:, :, 0], counts.copy()
     lengths = np.where(words >= 0, statistics.occurrences[query.numbers[:, :, 0]], 0)
     masks = np.arange(counts.shape[1])
     for k in range(len(query.sizes)):  # its length, less all that it shares
         shared = masks[(masks >> k & 1 == 1) & (masks != 1 << k)]
         counts[:, 1 << k] = lengths[:, k] - counts[:, shared].sum(axis=1)
+    return counts
 
 
-def weigh(query: QueryWords, counts: npt.NDArray[np.int64], statistics: Statistics, options: SearchOptions) -> Weights:
+def weigh(query: QueryWords, counts: Counts, statistics: Statistics, plan: ScoringPlan) -> Weights:
     """Turn the counts of the whole collection into the weights that every segment votes with."""
-    squares = statistics.squares_of(options.idf)
-    on = options.burstiness_on
-    cells, table = likelihood_rows(query, counts, options)
+    squares = statistics.idf_squared[plan.options.idf]
+    cells, table = plan.table_rows(counts)
     return Weights(
-        factors=factors(counts, options, statistics.n_images),
+        factors=plan.factors(counts, statistics.n_images),
         numbers=query.numbers,
         idf=np.where(query.words >= 0, squares[query.numbers], 0.0).astype(np.float32),
-        closeness=hamming_weights(options, query.bits),
+        hamming=plan.hamming_weights(query.bits),
         cells=cells,
         table=table,
-        totals=np.zeros(len(query.words)),
-        on_difference=on == "difference" or (on == "auto" and options.merge == "bayes"),
+        on_difference=plan.options.merge == "bayes",  # as the paper
     )

@@ -1,126 +1,35 @@
-"""B0 ... likelihood: counts and distances -> weights."""
+"""Merging rules: how the matches of K vocabularies are weighted. Zheng, Wang, Zhou, Tian, CVPR 2014.
+
+A rule has one factor per query feature and *mask* (bit k: the indexed feature is in the list of vocabulary k); the weight of an
+indexed feature is factor[mask] * sum of idf^2 * Hamming weight over the mask. The rule `likelihood` takes the weight of a match
+from a table of log-likelihood ratios instead. `make_plan` resolves the options of a search once, for all later stages.
+"""
 
 from __future__ import annotations
 
 import importlib.resources
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.options import Merge, SearchOptions
+from polyvoc.index.folder import IndexFolder
+from polyvoc.index.statistics import NormKey, norm_key
+from polyvoc.options import Merge, ScoringOptions
 from polyvoc.storage.files import write_errors
-from polyvoc.types import Floats64, LikelihoodTable
+from polyvoc.types import Floats32, Floats64, LikelihoodTable
 
-if TYPE_CHECKING:
-    from polyvoc.scoring.query import QueryWords
-
-TABLE_FORMAT = "polyvoc evidence"
-MAX_LISTS = 4  # vocabularies that a shipped table tells apart; with more, five agreeing lists count as four
-
-
-def groups_by_size(n_vocabularies: int, most: int = MAX_LISTS) -> tuple[int, ...]:
-    """Group the sets of lists by how many lists they have: the group of each mask [2^K]."""
-    return tuple(max(min(mask.bit_count(), most), 1) - 1 for mask in range(1 << n_vocabularies))
-
-
-def group_names(evidence: LikelihoodTable) -> list[str]:
-    """Say which sets of lists belong to each group of a table."""
-    names = []
-    for group in range(max(evidence.groups) + 1):
-        orders = sorted({mask.bit_count() for mask in range(1, len(evidence.groups)) if evidence.groups[mask] == group})
-        names.append(" or ".join(map(str, orders)) + (" list" if orders == [1] else " lists"))
-    return names if len(set(names)) == len(names) else [f"group {number}" for number in range(1, len(names) + 1)]
-
-
-def default_table(n_vocabularies: int, bits: int) -> LikelihoodTable:
-    """Give the shipped table for a number of vocabularies and the length of their signatures."""
-    count = min(n_vocabularies, MAX_LISTS)
-    found = _shipped_tables().get((count, bits))
-    if found is None:
-        known = " or ".join(str(length) for length in sorted({length for _, length in _shipped_tables()}))
-        raise OptionError(f"no table of evidence for signatures of {bits} bits comes with polyvoc, only for {known}; "
-                          "fit one: polyvoc calibrate --index INDEX --save")  # fmt: skip
-    return (
-        found
-        if count == n_vocabularies
-        else LikelihoodTable(groups_by_size(n_vocabularies), found.edges, found.rows, found.source)
-    )
-
-
-@cache
-def _shipped_tables() -> dict[tuple[int, int], LikelihoodTable]:
-    shelf = importlib.resources.files("polyvoc") / "data" / "likelihood"
-    with importlib.resources.as_file(shelf) as folder:
-        tables = [load_table(path) for path in sorted(folder.glob("*.json"))]
-    return {(table.n_vocabularies, table.bits): table for table in tables}
-
-
-def table_as_dict(evidence: LikelihoodTable) -> dict[str, Any]:
-    """Give plain values for JSON."""
-    return {
-        "format": TABLE_FORMAT,
-        "source": evidence.source,
-        "groups": list(evidence.groups),
-        "edges": list(evidence.edges),
-        "rows": [list(row) for row in evidence.rows],
-    }
-
-
-def table_from_dict(values: Any, where: str) -> LikelihoodTable:
-    """Read what `as_dict` gave, or say that it is damaged; `where` names the file."""
-    try:
-        if values["format"] != TABLE_FORMAT:
-            raise ValueError
-        rows = tuple(tuple(map(float, row)) for row in values["rows"])
-        groups, edges = tuple(map(int, values["groups"])), tuple(map(float, values["edges"]))
-        return LikelihoodTable(groups, edges, rows, str(values["source"]))
-    except (KeyError, TypeError, ValueError, OptionError):
-        raise DamagedError(f"{where}: not a table of evidence; fit one: polyvoc calibrate --index INDEX --save") from None
-
-
-def load_table(path: Path) -> LikelihoodTable:
-    """Read a table from its file."""
-    try:
-        return table_from_dict(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except OSError as error:
-        raise OptionError(f"{path}: cannot be read ({error.strerror or error}); give the file of a table of evidence") from None
-    except ValueError:
-        raise DamagedError(f"{path}: not a table of evidence; fit one: polyvoc calibrate --index INDEX --save") from None
-
-
-def save_table(evidence: LikelihoodTable, path: Path) -> None:
-    """Write a table to a file, one row per line."""
-    values = table_as_dict(evidence)
-    rows = ",\n  ".join(json.dumps(row) for row in values.pop("rows"))
-    head = json.dumps(values, indent=1)[:-2]
-    with write_errors(path):
-        path.write_text(f'{head},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")
-
-
-USUAL_HAMMING = {64: (24, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
-
-
-def hamming_weights(options: SearchOptions, bits: int) -> npt.NDArray[np.float32]:
-    """Tabulate the weight of each Hamming distance 0..bits: exp(-h^2 / sigma^2) up to the threshold, then 0.
-
-    Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent). Where distances are weighed elsewhere, or not at all: 1.
-    """
-    distance = np.arange(bits + 1)
-    if options.hamming is None or options.merge == "likelihood":
-        return np.ones(bits + 1, np.float32)
-    weights = np.where(distance <= options.hamming, np.exp(-((distance / options.sigma) ** 2)), 0.0)
-    return weights.astype(np.float32)
-
-
-Counts = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]  # [Q, 2^K] features (or images) of every exact mask
 MARGIN = 1e-6  # a r + b is a probability: kept this far from 0 and 1
+USUAL_HAMMING = {64: (24, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
+TABLE_FORMAT = "polyvoc likelihood table"
+MAX_LISTS = 4  # shipped tables distinguish up to this many lists; with more vocabularies five agreeing lists count as four
 
 
 @dataclass(frozen=True)
@@ -132,27 +41,27 @@ class BayesModel:
     term3: float
 
     @classmethod
-    def of(cls, options: SearchOptions, n_images: int) -> BayesModel:
+    def of(cls, options: ScoringOptions, n_images: int) -> BayesModel:
         """Take the line and c from the options, N from the collection."""
         return cls(*options.line, max(0.0, float(np.log(max(n_images, 1) * options.c))))
 
     def term2(self, ratio: Floats64) -> Floats64:
-        """Give p(in the intersection | true match), linear in the cardinality ratio (section 4.2)."""
+        """Return p(in the intersection | true match), linear in the cardinality ratio (section 4.2)."""
         return np.clip(self.a * ratio + self.b, MARGIN, 1 - MARGIN)
 
     def intersection(self, ratio: Floats64) -> Floats64:
-        """Give w(r) = p(true match | in the intersection), eq. 7."""
+        """Return w(r) = p(true match | in the intersection), eq. 7."""
         return 1 / (1 + ratio / self.term2(ratio) * self.term3)
 
     def difference(self, ratio: Floats64) -> Floats64:
-        """Give the same theorem for the complement: p(true match | in one list only)."""
+        """Return the same theorem for the complement: p(true match | in one list only)."""
         return 1 / (1 + (1 - ratio) / (1 - self.term2(ratio)) * self.term3)
 
 
 def cardinality_ratios(counts: Counts) -> Floats64:
-    """Give |intersection| / |union| of the lists of every mask, from the number of features of every exact mask.
+    """Return |intersection| / |union| of the lists of every mask, from the number of features of every exact mask.
 
-    counts: [Q, 2^K]. Features that stand in further lists count as well (reading R2 of "k, and only k"; see ARCHITECTURE.md).
+    counts: [Q, 2^K]. Features in further lists count as well (reading R2 of "k, and only k"; docs/findings.md).
     """
     intersections, subsets = counts.copy(), counts.copy()
     masks = np.arange(counts.shape[1])
@@ -165,65 +74,211 @@ def cardinality_ratios(counts: Counts) -> Floats64:
     return result
 
 
-def _all_ones(counts: Counts, sizes: Floats64, model: BayesModel) -> Floats64:
+def _n_lists(counts: Counts) -> Floats64:
+    return np.array([mask.bit_count() for mask in range(counts.shape[1])], np.float64)
+
+
+def _sum(counts: Counts, model: BayesModel) -> Floats64:
     return np.ones(counts.shape)
 
 
-def _full_mask_only(counts: Counts, sizes: Floats64, model: BayesModel) -> Floats64:
+def _intersection_only(counts: Counts, model: BayesModel) -> Floats64:
     factors = np.zeros(counts.shape)
     factors[:, -1] = 1
     return factors
 
 
-def _bayes(counts: Counts, sizes: Floats64, model: BayesModel) -> Floats64:
-    return np.where(sizes >= 2, model.intersection(cardinality_ratios(counts)), 1.0)  # eq. 11
+def _bayes(counts: Counts, model: BayesModel) -> Floats64:
+    return np.where(_n_lists(counts) >= 2, model.intersection(cardinality_ratios(counts)), 1.0)  # eq. 11
 
 
-def _posterior(counts: Counts, sizes: Floats64, model: BayesModel) -> Floats64:
+def _posterior(counts: Counts, model: BayesModel) -> Floats64:
     ratio = cardinality_ratios(counts)
-    return np.where(sizes >= 2, model.intersection(ratio), model.difference(ratio[:, -1:]))
+    return np.where(_n_lists(counts) >= 2, model.intersection(ratio), model.difference(ratio[:, -1:]))
 
 
-Rule = Callable[[Counts, Floats64, BayesModel], Floats64]
+@dataclass(frozen=True)
+class Rule:
+    """A merging rule, and what it needs."""
+
+    factors: Callable[[Counts, BayesModel], Floats64]  # [Q, 2^K]
+    needs_counts: bool = False  # of the features (or images) in every set of lists: phase 1
+    needs_table: bool = False  # of log-likelihood ratios, and with it signatures
+    first_vocabulary_only: bool = False
+
+
 RULES: dict[Merge, Rule] = {
-    "likelihood": _all_ones,  # its table weighs sets and distances together (`evidence.py`)
-    "b0": _all_ones,  # with the first vocabulary only
-    "b1": _all_ones,
-    "b2": _full_mask_only,
-    "bayes": _bayes,
-    "posterior": _posterior,
+    "likelihood": Rule(_sum, needs_table=True),
+    "b0": Rule(_sum, first_vocabulary_only=True),
+    "b1": Rule(_sum),
+    "b2": Rule(_intersection_only),
+    "bayes": Rule(_bayes, needs_counts=True),
+    "posterior": Rule(_posterior, needs_counts=True),
 }
 
 
-def needs_counts(options: SearchOptions, n_vocabularies: int) -> bool:
-    """Tell whether a rule asks how many features its sets have; for factors of one vocabulary nobody does."""
-    by_ratio = options.merge == "likelihood" and options.evidence is not None and len(options.evidence.edges) > 0
-    return by_ratio or (options.merge in ("bayes", "posterior") and n_vocabularies > 1)
+@dataclass(frozen=True, eq=False)
+class ScoringPlan:
+    """The scoring options of one search, resolved for one collection. Made once, by `make_plan`."""
+
+    options: ScoringOptions
+    sizes: tuple[int, ...]  # of the vocabularies that vote
+    norm: NormKey
+    table: LikelihoodTable | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """Return the merging rule."""
+        return RULES[self.options.merge]
+
+    @property
+    def needs_counts(self) -> bool:
+        """Return whether phase 1 counts the sets: with one vocabulary all factors are 1."""
+        by_ratio = self.table is not None and len(self.table.edges) > 0
+        return by_ratio or (self.rule.needs_counts and len(self.sizes) > 1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no image can have a score: `likelihood` without signatures, as in a collection without features."""
+        return self.rule.needs_table and self.table is None
+
+    def factors(self, counts: Counts, n_images: int) -> Floats32:
+        """Return the factor of every query feature and mask [Q, 2^K]."""
+        if len(self.sizes) == 1:
+            return np.ones(counts.shape, np.float32)
+        return self.rule.factors(counts, BayesModel.of(self.options, n_images)).astype(np.float32)
+
+    def table_rows(self, counts: Counts) -> tuple[Counts, Floats32]:
+        """Return the row of the likelihood table for every query feature and mask [Q, 2^K], and the table [rows, bits + 1].
+
+        Both are empty for the other rules.
+        """
+        if self.table is None:
+            return np.empty((0, 0), np.int64), np.empty((0, 0), np.float32)
+        bins = np.zeros(counts.shape, np.int64)
+        if self.table.edges:
+            ratios = cardinality_ratios(counts)
+            singles = 1 << np.arange(self.table.n_vocabularies)
+            ratios[:, singles] = ratios[:, -1:]
+            bins = np.searchsorted(self.table.edges, ratios)
+        rows = np.array(self.table.rows, np.float32)
+        if self.options.hamming is not None:
+            rows[:, self.options.hamming + 1 :] = 0
+        return np.array(self.table.groups) * (len(self.table.edges) + 1) + bins, rows
+
+    def hamming_weights(self, bits: int) -> Floats32:
+        """Return the weight of each Hamming distance 0..bits: exp(-h^2 / sigma^2) up to the threshold, then 0.
+
+        Jegou, Douze, Schmid, IJCV 2010 (no factor 2 in the exponent). 1 where the table weights distances, or none are compared.
+        """
+        limit, sigma = self.options.hamming, self.options.sigma
+        if limit is None or self.rule.needs_table:
+            return np.ones(bits + 1, np.float32)
+        distance = np.arange(bits + 1)
+        return np.where(distance <= limit, np.exp(-((distance / sigma) ** 2)), 0.0).astype(np.float32)
 
 
-def factors(counts: Counts, options: SearchOptions, n_images: int) -> npt.NDArray[np.float32]:
-    """Give the factor of every query feature and mask [Q, 2^K]. counts: features (or images) of every exact mask."""
-    if counts.shape[1] == 2:
-        return np.ones(counts.shape, np.float32)
-    sizes = np.array([mask.bit_count() for mask in range(counts.shape[1])], np.float64)
-    rule = RULES[options.merge]
-    return rule(counts, sizes, BayesModel.of(options, n_images)).astype(np.float32)
+def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int) -> ScoringPlan:
+    """Resolve scoring options for a collection: K vocabulary sizes, signatures of a length (0: without)."""
+    rule, norm = RULES[options.merge], norm_key(options, len(sizes))
+    if rule.first_vocabulary_only:
+        return ScoringPlan(options, sizes[:1], norm)
+    if not rule.needs_table or not bits:
+        return ScoringPlan(options, sizes, norm)
+    return ScoringPlan(options, sizes, norm, likelihood_table(options, len(sizes), bits))
 
 
-def likelihood_rows(query: QueryWords, counts: npt.NDArray[np.int64],
-                   options: SearchOptions) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:  # fmt: skip
-    """Give, for `likelihood`, the row of the table for every query feature and set [Q, 2^K], and the table."""
-    if options.merge != "likelihood":
-        return np.empty((0, 0), np.int64), np.empty((0, 0), np.float32)
-    held = options.evidence
-    assert held is not None, "the engine gives the options their table"
-    bins = np.zeros(counts.shape, np.int64)
-    if held.edges:
-        ratios = cardinality_ratios(counts)
-        singles = 1 << np.arange(held.n_vocabularies)
-        ratios[:, singles] = ratios[:, -1:]
-        bins = np.searchsorted(held.edges, ratios)
-    table = np.array(held.rows, np.float32)
-    if options.hamming is not None:
-        table[:, options.hamming + 1 :] = 0
-    return np.array(held.groups) * (len(held.edges) + 1) + bins, table
+def likelihood_table(options: ScoringOptions, n_vocabularies: int, bits: int) -> LikelihoodTable:
+    """Return the likelihood table of the options, else the shipped one; raise OptionError if it does not fit."""
+    table = options.likelihood_table or default_table(n_vocabularies, bits)
+    if (table.n_vocabularies, table.bits) != (n_vocabularies, bits):
+        raise OptionError(f"a likelihood table for {table.n_vocabularies} vocabularies with {table.bits} bits does not fit "
+                          f"{n_vocabularies} with {bits}; fit one: polyvoc calibrate --save")  # fmt: skip
+    return table
+
+
+# -- likelihood tables and their files
+
+
+def groups_by_size(n_vocabularies: int, most: int = MAX_LISTS) -> tuple[int, ...]:
+    """Group the sets of lists by how many lists they have: the group of each mask [2^K]."""
+    return tuple(max(min(mask.bit_count(), most), 1) - 1 for mask in range(1 << n_vocabularies))
+
+
+def group_names(table: LikelihoodTable) -> list[str]:
+    """Name the sets of lists that belong to each group of a table."""
+    names = []
+    for group in range(max(table.groups) + 1):
+        sizes = sorted({mask.bit_count() for mask in range(1, len(table.groups)) if table.groups[mask] == group})
+        names.append(" or ".join(map(str, sizes)) + (" list" if sizes == [1] else " lists"))
+    return names if len(set(names)) == len(names) else [f"group {number}" for number in range(1, len(names) + 1)]
+
+
+@cache
+def default_table(n_vocabularies: int, bits: int) -> LikelihoodTable:
+    """Return the shipped table for a number of vocabularies and a length of signatures."""
+    count = min(n_vocabularies, MAX_LISTS)
+    folder = importlib.resources.files("polyvoc") / "data" / "likelihood"
+    file = folder / f"{count}-{bits}.json"
+    if not file.is_file():
+        lengths = sorted({int(other.name.split("-")[1].removesuffix(".json")) for other in folder.iterdir()})
+        raise OptionError(f"polyvoc has no likelihood table for signatures of {bits} bits, only for "
+                          f"{' or '.join(map(str, lengths))}; fit one: polyvoc calibrate --index INDEX --save")  # fmt: skip
+    table = table_from_dict(json.loads(file.read_text(encoding="utf-8")), str(file))
+    if count == n_vocabularies:
+        return table
+    return LikelihoodTable(groups_by_size(n_vocabularies), table.edges, table.rows, table.source)
+
+
+def table_as_dict(table: LikelihoodTable) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    return {
+        "format": TABLE_FORMAT,
+        "source": table.source,
+        "groups": list(table.groups),
+        "edges": list(table.edges),
+        "rows": [list(row) for row in table.rows],
+    }
+
+
+def table_from_dict(values: Any, where: str) -> LikelihoodTable:
+    """Read what `table_as_dict` returned; raise DamagedError, which names the file `where`, if it is something else."""
+    try:
+        if values["format"] != TABLE_FORMAT:
+            raise ValueError
+        rows = tuple(tuple(map(float, row)) for row in values["rows"])
+        groups, edges = tuple(map(int, values["groups"])), tuple(map(float, values["edges"]))
+        return LikelihoodTable(groups, edges, rows, str(values["source"]))
+    except (KeyError, TypeError, ValueError, OptionError):
+        raise DamagedError(f"{where}: not a likelihood table; fit one: polyvoc calibrate --index INDEX --save") from None
+
+
+def check_table(folder: IndexFolder) -> Iterator[str]:
+    """Yield one line if the likelihood table of an index is damaged or does not fit: a check for `index.check`."""
+    settings = folder.catalogue.settings()
+    values = settings.get("likelihood_table")
+    if values is None:
+        return
+    table = table_from_dict(values, str(folder.catalogue.path))
+    if table.n_vocabularies != len(settings["sizes"]):
+        yield f"{folder.catalogue.path}: the likelihood table is for {table.n_vocabularies} vocabularies"
+
+
+def load_table(path: Path) -> LikelihoodTable:
+    """Read a table from its file."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror or error}); give the file of a likelihood table") from None
+    except ValueError:
+        values = None
+    return table_from_dict(values, str(path))
+
+
+def save_table(table: LikelihoodTable, path: Path) -> None:
+    """Write a table to a file, one row per line."""
+    values = table_as_dict(table)
+    rows = ",\n  ".join(json.dumps(row) for row in values.pop("rows"))
+    head = json.dumps(values, indent=1)[:-2]
+    with write_errors(path):
+        path.write_text(f'{head},\n "rows": [\n  {rows}\n ]\n}}\n', encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Late fusion with a global embedding."""
+"""Late fusion of the word scores with the cosine similarity of a global embedding (option `fuse`).
+
+Images without an embedding keep their word score.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,62 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.segments import HeldSegment
+from polyvoc.scoring.segments import HeldSegment, SegmentImages
 from polyvoc.search.probability import NoiseCurve
 from polyvoc.types import Floats32, Floats64
 
 NEAREST = 1e-3  # distances below are as good as none: rounding, or another copy of the file
+CANDIDATES = 1000  # best images by either score that get a joint score
+NO_PIXELS = "fuse needs the pixels of the query: give a photograph, not its features or words"
 
 
-def fuse(*witnesses: npt.ArrayLike, at: npt.NDArray[np.int64] | None = None) -> Floats64:
-    """Give the joint evidence [n] for each of n images, in nats: the sum over witnesses, each with scores [n] from 0 up.
+def fuse_embedding(engine: Engine, scores: Sequence[Floats32], images: Sequence[SegmentImages], vector: Floats32 | None,
+                   threads: int | None = None) -> list[Floats32]:  # fmt: skip
+    """Return the joint evidence of words and vectors in nats, above 0 for the best images by either of them, else 0.
 
-    `at` asks for some images alone, by number: the same values, sooner.
+    scores: by words, one array per segment; vector: of the query [d]. Both are ranked against all live images, so the evidence
+    of an image does not depend on which others are among the best.
     """
-    if not witnesses:
-        raise OptionError("no scores to fuse; give those of one witness at least")
-    lengths = [np.size(scores) for scores in witnesses]
+    if vector is None:
+        raise OptionError(NO_PIXELS)
+    live = [part.live for part in images]
+    by_words = np.maximum(_concatenate([part[at] for part, at in zip(scores, live, strict=True)]), 0)
+    cosines = embedding_scores(engine, vector, threads)
+    by_vectors = _concatenate([part[at] for part, at in zip(cosines, live, strict=True)])
+    chosen = np.flatnonzero(_among_best(by_words) | _among_best(by_vectors))
+    joint = np.zeros(len(by_words), np.float32)
+    # The last of all has no evidence, ln(n / n), and yet is among the best: all get a little more.
+    joint[chosen] = fuse(by_words, by_vectors, at=chosen) + np.log1p(1 / max(len(by_words), 1))
+    ends = np.cumsum([len(at) for at in live], dtype=np.int64)
+    fused = [np.zeros_like(part) for part in scores]
+    for part, at, end in zip(fused, live, ends, strict=True):
+        part[at] = joint[end - len(at) : end]
+    return fused
+
+
+def fuse(*scores: npt.ArrayLike, at: npt.NDArray[np.int64] | None = None) -> Floats64:
+    """Return the joint evidence [n] for each of n images, in nats: the sum over scores [n] of several kinds, each from 0 up.
+
+    `at`: only for some images, by number; the same values, sooner.
+    """
+    if not scores:
+        raise OptionError("no scores to fuse; give those of one kind at least")
+    lengths = [np.size(values) for values in scores]
     if len(set(lengths)) > 1:
-        raise OptionError(f"scores of {lengths} images cannot be fused; let every witness score the same images")
-    joint: Floats64 = np.sum([cosine_evidence(scores, at) for scores in witnesses], axis=0)
+        raise OptionError(f"scores of {lengths} images cannot be fused; score the same images by every kind")
+    joint: Floats64 = np.sum([rank_evidence(values, at) for values in scores], axis=0)
     return joint
 
 
-def cosine_evidence(scores: npt.ArrayLike, at: npt.NDArray[np.int64] | None = None) -> Floats64:
-    """Give ln(n / rank) for scores [n] from 0 up, in nats: what each tells, the same for c * scores ** p with any c, p > 0.
+def rank_evidence(scores: npt.ArrayLike, at: npt.NDArray[np.int64] | None = None) -> Floats64:
+    """Return ln(n / rank) for scores [n] from 0 up, in nats; the same for c * scores ** p with any c, p > 0.
 
     With s(r) the score at rank r and the depth N = min(100, n / 4), but no deeper than scores are above 0,
 
         rank of s = N * (s(N) / s) ** a,  a = ln(N / H) / ln(s(H) / s(N)),  H = N / 2    above s(N): on the line
-                  = number of scores not below s                                      otherwise: as it stands
+                  = number of scores not below s                                      otherwise
 
-    The order of the images stays. All scores equal say nothing: 0. `at` asks for some images alone, by number.
+    The order of the images stays. All scores equal are no evidence: 0. `at`: only for some images, by number.
     """
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
@@ -49,17 +78,27 @@ def cosine_evidence(scores: npt.ArrayLike, at: npt.NDArray[np.int64] | None = No
     n = len(curve)
     if at is not None:
         values = values[at]
-    ranks = np.log(n - np.searchsorted(curve, values))  # of each value; logarithms
+    log_ranks = np.log(n - np.searchsorted(curve, values))
     noise = NoiseCurve.of(curve[::-1], n)
     if noise is not None:
         above = values > noise.score
-        ranks[above] = noise.log_ranks(values[above])
-    found: Floats64 = math.log(max(n, 1)) - ranks
-    return found
+        log_ranks[above] = noise.log_ranks(values[above])
+    evidence: Floats64 = math.log(max(n, 1)) - log_ranks
+    return evidence
 
 
-def cosine_similarity(cosines: npt.ArrayLike) -> Floats64:
-    """Give scores [n] from cosines of unit vectors: one over the squared distance, up to a factor that `evidence` ignores.
+def embedding_scores(engine: Engine, vector: Floats32, threads: int | None = None) -> list[Floats64]:
+    """Score every image by its vector, one array per segment: 0 where it has none."""
+    scaled = np.ascontiguousarray(vector, np.float32) * COSINE_SCALE
+    parts = engine.shards.each(cosines_in, scaled, threads=threads)
+    return [
+        np.zeros(info.n_images) if part is None else score_of_cosines(part)
+        for part, info in zip(parts, engine.shards.infos, strict=True)
+    ]
+
+
+def score_of_cosines(cosines: npt.ArrayLike) -> Floats64:
+    """Return scores [n] from cosines of unit vectors: one over the squared distance, up to a factor without effect.
 
     Not the cosine itself: near 1 it hardly moves, while the distance to the nearest image may be a tenth of that to the next.
     """
@@ -67,69 +106,25 @@ def cosine_similarity(cosines: npt.ArrayLike) -> Floats64:
     return scores
 
 
-EMBEDDING_CANDIDATES = 1000  # best images of each witness that are weighed by both
-NO_PIXELS = "fuse needs the pixels of the query: give a photograph, not its features or words"
-
-
-def fuse_embedding(
-    engine: Engine, scores: Sequence[Floats32], vector: Floats32 | None, threads: int | None = None
-) -> list[Floats32]:
-    """Give the joint evidence of words and vectors in nats, above 0 for all that either of them names, else 0.
-
-    scores: of the words, one array per segment; vector: of the query [d]. Named are the best of each witness, ties included.
-    Both weigh them against all live images, so it makes no difference to an image who else is named.
-    """
-    if vector is None:
-        raise OptionError(NO_PIXELS)
-    live = [part.live for part in engine.standing(threads)]
-    words = np.maximum(_join_cosines([part[positions] for part, positions in zip(scores, live, strict=True)]), 0)
-    near = _join_cosines(
-        [part[positions] for part, positions in zip(embedding_scores(engine, vector, threads), live, strict=True)]
-    )
-    chosen = np.flatnonzero(_best_cosines(words) | _best_cosines(near))
-    found = np.zeros(len(words), np.float32)
-    # The last of all has no evidence for it, ln(n / n), and yet was named: everybody gets a little more.
-    found[chosen] = fuse(words, near, at=chosen) + np.log1p(1 / max(len(words), 1))
-    ends = np.cumsum([len(positions) for positions in live], dtype=np.int64)
-    return [_spread(part, at, found[end - len(at) : end]) for part, at, end in zip(scores, live, ends, strict=True)]
-
-
-def embedding_scores(engine: Engine, vector: Floats32, threads: int | None = None) -> list[npt.NDArray[np.float64]]:
-    """Score every image by its vector, one array per segment: 0 where it has none."""
-    scaled = np.ascontiguousarray(vector, np.float32) * COSINE_SCALE
-    parts = engine.shards.each(embedding_scores_in, scaled, threads=threads)
-    return [
-        np.zeros(known.n_images) if part is None else cosine_similarity(part)
-        for part, known in zip(parts, engine.shards.census, strict=True)
-    ]
-
-
-def embedding_scores_in(held: HeldSegment, scaled: Floats32) -> Floats32 | None:
-    """Give the cosine of a vector with that of every image of a segment [n]; None if nobody has one."""
+def cosines_in(held: HeldSegment, scaled: Floats32) -> Floats32 | None:
+    """Return the cosine of a vector with that of every image of a segment [n]; None if it has no vectors."""
     rows = held.segment.embeddings
     if rows is None:
         return None
     if rows.shape != (held.segment.n_images, len(scaled)) or rows.dtype != np.float16:
         raise DamagedError(f"vectors {rows.dtype}{list(rows.shape)} do not compare with one of {len(scaled)} numbers; "
                            "run 'polyvoc check'")  # fmt: skip
-    found = np.empty(len(rows), np.float32)
-    cosine_products(rows.view(np.uint16), scaled, found)
-    return found
+    cosines = np.empty(len(rows), np.float32)
+    cosine_products(rows.view(np.uint16), scaled, cosines)
+    return cosines
 
 
-def _best_cosines(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Tell which scores are among the best, and above 0."""
-    limit = np.partition(scores, -EMBEDDING_CANDIDATES)[-EMBEDDING_CANDIDATES] if len(scores) > EMBEDDING_CANDIDATES else 0.0
+def _among_best(scores: Floats64) -> npt.NDArray[np.bool_]:
+    """Return which scores are among the best, ties included, and above 0."""
+    limit = np.partition(scores, -CANDIDATES)[-CANDIDATES] if len(scores) > CANDIDATES else 0.0
     chosen: npt.NDArray[np.bool_] = (scores >= limit) & (scores > 0)
     return chosen
 
 
-def _join_cosines(parts: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.float64]:
+def _concatenate(parts: Sequence[npt.NDArray[np.floating]]) -> Floats64:
     return np.concatenate([np.empty(0), *parts])
-
-
-def _spread(scores: Floats32, live: npt.NDArray[np.int64], found: Floats32) -> Floats32:
-    """Put what was found of the live images of a segment into its place."""
-    spread = np.zeros_like(scores)
-    spread[live] = found
-    return spread

@@ -1,78 +1,76 @@
-"""The frozen records that travel between the stages, and one options record per verb."""
+"""What a search returns: hits, and the same as JSON for command line and HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polyvoc.options import SearchOptions, options_as_dict
+from polyvoc.options import SearchOptions
 from polyvoc.storage.stores import redact
 from polyvoc.types import Region, Spans
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One photograph of the collection that answers a query."""
+    """One image of the index that shows the same thing as the query."""
 
     image: int  # its id in the index
     path: str
     score: float  # higher is better
-    inliers: int = 0  # matches that agree on one arrangement; 0 if it was not verified, or not confirmed
-    # Where the query, its region or else its whole frame, lies in this photograph: the corners from the upper left,
-    # clockwise; None if not confirmed.
+    inliers: int = 0  # matches that are consistent with one geometric transform; 0 if not verified, or not confirmed
+    # Where the query, its region or else its whole frame, lies in this image: the corners from the upper left, clockwise; None
+    # if not confirmed.
     outline: tuple[tuple[float, float], ...] | None = None
-    width: int = 0  # of the photograph, upright and at its full size; 0 if that is not known
+    width: int = 0  # of the photograph, upright and at its full size; 0 if unknown
     height: int = 0
-    probability: float | None = None  # of showing the same thing (docs/confidence.md); None: nobody knows
+    probability: float | None = None  # of showing the same thing (docs/confidence.md); None: not available
 
 
 class Hits(list[Hit]):
-    """What a search found, best first; and which images could not be asked because their machines do not answer."""
+    """The hits of a search, best first; the seconds of each stage; and the images that could not be searched."""
 
-    def __init__(self, hits: Iterable[Hit] = (), missing: Spans = ()) -> None:
-        """Take hits, and the ids of the images that are missing."""
+    def __init__(self, hits: Iterable[Hit] = (), missing: Spans = (), seconds: Mapping[str, float] | None = None) -> None:
+        """Take hits, the ids of images on unavailable machines, and the seconds by stage, in their order."""
         super().__init__(hits)
         self.missing = missing
+        self.seconds = dict(seconds or {})
 
     @property
     def complete(self) -> bool:
-        """Tell whether every image of the collection was asked."""
+        """Return whether every image of the index was searched."""
         return not self.missing
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What an index says to a photograph, and how long each stage took."""
+    """A query by its name, and its hits."""
 
     query: str
     options: SearchOptions
-    hits: Hits
-    seconds: dict[str, float]  # by stage, in their order
-    region: Region | None = None  # of the photograph, if only a part of it asked
-
-    @property
-    def missing(self) -> Spans:
-        """Give the ids of images that could not be asked, because their machines do not answer."""
-        return self.hits.missing
+    hits: Hits = field(default_factory=Hits)
+    region: Region | None = None  # of the query photograph, if only a part of it was searched for
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
-        hits = [asdict(hit) for hit in self.hits]
-        seconds = {stage: round(value, 6) for stage, value in self.seconds.items()}
-        region = None if self.region is None else list(self.region)
-        options = options_as_dict(self.options)
-        found = {"hits": hits, "complete": self.hits.complete, "missing": [list(span) for span in self.missing]}
-        return {"query": redact(self.query), "region": region, "options": options, **found, "seconds": seconds}
+        """Return plain values for JSON."""
+        return {
+            "query": redact(self.query),
+            "region": None if self.region is None else list(self.region),
+            "options": self.options.as_dict(),
+            "hits": [asdict(hit) for hit in self.hits],
+            "complete": self.hits.complete,
+            "missing": [list(span) for span in self.hits.missing],
+            "seconds": {stage: round(value, 6) for stage, value in self.hits.seconds.items()},
+        }
 
 
 @dataclass(frozen=True)
 class SearchFailure:
-    """A photograph that could not be asked, and why."""
+    """A query photograph that could not be used, and why."""
 
     query: str
     error: str  # one line
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"query": redact(self.query), "error": self.error}

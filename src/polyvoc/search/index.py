@@ -1,49 +1,53 @@
-"""The public face: open, search, explain, pairs."""
+"""The public class: open an index, search it, explain a hit, find pairs. Read this file first.
+
+An index is a folder: `catalogue.sqlite` (what it holds; its transaction is the commit), `segments/` (the postings),
+`vocabularies/` (copies of those it was made with), and side files: `norms/` (of the images of the last commit), `links/` and
+`duplicate_pairs/`.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import numpy as np
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
-from polyvoc.features.decode import read_grey
-from polyvoc.features.extract import check_features, extract_pixels
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import EmbeddingSource, IndexFolder
-from polyvoc.index.segment import MAX_IMAGES, Segment
-from polyvoc.options import ClusterOptions, PairOptions, Preset, SearchOptions, preset
+from polyvoc.index.folder import EmbeddingSource, IndexFolder, Layout, split_norms
+from polyvoc.index.segment import MAX_IMAGES
+from polyvoc.options import PairOptions, Preset, ScoringOptions, SearchOptions, options_of, preset
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.rules import table_from_dict
+from polyvoc.scoring.segments import Candidate, vector_at
 from polyvoc.search.explain import Explanation, explain
 from polyvoc.search.fuse import NO_PIXELS
-from polyvoc.search.hits import Hit, Hits, SearchResult
+from polyvoc.search.hits import Hit, Hits
+from polyvoc.search.links import LinkGraph, read_links
 from polyvoc.search.pairs import Pairs, find_pairs
 from polyvoc.search.pipeline import search
-from polyvoc.search.probability import MEASURED, HitProbability, shipped_hit_probability
-from polyvoc.search.query import Clock, Photo, Query, _whole
-from polyvoc.search.verify import Found
-from polyvoc.storage.files import map_array
-from polyvoc.storage.stores import display_name
-from polyvoc.types import Array, FeatureKind, Features, Floats32, ImageRef, LikelihoodTable, Progress, Region, keypoints_of
-
-if TYPE_CHECKING:
-    from polyvoc.cluster.shards import ReplicaSet
-
-
-def _read_norms(path: Path, segments: Sequence[Segment]) -> list[Floats32]:
-    counts = [segment.n_images for segment in segments]
-    values = map_array(path, np.float32, (sum(counts),))
-    return np.split(values, np.cumsum(counts)[:-1]) if counts else []
-
+from polyvoc.search.probability import MEASURED, HitProbability, default_hit_probability
+from polyvoc.search.query import Photo, Query, query_of_image, query_of_photo, read_features, timed
+from polyvoc.search.verify import outline
+from polyvoc.types import Array, FeatureKind, Features, Floats32, ImageRef, LikelihoodTable, Problem, Progress, Region
 
 ATTEMPTS = 5  # to open while a writer commits
+
+ReadEngine = Callable[[IndexFolder, Layout], Engine]
+
+
+def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
+    """Map the segments of a commit in this process."""
+    segments = folder.read_segments(layout)
+    try:
+        norms = None if layout.norms is None else split_norms(layout.norms, [segment.n_images for segment in segments])
+        return Engine(segments, layout.sizes, norms)
+    except (KeyError, IndexError, ValueError):  # counting the words of deleted images
+        raise DamagedError(f"{folder.path}: arrays of segments contradict each other; run 'polyvoc check'") from None
 
 
 class Index:
@@ -52,53 +56,62 @@ class Index:
     Mapped from the disk; a search allocates 4 bytes per image.
     """
 
-    def __init__(self, engine: Engine, home: IndexFolder | None = None, commit: int = 0, line: tuple[float, float] | None = None,
-                 evidence: LikelihoodTable | None = None) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,
+                 line: tuple[float, float] | None = None, likelihood_table: LikelihoodTable | None = None,
+                 links: LinkGraph | None = None, read_engine: ReadEngine = local_engine) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
         self.commit = commit  # that this is a snapshot of
-        self.identity = None if home is None else home.identity
-        self._home = home
+        self.links = links
+        self._folder = folder
+        self._identity = None if folder is None else folder.identity
         self._line = line  # of term 2, if the index was calibrated
-        self._evidence = evidence  # for `likelihood`, likewise
-        self._fleet: ReplicaSet | None = None  # that holds the segments, if a cluster does
+        self._table = likelihood_table  # likewise
+        self._read_engine = read_engine
+
+    # -- opening and closing
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], embedding: EmbeddingSource | None = None,
-             ray: str | ClusterOptions | None = None) -> Index:  # fmt: skip
-        """Open an index on the disk; to `fuse` with a model that is no file, or that has moved, give it as `embedding`.
+             read_engine: ReadEngine = local_engine) -> Index:  # fmt: skip
+        """Open an index on the disk.
 
-        With `ray`, the address of a Ray cluster or more about it, the machines of the cluster hold the segments.
+        `embedding`: the model for `fuse`, if it is no file or has moved. `read_engine` opens the segments, in this process or
+        on a cluster (`polyvoc.open(path, ray=...)`).
         """
-        home, fleet = IndexFolder(Path(path), embedding), None
-        _ = home.catalogue  # what is no index is refused before a cluster is asked
-        if ray is not None:
-            from polyvoc.cluster.shards import ReplicaSet
-
-            fleet = ReplicaSet(ray if isinstance(ray, ClusterOptions) else ClusterOptions(ray))
-        return cls._read(home, fleet)
+        return cls._read(IndexFolder(Path(path), embedding), read_engine)
 
     def reopened(self) -> Index:
-        """Give the index as of its last commit: this very one if that is its own. What is loaded of vocabularies is kept.
+        """Return the index as of its last commit: this object if there is no other commit. Loaded vocabularies are shared.
 
         If another index was made at its path meanwhile, that one is opened.
         """
-        if self.home.identity != self.identity:
-            return self.open(self.home.path, self.home.embedding, None if self._fleet is None else self._fleet.options)
-        return self if self.home.catalogue.fact("commit") == self.commit else self._read(self.home.again(), self._fleet)
+        if self.folder.identity != self._identity:
+            return self.open(self.folder.path, self.folder.embedding, self._read_engine)
+        if self.folder.catalogue.setting("commit") == self.commit:
+            return self
+        return self._read(self.folder.again(), self._read_engine)
 
     @classmethod
-    def _read(cls, home: IndexFolder, fleet: ReplicaSet | None) -> Index:
+    def _read(cls, folder: IndexFolder, read_engine: ReadEngine) -> Index:
         for _ in range(ATTEMPTS):
-            commit = home.catalogue.fact("commit")
+            layout = folder.read_layout()
+            settings, where = layout.settings, str(folder.catalogue.path)
             try:
-                index = cls(_read_engine(home, fleet), home, commit, home.read_line(), home.read_evidence())
-                index._fleet = fleet
-                return index
-            except DamagedError:  # merged away by a writer since the catalogue was read?
-                if home.catalogue.fact("commit") == commit:
+                line, table = settings.get("line"), settings.get("likelihood_table")
+                return cls(
+                    read_engine(folder, layout),
+                    folder,
+                    layout.commit,
+                    None if line is None else (float(line["a"]), float(line["b"])),
+                    None if table is None else table_from_dict(table, where),
+                    read_links(folder, settings),
+                    read_engine,
+                )
+            except DamagedError:  # unless a writer has merged segments since the catalogue was read
+                if folder.catalogue.setting("commit") == layout.commit:
                     raise
-        raise LockedError(f"{home.path} changes faster than it can be opened; wait until its writer has finished")
+        raise LockedError(f"{folder.path} changes faster than it can be opened; wait until its writer has finished")
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -109,191 +122,11 @@ class Index:
         """
         return cls(Engine.from_words(images, sizes, signatures, segment_images))
 
-    def score_words(self, words: Array, signatures: Array | None = None, options: SearchOptions | None = None,
-                    threads: int | None = None) -> Floats32:  # fmt: skip
-        """Score every image against a query's words [Q, K] (or [Q, K, A]): one score per image, by id."""
-        options = options or SearchOptions()
-        query = self.engine.query(words, signatures, options)
-        scores = self.engine.scores(query, options, threads)
-        standing = self.engine.standing(threads)
-        ids = [part.ids[part.live] for part in standing]
-        values = [values[part.live] for values, part in zip(scores, standing, strict=True)]
-        order = np.argsort(np.concatenate([np.empty(0, np.int64), *ids]), kind="stable")
-        return np.concatenate([np.empty(0, np.float32), *values])[order]
-
-    # -- photographs
-
-    def search(self, photograph: Photo, top: int | None = None, options: SearchOptions | None = None,
-               threads: int | None = None, region: Region | None = None) -> Hits:  # fmt: skip
-        """Find the photographs that show the same thing, best first; with a region, what is within it.
-
-        An image of the collection, given by its id, is found itself as well.
-        """
-        options = self._options(options, top)
-        return self.find(self.asked(photograph, options, region), options, threads)
-
-    def search_words(self, words: Array, signatures: Array | None, options: SearchOptions, threads: int | None = None,
-                     features: Features | None = None, vector: Floats32 | None = None) -> Hits:  # fmt: skip
-        """Find images by a query's words, best first.
-
-        To verify hits it takes the features, too: they say where the words lie; to `fuse`, the query's vector.
-        """
-        if features is None:
-            return self.find(Query(words, signatures, vector=vector), options, threads)
-        return self.find(Query(words, signatures, keypoints_of(features), vector, _whole(features)), options, threads)
-
-    def find(self, asked: Query, options: SearchOptions, threads: int | None = None,
-             early: Callable[[Hits], None] | None = None) -> Hits:  # fmt: skip
-        """Find images by a query, best first. Images that were removed since this index was opened are left out.
-
-        `early` is told the hits by words alone, if verification follows: for those who would rather not wait.
-        """
-        engine = self.engine.attempt(options.whole)
-
-        def hits(found: list[Found]) -> Hits:
-            missing = engine.shards.missing  # perhaps since a later stage: what is half asked is left out
-            told = (self._hit(one, asked) for one in found if one.place[0] not in missing)
-            return Hits((hit for hit in told if hit is not None), engine.shards.missing_ids)
-
-        first = None if early is None else lambda found: early(hits(found))
-        return hits(search(engine, asked, options, threads, first, self.confidence))
-
-    def explain(self, photograph: Photo, hit: Hit | int, options: SearchOptions | None = None,
-                region: Region | None = None) -> Explanation:  # fmt: skip
-        """Say why a photograph of the collection answers: matches, the set of each, weights, and their arrangement."""
-        options = replace(self._options(options, None), fuse=False)  # words alone explain
-        if not isinstance(hit, Hit):
-            row = self.image(hit)
-            hit = Hit(row.image, row.path, 0.0)
-        place = self._find(hit.image)
-        return explain(self.engine, self.asked(photograph, options, region), options, place, hit)
-
-    def pairs(self, options: PairOptions | None = None, images: Sequence[int] | None = None, progress: Progress | None = None,
-              threads: int | None = None) -> Pairs:  # fmt: skip
-        """Find the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image.
-
-        An array with the fields of `pairing.PAIR`, by the ids of both. Scores are those of the preset "fast".
-        """
-        return find_pairs(self.engine.attempt(), options or PairOptions(), self.preset("fast"), images, progress, threads)
-
-    # -- queries
-
-    def asked(self, photograph: Photo, options: SearchOptions, region: Region | None = None,
-              clock: Clock = lambda stage: nullcontext(), embed: Callable[[], Floats32] | None = None) -> Query:  # fmt: skip
-        """Make a query of a photograph, or of a region of it.
-
-        An image of the collection asks by what is stored of it; its file is read for further assignments only. To `fuse` with
-        features, whose pixels somebody else has, `embed` gives the vector.
-        """
-        if region is not None and options.fuse:
-            raise OptionError("fuse hears whole photographs; leave it out where a region asks")
-        if isinstance(photograph, int) and options.assignments == 1:
-            row = self.image(photograph)
-            asked = Query.stored(self.engine, self._find(photograph), (row.width, row.height), region)
-            return replace(asked, vector=self.embed(photograph) if options.fuse else None)
-        found = self.features(photograph, clock)
-        if region is not None:
-            found = found.inside(region)
-        with clock("quantise"):
-            words, signatures = self.home.quantiser.quantise(found.descriptors, options.assignments)
-        vector = None
-        if options.fuse:
-            with clock("embed"):
-                vector = self.embed(photograph) if embed is None else embed()
-        return Query(words, signatures, keypoints_of(found), vector, region or _whole(found))
-
-    def features(self, photograph: Photo, clock: Clock = lambda stage: nullcontext()) -> Features:
-        """Extract features as the photographs of this index were; features made elsewhere are checked."""
-        if isinstance(photograph, Features):
-            check_features(photograph, self.home.kind, str(self.home.path))
-            return photograph
-        source, options = self._source(photograph), self.home.extraction
-        with clock("decode"):
-            grey = read_grey(source, options.long_side)
-        with clock("sift"):
-            return extract_pixels(grey, options, display_name(source))
-
-    def embed(self, photograph: Photo) -> Floats32:
-        """Give the unit vector [d] of a photograph by the model of this index; features made elsewhere have none.
-
-        Of an image of the collection it is the stored one.
-        """
-        if isinstance(photograph, Features):
-            raise OptionError(NO_PIXELS)
-        if not isinstance(photograph, int):
-            return self.home.embedder.embed(self._source(photograph))
-        vector = self.engine.vector_at(self._find(photograph))
-        if vector is None:
-            raise OptionError(f"image {photograph} has no vector; leave fuse out, or ask with its file")
-        return vector
-
-    def quantise(self, photograph: Photo, options: SearchOptions) -> tuple[Array, Array | None]:
-        """Give the words and signatures of a photograph."""
-        return self.home.quantiser.quantise(self.features(photograph).descriptors, options.assignments)
-
-    def _source(self, photograph: str | os.PathLike[str] | bytes | int) -> str | bytes:
-        """Give where the file of a photograph is, or its bytes."""
-        if isinstance(photograph, bytes):
-            return photograph
-        return self.image(photograph).path if isinstance(photograph, int) else os.fspath(photograph)
-
-    def _hit(self, found: Found, asked: Query) -> Hit | None:
-        """Give what was found as a hit; None if it was removed since this index was opened."""
-        row = None if self._home is None else self._home.catalogue.image(found.image)
-        if row is None and self._home is not None:
-            return None
-        path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
-        outline = found.outline(asked.region)
-        return Hit(found.image, path, found.score, found.inliers, outline, width, height, found.probability)
-
-    @property
-    def confidence(self) -> HitProbability | None:
-        """Give what tells how probable hits are; None where nobody measured it: words of features other than SIFT, or bare."""
-        measured = self._home is not None and self._home.kind == FeatureKind() and self._home.bits in MEASURED
-        return shipped_hit_probability() if measured else None
-
-    @property
-    def default_options(self) -> SearchOptions:
-        """Give the options that a search without options uses."""
-        return self.preset("default")
-
-    def preset(self, name: Preset) -> SearchOptions:
-        """Give the options of a preset ("fast", "default", "best") for this index.
-
-        With the line of term 2 and the table of evidence that `polyvoc calibrate --save` found.
-        """
-        bits = self.engine.bits if self._home is None or self._evidence is not None else self._home.bits
-        options = preset(name, bits)
-        return replace(options, line=self._line or options.line, evidence=self._evidence)
-
-    def image(self, image: int) -> ImageRow:
-        """Give one image of the collection by its id; refuse one that is not there, or not any more."""
-        self._find(image)
-        row = self.home.catalogue.image(int(image))
-        if row is None:
-            raise OptionError(f"image {image} is not in the index")
-        return row
-
-    def images(self) -> Iterator[ImageRow]:
-        """Give all images of the collection, by id; unlike a search, this shows the catalogue as it is now."""
-        return self.home.catalogue.images()
-
-    def __len__(self) -> int:
-        """Count the images."""
-        return self.engine.statistics.n_images
-
-    @property
-    def home(self) -> IndexFolder:
-        """Give the folder of the index; an index of bare words has none."""
-        if self._home is None:
-            raise OptionError("this index was made from words: it knows no photographs and no vocabularies")
-        return self._home
-
     def close(self) -> None:
-        """Release the catalogue, and what machines hold, at once; else they are when nobody uses the index any more."""
+        """Release the catalogue, and the segments on other machines, at once; else with the last reference to the index."""
         self.engine.shards.close()
-        if self._home is not None:
-            self._home.close()
+        if self._folder is not None:
+            self._folder.close()
 
     def __enter__(self) -> Self:
         """Use the index in a `with` statement."""
@@ -303,79 +136,182 @@ class Index:
         """Close it."""
         self.close()
 
-    def _options(self, options: SearchOptions | None, top: int | None) -> SearchOptions:
-        options = options or self.default_options
-        return options if top is None else replace(options, top=top)
+    # -- searching
 
-    def _find(self, image: int) -> ImageRef:
-        if isinstance(image, bool):  # which Python calls a number
-            raise OptionError(f"{image} is not the id of an image; give a number")
-        place = self.engine.attempt().find(image)
-        if place is None:
+    def search(self, photo: Photo, options: SearchOptions | None = None, *, preset: Preset | None = None,
+               region: Region | None = None, threads: int | None = None, vector: Floats32 | None = None,
+               on_first: Callable[[Hits], None] | None = None, **changes: Any) -> Hits:  # fmt: skip
+        """Find the images that show the same thing, best first; with a region, what is inside it.
+
+        Options are those of the index (`default_options`), of a preset or given; keywords change single ones, such as `top=20`
+        or `min_probability=0.9`. An image of the index, given by its id, is found itself as well. `vector` is that of the
+        query for `fuse`, where its pixels are elsewhere. `on_first` is called with the hits by words alone, if verification
+        follows. Images that were removed since this index was opened are left out.
+        """
+        options, seconds = self.options(options, preset, **changes), dict[str, float]()
+        query = self._query(photo, options, region, vector, seconds)
+        engine, started = self.engine.session(options.require_all), time.perf_counter()
+
+        def hits(candidates: list[Candidate]) -> Hits:
+            times = {**seconds, "score": time.perf_counter() - started}
+            return Hits(self._hits(candidates, engine, query), engine.shards.missing_ids, times)
+
+        first = None if on_first is None else lambda candidates: on_first(hits(candidates))
+        return hits(search(engine, query, options, self.probability, self.links, threads, first))
+
+    def score_words(self, words: Array, signatures: Array | None = None, options: ScoringOptions | None = None, *,
+                    threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
+        """Score every image against a query's words [Q, K] (or [Q, K, A]): one score per image, by id.
+
+        Options are those of `search`, without re-ranking; keywords change single ones, such as `merge="bayes"`.
+        """
+        options = replace(options, **changes) if options is not None else self.options(None, None, **changes)
+        plan = self.engine.plan(options)
+        scores = self.engine.scores(self.engine.query(words, signatures, plan), plan, threads)
+        images = self.engine.images(threads)
+        ids = [part.ids[part.live] for part in images]
+        values = [values[part.live] for values, part in zip(scores, images, strict=True)]
+        order = np.argsort(np.concatenate([np.empty(0, np.int64), *ids]), kind="stable")
+        return np.concatenate([np.empty(0, np.float32), *values])[order]
+
+    def explain(self, photo: Photo, hit: Hit | int, options: SearchOptions | None = None, *, preset: Preset | None = None,
+                region: Region | None = None, **changes: Any) -> Explanation:  # fmt: skip
+        """Explain why an image is a hit: matches, the set of each, weights, and geometry."""
+        options = replace(self.options(options, preset, **changes), fuse=False)  # words alone explain
+        if not isinstance(hit, Hit):
+            row = self.image(hit)
+            hit = Hit(row.image, row.path, 0.0)
+        return explain(self.engine, self._query(photo, options, region, None, {}), options, self.find(hit.image), hit)
+
+    def pairs(self, options: PairOptions | None = None, *, images: Sequence[int] | None = None,
+              progress: Progress | None = None, threads: int | None = None, **changes: Any) -> Pairs:  # fmt: skip
+        """Find the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image.
+
+        Returns an array with the fields of `search.pairs.PAIR`, by the ids of both. Scores are those of the preset "fast".
+        """
+        wanted = replace(options or PairOptions(), **changes)
+        return find_pairs(self.engine.session(), wanted, self.preset("fast"), images, progress, threads)
+
+    # -- options
+
+    @property
+    def default_options(self) -> SearchOptions:
+        """Return the options of a search without options."""
+        return self.preset("default")
+
+    def preset(self, name: Preset) -> SearchOptions:
+        """Return the options of a preset ("fast", "default", "best") for this index.
+
+        With the line of term 2 and the likelihood table that `polyvoc calibrate --save` fitted.
+        """
+        bits = self.engine.bits if self._folder is None or self._table is not None else self._folder.bits
+        options = preset(name, bits)
+        return replace(options, line=self._line or options.line, likelihood_table=self._table)
+
+    def options(self, options: SearchOptions | None = None, preset: Preset | None = None, **changes: Any) -> SearchOptions:
+        """Return options: the given ones, else those of a preset or the default, with changes to single fields."""
+        if options is not None and preset is not None:
+            raise OptionError(f"give options or preset={preset!r}, not both")
+        unknown = changes.keys() - {option.name for option in options_of(SearchOptions)}
+        if unknown:
+            raise OptionError(f"{min(unknown)}: no such option; see polyvoc.SearchOptions")
+        return replace(options or self.preset(preset or "default"), **changes)
+
+    @property
+    def probability(self) -> HitProbability | None:
+        """Return the model of hit probabilities; None where none was fitted: features other than SIFT, or bare words."""
+        fitted = self._folder is not None and self._folder.kind == FeatureKind() and self._folder.bits in MEASURED
+        return default_hit_probability() if fitted else None
+
+    # -- queries
+
+    def features(self, photo: Photo) -> Features:
+        """Extract features as those of this index were; features made elsewhere are checked."""
+        return read_features(self.folder, self._source(photo), {})
+
+    def embed(self, photo: Photo) -> Floats32:
+        """Return the unit vector [d] of a photograph by the model of this index; of an image of the index the stored one."""
+        if isinstance(photo, int):
+            (vector,) = self.engine.at(vector_at, [self.find(photo)])
+            if vector is None:
+                raise OptionError(f"image {photo} has no vector; leave fuse out, or search with its file")
+            return np.asarray(vector)
+        source = self._source(photo)
+        if isinstance(source, Features):
+            raise OptionError(NO_PIXELS)
+        return self.folder.embedder.embed(source)
+
+    def _query(self, photo: Photo, options: SearchOptions, region: Region | None, vector: Floats32 | None,
+               seconds: dict[str, float]) -> Query:  # fmt: skip
+        """Make a query of a photograph, or of a region of it.
+
+        For an image of the index this is what is stored of it; its file is read for further assignments only.
+        """
+        if region is not None and options.fuse:
+            raise OptionError("fuse compares whole photographs; leave it out, or the region")
+        if isinstance(photo, int) and options.assignments == 1:
+            row = self.image(photo)
+            query = query_of_image(self.engine, self.find(photo), (row.width, row.height), region)
+        else:
+            query = query_of_photo(self.folder, self._source(photo), options.assignments, region, seconds)
+        if not options.fuse or vector is not None:
+            return replace(query, vector=vector)
+        with timed(seconds, "embed"):
+            return replace(query, vector=self.embed(photo))
+
+    def _source(self, photo: Photo) -> str | bytes | Features:
+        """Return where the file of a photograph is, its bytes, or its features."""
+        if isinstance(photo, (bytes, Features)):
+            return photo
+        return self.image(photo).path if isinstance(photo, int) else os.fspath(photo)
+
+    def _hits(self, candidates: Sequence[Candidate], engine: Engine, query: Query) -> Iterator[Hit]:
+        """Return candidates as hits, without images that were removed since, or whose segment became unavailable."""
+        missing = engine.shards.missing
+        rows = {} if self._folder is None else self._folder.catalogue.images_by_id([one.image for one in candidates])
+        for one in candidates:
+            row = rows.get(one.image)
+            if one.ref[0] in missing or (row is None and self._folder is not None):
+                continue
+            path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
+            known = query.region is not None and one.transform is not None
+            corners = outline(query.region, one.transform) if known else None  # type: ignore[arg-type]
+            yield Hit(one.image, path, one.score, one.inliers, corners, width, height, one.probability)
+
+    # -- images
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return self.engine.statistics.n_images
+
+    def image(self, image: int) -> ImageRow:
+        """Return the row of one image by its id; raise OptionError if it is not in the index."""
+        self.find(image)
+        row = self.folder.catalogue.image(int(image))
+        if row is None:
             raise OptionError(f"image {image} is not in the index")
-        return place
+        return row
 
+    def images(self) -> Iterator[ImageRow]:
+        """Return all images, by id; unlike a search, this reads the catalogue as it is now."""
+        return self.folder.catalogue.images()
 
-def _read_engine(home: IndexFolder, fleet: ReplicaSet | None) -> Engine:
-    if fleet is None:
-        return home.read_engine()
-    from polyvoc.cluster.shards import open_engine
+    def problems(self) -> list[Problem]:
+        """Return the files that could not be indexed."""
+        return [problem for _, problem in self.folder.catalogue.problems().values()]
 
-    return open_engine(home, fleet)
+    def find(self, image: int) -> ImageRef:
+        """Return where an image is stored; raise OptionError if it is not in the index."""
+        if isinstance(image, bool):  # which Python treats as a number
+            raise OptionError(f"{image} is not the id of an image; give a number")
+        ref = self.engine.session().find(image)
+        if ref is None:
+            raise OptionError(f"image {image} is not in the index")
+        return ref
 
-
-def open_index(path: Path, cluster: ClusterOptions | None = None) -> tuple[Index, float]:
-    """Open an index, its vocabularies too; gives the seconds which that took."""
-    seconds: dict[str, float] = {}
-    with clock(seconds, "open"):
-        index = Index.open(path, ray=cluster)
-        _ = index.home.quantiser
-    return index, seconds["open"]
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """A photograph to search with, and what is known of it."""
-
-    photograph: Photo
-    region: Region | None = None  # if only a part of it asks
-    name: str | None = None  # what it is called in the answer; None: after its file
-    embed: Callable[[], Floats32] | None = None  # gives the vector of the global embedding, where the index cannot
-
-    def name_in(self, index: Index) -> str:
-        """Give what it is called: by its name, by its path, or else by what it is."""
-        if self.name is not None:
-            return self.name
-        if isinstance(self.photograph, int):
-            return index.image(self.photograph).path
-        if isinstance(self.photograph, Features):
-            return f"{len(self.photograph)} features"
-        return display_name(self.photograph) if isinstance(self.photograph, bytes) else str(self.photograph)
-
-
-def ask(index: Index, question: Question, options: SearchOptions, threads: int | None = None,
-        early: Callable[[SearchResult], None] | None = None) -> SearchResult:  # fmt: skip
-    """Search as `Index.search` does, with a clock on each stage.
-
-    `early` is told the answer by words alone as soon as it is there, if verification follows.
-    """
-    seconds: dict[str, float] = {}
-    name, region = question.name_in(index), question.region
-    asked = index.asked(question.photograph, options, region, partial(clock, seconds), question.embed)
-    started = time.perf_counter()
-
-    def tell(hits: Hits) -> None:
-        assert early is not None
-        early(SearchResult(name, options, hits, {**seconds, "score": time.perf_counter() - started}, region))
-
-    with clock(seconds, "score"):
-        hits = index.find(asked, options, threads, None if early is None else tell)
-    return SearchResult(name, options, hits, seconds, region)
-
-
-@contextmanager
-def clock(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Write down how many seconds a stage takes."""
-    started = time.perf_counter()
-    yield
-    seconds[stage] = time.perf_counter() - started
+    @property
+    def folder(self) -> IndexFolder:
+        """Return the folder of the index; an index of bare words has none."""
+        if self._folder is None:
+            raise OptionError("this index was made from words: it has no photographs and no vocabularies")
+        return self._folder

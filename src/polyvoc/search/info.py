@@ -1,4 +1,4 @@
-"""What an index holds, its distributions."""
+"""What an index holds, and the distributions of its lists, as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import numpy.typing as npt
 from polyvoc.index.catalogue import FORMAT, ImageRow
 from polyvoc.index.folder import SEGMENTS, IndexFolder
 from polyvoc.index.segment import word_offsets
-from polyvoc.options import SearchOptions, options_as_dict
+from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.query import QueryWords
 from polyvoc.scoring.rules import cardinality_ratios
-from polyvoc.scoring.segments import live_features, words_at
+from polyvoc.scoring.segments import HeldSegment
 from polyvoc.search.index import Index
 from polyvoc.storage.stores import base_name
 from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -29,43 +28,43 @@ BINS = 20  # of a cardinality ratio
 
 
 def index_info(index: Index) -> dict[str, Any]:
-    """Give what there is to know of an index, as plain values for JSON."""
-    home = index.home
-    sizes = home.catalogue.segment_sizes()
+    """Return what an index holds."""
+    folder, settings = index.folder, index.folder.catalogue.settings()
+    sizes = folder.catalogue.segment_sizes()
     n_features = sum(row.n_features for row in index.images())
-    stored = disk_bytes(home)
+    stored = disk_bytes(folder)
     return {
-        "index": str(home.path),
+        "index": str(folder.path),
         "format": FORMAT,
-        "commit": home.catalogue.fact("commit"),
-        "images": home.catalogue.count_images(),
+        "commit": settings["commit"],
+        "images": folder.catalogue.count_images(),
         "features": n_features,
         "segments": len(sizes),
         "deleted": sum(size.n_deleted for size in sizes),
         "bytes": {"total": sum(stored.values()), **stored},
         "bytes_per_feature": round(_of_segments(stored) / n_features, 2) if n_features else None,
-        "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in home.vocabularies()],
-        "kind": asdict(home.kind),
-        "feature_options": asdict(home.feature_options),
-        "embedding": home.catalogue.fact("embedding", required=False),
-        "default_options": options_as_dict(index.default_options),
-        "problems": [{"path": p.path, "reason": p.reason} for _, p in home.catalogue.problems().values()],
+        "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in folder.vocabularies()],
+        "kind": asdict(folder.kind),
+        "feature_options": asdict(folder.feature_options),
+        "embedding": settings.get("embedding"),
+        "default_options": index.default_options.as_dict(),
+        "problems": [asdict(problem) for problem in index.problems()],
     }
 
 
 def list_images(index: Index) -> list[dict[str, Any]]:
-    """Give the images of an index, as plain values for JSON."""
+    """Return the images of an index."""
     return list(map(image_info, index.images()))
 
 
 def image_info(row: ImageRow) -> dict[str, Any]:
-    """Give what there is to know of one image, as plain values for JSON."""
+    """Return the row of one image."""
     name, size = base_name(row.path), {"width": row.width, "height": row.height}
     return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features}
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Give what there is to know of a vocabulary, as plain values for JSON."""
+    """Return what a vocabulary is and where it comes from."""
     return {
         "fingerprint": vocabulary.fingerprint,
         "size": vocabulary.size,
@@ -76,13 +75,13 @@ def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def disk_bytes(home: IndexFolder) -> dict[str, int]:
-    """Give the bytes of an index on the disk by kind, most first; the arrays of all segments by name."""
+def disk_bytes(folder: IndexFolder) -> dict[str, int]:
+    """Return the bytes of an index on the disk by kind, most first; the arrays of all segments by name."""
     counted: Counter[str] = Counter()
-    for path in home.path.rglob("*"):
-        with suppress(FileNotFoundError):  # swept away by a writer this very moment
+    for path in folder.path.rglob("*"):
+        with suppress(FileNotFoundError):  # deleted by a writer this very moment
             if path.is_file():
-                counted[_kind(path.relative_to(home.path))] += path.stat().st_size
+                counted[_kind(path.relative_to(folder.path))] += path.stat().st_size
     return dict(counted.most_common())
 
 
@@ -97,9 +96,9 @@ def _of_segments(stored: dict[str, int]) -> int:
 
 
 def index_distributions(index: Index) -> dict[str, Any]:
-    """Give how long the lists are, and how much those of one feature share, as plain values for JSON.
+    """Return how long the lists are, and how much those of one feature share.
 
-    Deleted images do not count. The ratios are those of features of the collection, evenly spaced over all of them.
+    Deleted images do not count. The cardinality ratios are those of features of the collection, evenly spaced over all of them.
     """
     words = _sample(index.engine)
     return {"list_lengths": _list_lengths(index.engine), "ratios": _ratios(index.engine, words), "sampled_features": len(words)}
@@ -109,16 +108,16 @@ def _list_lengths(engine: Engine) -> list[dict[str, Any]]:
     """Count, for each vocabulary, the lists of 1, of 2 to 3, of 4 to 7 ... features. The median is that of lists with any."""
     found = []
     for lengths in np.split(engine.statistics.occurrences, word_offsets(engine.sizes)[1:]):
-        held = lengths[lengths > 0]
-        longest = int(held.max(initial=0))
+        filled = lengths[lengths > 0]
+        longest = int(filled.max(initial=0))
         edges = 1 << np.arange(max(longest.bit_length(), 1) + 1)
-        counts, _ = np.histogram(held, edges)  # the last edge is above the longest list
+        counts, _ = np.histogram(filled, edges)  # the last edge is above the longest list
         found.append({
             "edges": edges.tolist(),
             "counts": counts.tolist(),
-            "median": float(np.median(held)) if len(held) else 0.0,
+            "median": float(np.median(filled)) if len(filled) else 0.0,
             "longest": longest,
-            "empty": len(lengths) - len(held),
+            "empty": len(lengths) - len(filled),
         })  # fmt: skip
     return found
 
@@ -128,9 +127,8 @@ def _ratios(engine: Engine, words: npt.NDArray[np.int64]) -> list[dict[str, Any]
     n_vocabularies = len(engine.sizes)
     if n_vocabularies == 1:
         return []
-    options = SearchOptions(merge="posterior")  # whose sets are counted
-    query = QueryWords.of(words, None, engine.sizes, options)
-    ratios = cardinality_ratios(engine.counts(query, options))
+    plan = engine.plan(ScoringOptions(merge="posterior"))
+    ratios = cardinality_ratios(engine.counts(engine.query(words, None, plan), plan))
     chosen = [*combinations(range(n_vocabularies), 2), *([tuple(range(n_vocabularies))] if n_vocabularies > 2 else [])]
     return [_histogram(ratios[:, sum(1 << k for k in numbers)], numbers) for numbers in chosen]
 
@@ -146,7 +144,7 @@ def _histogram(ratios: npt.NDArray[np.float64], numbers: tuple[int, ...]) -> dic
 
 
 def _sample(engine: Engine) -> npt.NDArray[np.int64]:
-    """Give the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
+    """Return the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
     lengths = [0 if part is None else int(part) for part in engine.shards.each(live_features)]
     bounds = np.cumsum([0, *lengths])
     count = min(int(bounds[-1]), SAMPLE)
@@ -154,3 +152,18 @@ def _sample(engine: Engine) -> npt.NDArray[np.int64]:
     mine = [wanted[(first <= wanted) & (wanted < last)] - first for first, last in pairwise(bounds)]
     found = engine.shards.at(words_at, list(enumerate(mine)))
     return np.concatenate([np.empty((0, len(engine.sizes)), np.int64), *(part for part in found if part is not None)])
+
+
+def live_features(held: HeldSegment) -> int:
+    """Return the number of features of the live images of a segment."""
+    return int(np.diff(held.segment.arrays["feature_starts"].astype(np.int64))[held.segment.live_positions()].sum())
+
+
+def words_at(held: HeldSegment, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the words [n, K] of some features, by their numbers among those of the live images, ascending."""
+    starts, live = held.segment.arrays["feature_starts"].astype(np.int64), held.segment.live_positions()
+    ends = np.cumsum(np.diff(starts)[live])
+    image = np.searchsorted(ends, numbers, "right")
+    rest = ends[image] - numbers  # features from this one to the end of its image
+    words: npt.NDArray[np.int64] = held.segment.arrays["words"][starts[live[image] + 1] - rest].astype(np.int64)
+    return words

@@ -1,88 +1,101 @@
-"""Graph of images that show the same thing; smoothing."""
+"""The graph of images that show the same thing: built by `link`, used by the option `smooth`.
+
+Every image is compared with its best candidates (`search.pairs`); those that verification confirms are linked with it, with
+the weight ln(1 + inliers). Images added after the graph was built have no links until it is built again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.folder import record_of
-from polyvoc.options import SearchOptions
+from polyvoc.index.catalogue import Settings
+from polyvoc.index.folder import LINKS, IndexFolder, SideFile
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import SegmentImages
-from polyvoc.search.pairs import Candidates, Places, pair_candidates
-from polyvoc.search.verify import verify
-from polyvoc.storage.files import map_array
+from polyvoc.search.pairs import Candidates, ImageRefs, find_candidates
+from polyvoc.search.verify import VerificationQuery, is_reliable, match_table, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Floats32, Floats64, Progress
+from polyvoc.types import Array, Floats32, Floats64, Progress
 
-LINK_CANDIDATES = 20  # images that each one verifies
+CANDIDATES = 20  # images that each one is verified with
 LINK = np.dtype([("first", np.int64), ("second", np.int64), ("weight", np.float32)])  # two ids, first < second; ln(1 + inliers)
-Links = npt.NDArray[np.void]  # [P] of PAIR, by their ids
+Links = npt.NDArray[np.void]  # [P] of LINK, by their ids
 
 
 class Edges(NamedTuple):
-    """Image and neighbour of every pair, both ways [2 P], as places in all segments joined; weights; their sums [N]."""
+    """Image and linked image of every pair, both ways [2 P], by their places in all segments joined; weights; sums [N]."""
 
     images: npt.NDArray[np.int64]
-    neighbours: npt.NDArray[np.int64]
+    linked: npt.NDArray[np.int64]
     weights: Floats64
     totals: Floats64
 
 
-@dataclass(eq=False)
 class LinkGraph:
-    """A graph of images. Those that stand in no segment are ignored."""
+    """The links between the images of one snapshot. Links of images that it does not hold are ignored."""
 
-    pairs: Links
-    _edges: tuple[Sequence[SegmentImages], Edges] | None = None  # of the images that stood when it was asked last
+    def __init__(self, links: Links) -> None:
+        """Take links by the ids of their images."""
+        self.links = links
+        self._edges: Edges | None = None  # of the whole snapshot, once all its images are known
 
-    def smoothed(self, standing: Sequence[SegmentImages], scores: Sequence[Floats32], share: float) -> list[Floats32]:
-        """Give the mean of each score and those of its neighbours, these together with the weight `share`.
+    def smooth(self, images: Sequence[SegmentImages], scores: Sequence[Floats32], share: float) -> list[Floats32]:
+        """Return the mean of each score and those of its linked images, these together with the weight `share`.
 
-        One array per segment, as `scores` are. An image without neighbours keeps its score.
+        One array per segment, as `scores` are. An image without links keeps its score.
         """
         if not scores:
             return []
-        known = self._edges
-        if known is None or known[0] is not standing:
-            known = self._edges = standing, _edges(self.pairs, standing)
+        edges = self._edges or _edges(self.links, images)
+        if all((part.ids >= 0).all() for part in images):  # -1: of a segment that is unavailable
+            self._edges = edges
         own = np.concatenate(scores).astype(np.float64)
-        images, neighbours, weights, totals = known[1]
-        theirs = np.bincount(images, weights * own[neighbours], len(own))
-        theirs = np.divide(theirs, totals, out=own.copy(), where=totals > 0)
-        mean = ((own + share * theirs) / (1 + share)).astype(np.float32)
+        sums = np.bincount(edges.images, edges.weights * own[edges.linked], len(own))
+        others = np.divide(sums, edges.totals, out=own.copy(), where=edges.totals > 0)
+        mean = ((own + share * others) / (1 + share)).astype(np.float32)
         return np.split(mean, np.cumsum([len(part) for part in scores])[:-1])
 
 
-def _edges(pairs: Links, standing: Sequence[SegmentImages]) -> Edges:
-    ids = np.concatenate([np.empty(0, np.int64), *(part.ids for part in standing)])
-    starts = np.cumsum([0, *(len(part.ids) for part in standing)])
-    live = [first + part.live for first, part in zip(starts, standing, strict=False)]
+def _edges(links: Links, images: Sequence[SegmentImages]) -> Edges:
+    ids = np.concatenate([np.empty(0, np.int64), *(part.ids for part in images)])
+    starts = np.cumsum([0, *(len(part.ids) for part in images)])
+    live = [first + part.live for first, part in zip(starts, images, strict=False)]
     places = np.concatenate([np.empty(0, np.int64), *live])
     places = places[np.argsort(ids[places])]
-    known = pairs[np.isin(pairs["first"], ids[places]) & np.isin(pairs["second"], ids[places])]
+    known = links[np.isin(links["first"], ids[places]) & np.isin(links["second"], ids[places])]
     first, second = (places[np.searchsorted(ids[places], known[name])] for name in ("first", "second"))
-    images, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
-    totals = np.asarray(np.bincount(images, weights, len(ids)), np.float64)
-    return Edges(images, np.concatenate([second, first]), weights, totals)
+    ends, weights = np.concatenate([first, second]), np.tile(known["weight"].astype(np.float64), 2)
+    totals = np.asarray(np.bincount(ends, weights, len(ids)), np.float64)
+    return Edges(ends, np.concatenate([second, first]), weights, totals)
 
 
-def find_links(
-    engine: Engine, options: SearchOptions, candidates: int = LINK_CANDIDATES, progress: Progress | None = None
-) -> Links:
-    """Let every image search for the others, and give the pairs that verification confirms either way."""
+def link(writer: IndexWriter, engine: Engine, options: ScoringOptions, candidates: int = CANDIDATES,
+         progress: Progress | None = None) -> int:  # fmt: skip
+    """Find which images of an index show the same thing and store the links; return their number.
+
+    engine, options: those of the index as the writer last committed it.
+    """
+    links = find_links(engine, options, candidates, progress)
+    writer.save_side_file(LINKS, links, new_snapshot=True)
+    return len(links)
+
+
+def find_links(engine: Engine, options: ScoringOptions, candidates: int = CANDIDATES,
+               progress: Progress | None = None) -> Links:  # fmt: skip
+    """Compare every image with its best candidates, and return the pairs that verification confirms either way."""
     if candidates < 1:
         raise OptionError(f"candidates={candidates!r} should be at least 1")
-    best, places = pair_candidates(engine, options, candidates, progress=progress), Places.of(engine)
-    rows = range(len(best.images))
-    work = ordered_map(lambda row: _confirmed(engine, places, best, row, options), rows, count_threads(None), "polyvoc-link")
+    best, refs = find_candidates(engine, options, candidates, progress=progress), ImageRefs.of(engine)
+    table, rows = match_table(engine, options), range(len(best.images))
+    work = ordered_map(lambda row: _confirmed(engine, refs, best, row, table), rows, count_threads(None), "polyvoc-link")
     inliers: dict[tuple[int, int], int] = {}
     with closing(work) as results:
         for row, confirmed in results:
@@ -95,38 +108,26 @@ def find_links(
     return np.array([(*pair, np.log1p(count)) for pair, count in sorted(inliers.items())], LINK)
 
 
-def _confirmed(engine: Engine, places: Places, best: Candidates, row: int, options: SearchOptions) -> dict[int, int]:
-    """Give those of an image's candidates that show what it shows, and the inliers of each."""
+def _confirmed(engine: Engine, refs: ImageRefs, best: Candidates, row: int, table: Array) -> dict[int, int]:
+    """Return those of an image's candidates that show the same thing, and the inliers of each."""
     others = best.others[row][best.others[row] >= 0]
-    (sketch,) = engine.sketches(places.at(best.images[[row]]))
-    seen = verify(engine, sketch, places.at(others), options, threads=1).values()
-    return {one.image: one.inliers for one in seen if one.trusted}
+    (image,) = engine.image_words(refs.at(best.images[[row]]))
+    verified = verify(engine, VerificationQuery.of(image, table), refs.at(others), threads=1).values()
+    return {one.image: one.inliers for one in verified if is_reliable(one)}
 
 
-@dataclass(frozen=True)
-class LinksRecord:
-    """What the catalogue of an index holds of its graph: the fact "neighbours"."""
-
-    commit: int  # that made it; its file is named after it
-    pairs: int
-    checksum: str
-
-    @classmethod
-    def of(cls, fact: Any, source: Path) -> Self | None:
-        """Read it from a catalogue's fact; None if nobody made a graph."""
-        return record_of(cls, fact, "neighbours", source)
-
-    @property
-    def plausible(self) -> bool:
-        """Tell whether it may be one."""
-        return isinstance(self.commit, int) and isinstance(self.pairs, int) and self.pairs >= 0
-
-    def read(self, path: Path) -> Links:
-        """Map the pairs from their file."""
-        return map_array(path, LINK, (self.pairs,))
+def read_links(folder: IndexFolder, settings: Settings) -> LinkGraph | None:
+    """Map the links of a commit by its settings, None if it has none."""
+    side = SideFile.of(LINKS, settings)
+    return None if side is None else LinkGraph(folder.map_side_file(side, LINK))
 
 
-def links_errors(pairs: Links) -> str | None:
-    """Say what is wrong with pairs, None if nothing is."""
-    sound = np.isfinite(pairs["weight"]) & (pairs["weight"] > 0) & (pairs["first"] < pairs["second"])
-    return None if sound.all() else "holds pairs that are out of order or have no weight"
+def check_links(folder: IndexFolder) -> Iterator[str]:
+    """Yield one line if stored links are impossible: a check for `index.check`."""
+    side = folder.side_file(LINKS)
+    if side is None:
+        return
+    links = folder.map_side_file(side, LINK)
+    valid = np.isfinite(links["weight"]) & (links["weight"] > 0) & (links["first"] < links["second"])
+    if not valid.all():
+        yield f"{folder.side_path(side)} holds links that are out of order or have no weight"

@@ -1,4 +1,8 @@
-"""Score, verify, expand, smooth, fuse, rank."""
+"""The stages of a search, in their order: score, verify, expand, smooth, fuse, rank.
+
+Only the best candidates are used, so only they are fetched from the segments. Where the scores of all images are needed
+(smoothing, fusion, measuring accuracy) they are arrays, one per segment.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,47 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from polyvoc.errors import OptionError
-from polyvoc.options import SearchOptions
+from polyvoc.options import SearchOptions, preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.segments import Scored, image_words_at
+from polyvoc.scoring.rules import ScoringPlan
+from polyvoc.scoring.segments import Candidate, SegmentImages, image_words_at
 from polyvoc.search.fuse import fuse_embedding
-from polyvoc.search.probability import NEEDED, HitProbability, NoiseRanks
-from polyvoc.search.query import Query, Verified, expand
-from polyvoc.search.verify import Found, inliers_in, match_table, verify
-from polyvoc.types import Array, Floats32, ImageRef
+from polyvoc.search.links import LinkGraph
+from polyvoc.search.probability import DEPTH, HitProbability, NoiseRanks
+from polyvoc.search.query import Query, expand
+from polyvoc.search.verify import VerificationQuery, is_reliable, match_table, verify
+from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Keypoints
 
-SCORE_BOOST = 5.0  # nats of inliers that double a score or so: it is multiplied by 1 + ln(1 + nats / PROOF)
-COPY_SHARE = 0.8  # of the query's features: a hit with as many inliers is a copy, and has nothing to add
+SCORE_BOOST = 5.0  # nats of inliers that about double a score: it is multiplied by 1 + ln(1 + nats / SCORE_BOOST)
+COPY_SHARE = 0.8  # of the query's features: a hit with as many inliers is a copy, and adds nothing to an expanded query
+
+OnFirst = Callable[[list[Candidate]], None]
+
+
+def search(engine: Engine, query: Query, options: SearchOptions, probability: HitProbability | None = None,
+           links: LinkGraph | None = None, threads: int | None = None,
+           on_first: OnFirst | None = None) -> list[Candidate]:  # fmt: skip
+    """Return the best images, best first. `on_first` is called with the ranking by words alone, if verification follows.
+
+    With `probability`, every candidate has its probability, and those below `min_probability` are dropped.
+    """
+    if options.min_probability and probability is None:
+        raise OptionError(f"min_probability={options.min_probability!r}: no probability model for the features of this index; "
+                          "leave min_probability out")  # fmt: skip
+    run = _Search(engine, query, options, engine.plan(options), links, threads)
+    first = None if on_first is None else lambda best: on_first(run.finished(best, probability))
+    best = run.score_and_verify(first)
+    if run.needs_all_scores:
+        images = engine.images(threads)
+        best = engine.rank(run.smooth_and_fuse(best, images), images, options.top)
+    return run.finished(best, probability)
+
+
+def score_all(engine: Engine, query: Query, options: SearchOptions, links: LinkGraph | None = None,
+              threads: int | None = None) -> list[Floats32]:  # fmt: skip
+    """Return the final scores of all images, one array per segment."""
+    run = _Search(engine, query, options, engine.plan(options), links, threads, needs_all_scores=True)
+    return run.smooth_and_fuse(run.score_and_verify(None), engine.images(threads))
 
 
 @dataclass(eq=False)
@@ -26,138 +60,105 @@ class _Search:
     """One query on its way through the stages."""
 
     engine: Engine
-    asked: Query
+    query: Query
     options: SearchOptions
+    plan: ScoringPlan
+    links: LinkGraph | None
     threads: int | None
-    of_all: bool  # does anybody want the scores of all images?
-    every: list[Floats32] = field(default_factory=list)  # if so, by words alone, one array per segment
-    seen: dict[ImageRef, Found] = field(default_factory=dict)  # verified so far
-    first: list[Scored] = field(default_factory=list)  # the best by the words of the query alone
+    needs_all_scores: bool = False
+    all_scores: list[Floats32] = field(default_factory=list)  # if needed: by words alone, one array per segment
+    verified: dict[ImageRef, Candidate] = field(default_factory=dict)
+    first: list[Candidate] = field(default_factory=list)  # the best by the words of the query alone
 
-    def best(self, words: Array, signatures: Array | None) -> list[Scored]:
-        """Score, and give the best by words alone: enough to verify and to fill the ranking; then all others seen before."""
-        query = self.engine.query(words, signatures, self.options)
-        depth = max(self.options.verify + len(self.seen) + self.options.top, NEEDED)
-        if not self.of_all:
-            return _united(*self.engine.best(query, self.options, self.threads, depth, tuple(self.seen)))
-        self.every = self.engine.scores(query, self.options, self.threads)
-        again = [Scored(place, one.image, float(self.every[place[0]][place[1]])) for place, one in self.seen.items()]
-        return _united(self.engine.ranked(self.every, depth), again)
+    def __post_init__(self) -> None:
+        """Raise OptionError if the graph for smoothing is missing."""
+        if self.options.smooth and self.links is None:
+            raise OptionError("smooth needs the links between images; build them: polyvoc link")
+        self.needs_all_scores = self.needs_all_scores or self.options.smooth > 0 or self.options.fuse
 
-    def verified(self, best: list[Scored]) -> list[Scored]:
-        """Verify the best candidates, and give all with the scores of those raised that were verified, now or before."""
-        candidates = [one.place for one in best[: self.options.verify] if one.score > 0]
-        fresh = [place for place in candidates if place not in self.seen]
-        self.seen.update(verify(self.engine, self.asked.sketch, fresh, self.options, self.threads))
-        return [one._replace(score=self._raised(one)) if one.place in self.seen else one for one in best]
+    def score_and_verify(self, on_first: OnFirst | None) -> list[Candidate]:
+        """Score, verify and expand; return the best images, and all that were verified."""
+        best = self.first = self.score(self.query.words, self.query.signatures)
+        if not self.options.verify:
+            return best
+        if on_first is not None:
+            on_first(best)
+        prepared = VerificationQuery.of(self.query.image_words, match_table(self.engine, self.options))
+        ranking = self.verify(best, prepared)
+        hits = self.expansion_hits() if self.options.expand else []
+        if not hits:
+            return ranking
+        return self.verify(self.score(*expand(self.query.image_words, hits)), prepared)
 
-    def _raised(self, one: Scored) -> float:
-        return float(np.float32(one.score * (1 + np.log1p(self.seen[one.place].weight / SCORE_BOOST))))
+    def score(self, words: Array, signatures: Array | None) -> list[Candidate]:
+        """Return the best by words alone, enough to verify and to fill the ranking; then all that were verified before."""
+        query = self.engine.query(words, signatures, self.plan)
+        depth = max(self.options.verify + len(self.verified) + self.options.top, DEPTH)
+        if self.needs_all_scores:
+            self.all_scores = self.engine.scores(query, self.plan, self.threads)
+            best = self.engine.rank(self.all_scores, self.engine.images(self.threads), depth)
+            before = [replace(one, score=float(self.all_scores[s][p])) for (s, p), one in self.verified.items()]
+        else:
+            best, before = self.engine.best(query, self.plan, depth, tuple(self.verified), self.threads)
+        ranked = {one.ref for one in best}
+        return best + [one for one in before if one.ref not in ranked]
 
-    def expanded(self) -> list[Scored] | None:
-        """Score again with what verified hits add to the query; None if there are none."""
-        copy = COPY_SHARE * len(self.asked.words)
-        trusted = [found for found in self.seen.values() if found.trusted and found.inliers <= copy]
-        trusted.sort(key=lambda found: (-found.weight, found.image))
-        chosen = [found for found in trusted[: self.options.expand] if found.transform is not None]
-        if not trusted:
-            return None
-        return self.best(*expand(self.asked.sketch, self._spoken(chosen), self.options.expansion))
+    def verify(self, best: list[Candidate], prepared: VerificationQuery) -> list[Candidate]:
+        """Verify the best candidates; return all, with raised scores where they were verified, now or before."""
+        chosen = [one.ref for one in best[: self.options.verify] if one.score > 0 and one.ref not in self.verified]
+        self.verified.update(verify(self.engine, prepared, chosen, self.threads))
+        return [self.raised(one) for one in best]
 
-    def _spoken(self, chosen: Sequence[Found]) -> list[Verified]:
-        """Give what hits have to say; for "hamming" also which of their features match the query's."""
-        places, shards = [found.place for found in chosen], self.engine.shards
-        sketches = shards.at(image_words_at, places)
-        pairs: list[Array | None] = [np.empty((0, 2), np.int64)] * len(places)
-        if self.options.expansion == "hamming":
-            pairs = shards.at(inliers_in, places, self.asked.sketch, match_table(self.engine, self.options))
-        spoken = []
-        for found, sketch, matched in zip(chosen, sketches, pairs, strict=True):
-            if sketch is not None and matched is not None:  # else its machine does not answer any more
-                assert found.transform is not None
-                spoken.append((sketch, found.transform, matched))
-        return spoken
+    def raised(self, one: Candidate) -> Candidate:
+        """Return a candidate with its verification and the score that this gives."""
+        found = self.verified.get(one.ref)
+        if found is None or found.weight is None:
+            return one
+        return replace(found, score=float(np.float32(one.score * (1 + np.log1p(found.weight / SCORE_BOOST)))))
 
-    def arrays(self, best: list[Scored]) -> list[Floats32]:
-        """Give the scores of all images, one array per segment, with those of `best` in their places."""
-        scores = [part.copy() for part in self.every]
-        for (segment, position), _, value in best:
-            scores[segment][position] = value
+    def expansion_hits(self) -> list[tuple[ImageWords, Array]]:
+        """Return what is stored of the reliable hits, the heaviest first, and the transform to each."""
+        most = COPY_SHARE * len(self.query.words)
+        reliable = [one for one in self.verified.values() if is_reliable(one) and one.inliers <= most]
+        reliable.sort(key=lambda one: (-(one.weight or 0.0), one.image))
+        chosen = [(one.ref, one.transform) for one in reliable[: self.options.expand] if one.transform is not None]
+        stored = self.engine.shards.at(image_words_at, [ref for ref, _ in chosen])
+        # None: its machine became unavailable.
+        return [(image, to) for (_, to), image in zip(chosen, stored, strict=True) if image is not None]
+
+    def smooth_and_fuse(self, best: list[Candidate], images: Sequence[SegmentImages]) -> list[Floats32]:
+        """Return the scores of all images after the stages that concern all of them."""
+        scores = [part.copy() for part in self.all_scores]
+        for one in best:
+            scores[one.ref[0]][one.ref[1]] = one.score
+        if self.options.smooth and self.links is not None:
+            scores = self.links.smooth(images, scores, self.options.smooth)
+        if self.options.fuse:
+            scores = fuse_embedding(self.engine, scores, images, self.query.vector, self.threads)
         return scores
 
-
-def _united(best: list[Scored], again: Sequence[Scored]) -> list[Scored]:
-    """Give the best, best first, and behind them those of the others that are not among them."""
-    held = {one.place for one in best}
-    return best + [one for one in again if one.place not in held]
-
-
-def search(engine: Engine, asked: Query, options: SearchOptions, threads: int | None = None,
-           early: Callable[[list[Found]], None] | None = None,
-           confidence: HitProbability | None = None) -> list[Found]:  # fmt: skip
-    """Give the images that answer a query, best first. `early` is told the ranking by words alone, if verification follows.
-
-    With `confidence`, each has its probability, and those are left out that are not as sure as the options want.
-    """
-    if options.sure and confidence is None:
-        raise OptionError(f"sure={options.sure!r} needs probabilities, and nobody knows those of such features; leave it out")
-    at_work = _begin(engine, asked, options, threads, of_all=False)
-
-    def ranked(best: list[Scored], seen: dict[ImageRef, Found]) -> list[Found]:
-        found = sorted((one for one in best if one.score > 0), key=lambda one: (-one.score, one.image))[: options.top]
-        hits = [replace(seen.get(one.place, Found(*one)), score=one.score) for one in found]
-        return hits if confidence is None else _sure(at_work, hits, seen, confidence)
-
-    best = _run(at_work, None if early is None else lambda first: early(ranked(first, {})))
-    if at_work.of_all:
-        best = engine.ranked(_finished(at_work, best), options.top)
-    return ranked(best, at_work.seen)
+    def finished(self, best: Sequence[Candidate], probability: HitProbability | None) -> list[Candidate]:
+        """Return the `top` best with their verification and probability."""
+        positive = (one for one in best if one.score > 0)
+        ranking = sorted(positive, key=lambda one: (-one.score, one.image))[: self.options.top]
+        ranking = [replace(self.verified.get(one.ref, one), score=one.score) for one in ranking]
+        if probability is None:
+            return ranking
+        noise = NoiseRanks.of([one.score for one in self.first], self.engine.statistics.n_images)
+        ranks = {one.ref: (one.score, rank) for rank, one in enumerate(self.first, start=1)}
+        rated = [replace(one, noise_rank=noise.noise_rank(*ranks.get(one.ref, (None, 0)))) for one in ranking]
+        rated = [replace(one, probability=probability.of(one.noise_rank or 0.0, one.weight)) for one in rated]
+        return [one for one in rated if (one.probability or 0.0) >= self.options.min_probability]
 
 
-def _sure(at_work: _Search, hits: list[Found], seen: dict[ImageRef, Found], confidence: HitProbability) -> list[Found]:
-    """Give hits their probabilities; leave out those that are less probable than is wanted."""
-    standings = NoiseRanks.of([one.score for one in at_work.first], at_work.engine.statistics.n_images)
-    ranks = {one.place: (one.score, rank) for rank, one in enumerate(at_work.first, start=1)}
-    believed = []
-    for hit in hits:
-        standing = standings.standing(*ranks.get(hit.place, (None, 0)))
-        chance = confidence.probability(standing, hit.weight if hit.place in seen else None)
-        if chance >= at_work.options.sure:
-            believed.append(replace(hit, probability=chance))
-    return believed
-
-
-def score_all(engine: Engine, asked: Query, options: SearchOptions,
-          threads: int | None = None) -> tuple[list[Floats32], dict[ImageRef, Found]]:  # fmt: skip
-    """Give the final scores of all images, one array per segment, and what was verified on the way."""
-    at_work = _begin(engine, asked, options, threads, of_all=True)
-    return _finished(at_work, _run(at_work, None)), at_work.seen
-
-
-def _begin(engine: Engine, asked: Query, options: SearchOptions, threads: int | None, of_all: bool) -> _Search:
-    if options.smooth and engine.neighbours is None:
-        raise OptionError("smooth needs the neighbours of every image; find them: polyvoc link")
-    return _Search(engine, asked, engine.settled(options), threads, of_all or options.smooth > 0 or options.fuse)
-
-
-def _run(at_work: _Search, early: Callable[[list[Scored]], None] | None) -> list[Scored]:
-    """Score, verify and expand; gives the best images, and whatever was verified."""
-    best = at_work.first = at_work.best(at_work.asked.words, at_work.asked.signatures)
-    if not at_work.options.verify:
-        return best
-    if early is not None:
-        early(best)
-    first = at_work.verified(best)
-    again = at_work.expanded() if at_work.options.expansion != "none" else None
-    return first if again is None else at_work.verified(again)
-
-
-def _finished(at_work: _Search, best: list[Scored]) -> list[Floats32]:
-    """Give the scores of all images after what concerns all of them: smoothing and fusion."""
-    engine, options = at_work.engine, at_work.options
-    scores = at_work.arrays(best)
-    if options.smooth and engine.neighbours is not None:
-        scores = engine.neighbours.smoothed(engine.standing(at_work.threads), scores, options.smooth)
-    if options.fuse:
-        scores = fuse_embedding(engine, scores, at_work.asked.vector, at_work.threads)
-    return scores
+def warm_up(sizes: Sequence[int], bits: int) -> None:
+    """Compile or load the kernels of the usual searches, on a made-up collection: no search should wait for that."""
+    rng, k = np.random.default_rng(0), len(sizes)
+    words = rng.integers(0, sizes, (40, k)).astype(np.int32)
+    planes = rng.integers(0, 1 << 63, (40, k, max(bits // 64, 1)), dtype=np.uint64)
+    signatures = None if not bits else planes[:, :, 0] if bits == 64 else planes
+    engine = Engine.from_words([words, words[:20]], sizes, None if signatures is None else [signatures, signatures[:20]])
+    query = Query(words, signatures, Keypoints(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40)))
+    plain = SearchOptions(merge="posterior", burstiness="none", verify=0)
+    for options in (preset("fast", bits), preset("best", bits), plain, *([replace(plain, hamming=24)] if bits else [])):
+        search(engine, query, options, threads=1)

@@ -1,4 +1,18 @@
-"""Probability of a hit."""
+"""The probability that a hit shows the same thing: a small logistic model, fitted to data.
+
+Its inputs mean the same in every collection, for every query and by every rule of scoring:
+
+- *Noise rank*: -ln of the rank at which the noise of the query's own scores would reach the score of the hit by words
+  (`NoiseCurve`). It is the E-value of sequence search (Karlin & Altschul, PNAS 1990): how many unrelated images of this
+  collection would score as much? Scale, rule and size of the collection cancel. Among the noise it is -ln of the rank.
+- *Weight*: the log-likelihood ratio of the matches that are consistent with one transform, in nats.
+
+    ln p / (1 - p) = a + b noise_rank                             by words alone
+    ln p / (1 - p) = a + b noise_rank + c ln(1 + weight / 20)     verified
+
+with b, c >= 0: more votes or more inliers never make a hit less probable. Whether the query has a true hit at all enters
+through a: it had one in half of the searches that the coefficients were fitted to (`experiments.fit.hit_probability`).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +30,12 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.types import Floats64
 
-DEPTH = 100  # rank where a curve is taken to be noise ...
+FORMAT = "polyvoc hit probability"
+DEPTH = 100  # rank where a curve of scores is taken to be noise ...
 SHARE = 4  # ... or at a quarter of the images, if that is less
 FLAT = 1e-9  # a fall of this many nats is rounding
+USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
+MEASURED = (64, 128)  # bits of signatures for which weights of matches are in nats
 
 
 @dataclass(frozen=True)
@@ -38,17 +55,34 @@ class NoiseCurve:
         fall = math.log(curve[half - 1]) - math.log(curve[depth - 1]) if half else 0.0
         return cls(depth, float(curve[depth - 1]), math.log(depth / half) / fall) if fall > FLAT else None
 
-    def log_ranks(self, scores: npt.NDArray[np.float64]) -> Floats64:
-        """Give the logarithm of the rank at which noise would reach each score above that of the anchor."""
+    def log_ranks(self, scores: Floats64) -> Floats64:
+        """Return the logarithm of the rank at which noise would reach each score above that of the anchor."""
         steps = np.log(scores) - math.log(self.score)
-        found: Floats64 = math.log(self.depth) - self.steepness * steps
-        return found
+        ranks: Floats64 = math.log(self.depth) - self.steepness * steps
+        return ranks
 
 
-FORMAT = "polyvoc confidence"
-NEEDED = DEPTH  # of the best scores of a query: what its noise is read off
-USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
-MEASURED = (64, 128)  # bits of signatures that weigh matches in nats
+@dataclass(frozen=True)
+class NoiseRanks:
+    """How hits of one query rise above the noise of its scores by words."""
+
+    noise: NoiseCurve | None  # None: the scores show no noise
+    lowest: int  # a rank that every image not among the best has, at least
+
+    @classmethod
+    def of(cls, best: Sequence[float], n_images: int) -> Self:
+        """Read it off the best scores of a collection, best first; `DEPTH` of them, or all that are above 0."""
+        return cls(NoiseCurve.of(best, n_images), len(best) + 1)
+
+    def noise_rank(self, score: float | None, rank: int) -> float:
+        """Return the noise rank of a hit by its score and its rank by words, from 1; score None: not among the best."""
+        if score is None:
+            return -math.log(self.lowest)
+        if self.noise is None:
+            return -math.log(rank)
+        if score <= self.noise.score:
+            return -math.log(max(rank, self.noise.depth))  # many may score as much as the anchor, the first of them above it
+        return -float(self.noise.log_ranks(np.array([score]))[0])
 
 
 @dataclass(frozen=True)
@@ -60,82 +94,59 @@ class HitProbability:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse coefficients that would make a hit less probable for more votes or inliers."""
+        """Raise OptionError for coefficients that would make a hit less probable for more votes or inliers."""
         if (len(self.votes), len(self.verified)) != (2, 3) or not all(map(math.isfinite, (*self.votes, *self.verified))):
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 2 and 3 numbers")
         if min(*self.votes[1:], *self.verified[1:]) < 0:
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 0 or more, but for the first of each")
 
-    def probability(self, standing: float, weight: float | None = None) -> float:
-        """Give the probability of a hit by its standing and, if it was verified, the nats of its inliers."""
+    def of(self, noise_rank: float, weight: float | None = None) -> float:
+        """Return the probability of a hit by its noise rank and, if it was verified, the nats of its inliers."""
         if weight is None:
             a, b = self.votes
-            return _logistic(a + b * standing)
+            return _logistic(a + b * noise_rank)
         a, b, c = self.verified
-        return _logistic(a + b * standing + c * math.log1p(weight / USUAL))
+        return _logistic(a + b * noise_rank + c * math.log1p(weight / USUAL))
 
     def as_dict(self) -> dict[str, Any]:
-        """Give plain values for JSON."""
+        """Return plain values for JSON."""
         return {"format": FORMAT, "source": self.source, "votes": list(self.votes), "verified": list(self.verified)}
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> Self:
-        """Read what `as_dict` gave, or say that it is damaged; `where` names the file."""
+        """Read what `as_dict` returned; raise DamagedError, which names the file `where`, if it is something else."""
         try:
             if values["format"] != FORMAT:
                 raise ValueError
             (a, b), (d, e, f) = (map(float, values[name]) for name in ("votes", "verified"))
             return cls((a, b), (d, e, f), str(values["source"]))
         except (KeyError, TypeError, ValueError, OptionError):
-            raise DamagedError(f"{where}: not a table of confidence; install polyvoc again") from None
-
-
-@dataclass(frozen=True)
-class NoiseRanks:
-    """How hits of one query stand out from the noise of its scores by words."""
-
-    noise: NoiseCurve | None  # None: scores do not tell
-    lowest: int  # a rank that every image not among the best has, at least
-
-    @classmethod
-    def of(cls, best: Sequence[float], n_images: int) -> Self:
-        """Read it off the best scores of a collection, best first; `NEEDED` of them, or all that are above 0."""
-        return cls(NoiseCurve.of(best, n_images), len(best) + 1)
-
-    def standing(self, score: float | None, rank: int) -> float:
-        """Give the standing of a hit by its score and its rank by words, from 1; None if it was not among the best."""
-        if score is None:
-            return -math.log(self.lowest)
-        if self.noise is None:
-            return -math.log(rank)
-        if score <= self.noise.score:
-            return -math.log(max(rank, self.noise.depth))  # many may score as much as the anchor, the first of them above it
-        return -float(self.noise.log_ranks(np.array([score]))[0])
+            raise DamagedError(f"{where}: not a table of hit probabilities; install polyvoc again") from None
 
 
 @cache
-def shipped_hit_probability() -> HitProbability:
-    """Give the coefficients that come with the package."""
+def default_hit_probability() -> HitProbability:
+    """Return the shipped coefficients."""
     path = importlib.resources.files("polyvoc") / "data" / "hit_probability.json"
     return HitProbability.from_dict(json.loads(path.read_text(encoding="utf-8")), str(path))
 
 
 def probability_text(probability: float) -> str:
-    """Give a probability as people say it: 97 %. Nothing is certain, and nothing impossible."""
-    whole = math.floor(100 * probability + 0.5)
-    return "< 1 %" if whole < 1 else "> 99 %" if whole > 99 else f"{whole} %"
+    """Format a probability as percent: 97 %. Nothing is certain, and nothing impossible."""
+    percent = math.floor(100 * probability + 0.5)
+    return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
 
 
-def nothing_found_text(sure: float) -> str:
-    """Say that no hit is left, to somebody who wanted to be so sure."""
-    return f"nothing found that shows the same thing with a probability of {100 * sure:g} % or more"
+def nothing_found_text(min_probability: float) -> str:
+    """Return the message for a search all of whose hits were dropped."""
+    return f"nothing found that shows the same thing with a probability of {100 * min_probability:g} % or more"
 
 
 def _logistic(x: float) -> float:
-    """Give 1 / (1 + exp(-x)) without overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def sigmoid(logits: Floats64) -> Floats64:
-    """Give 1 / (1 + exp(-x)) without overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     return np.asarray(1 / (1 + np.exp(-np.clip(logits, -50, 50))))

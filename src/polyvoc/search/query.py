@@ -1,10 +1,14 @@
-"""What is asked: from a photograph, from a stored image, expanded."""
+"""Queries: made of a photograph, of a stored image, and expanded by verified hits.
+
+Query expansion: Chum, Philbin, Sivic, Isard, Zisserman, ICCV 2007 (average query expansion), from words and signatures alone.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,101 +16,102 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import check_features, extract_pixels
+from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import with_planes
-from polyvoc.options import Expansion
 from polyvoc.scoring.engine import Engine
+from polyvoc.storage.stores import display_name
 from polyvoc.types import Array, Features, Floats32, ImageRef, ImageWords, Keypoints, Region, inside_region
 
-# An image, the transform from the query to it, and the pairs (query feature, feature) that agree with that (for "hamming").
-Verified = tuple[ImageWords, Array, Array]
+# A path, the address of a file in a store, the bytes of a file, features made elsewhere, or the id of an image of the index.
+Photo = str | os.PathLike[str] | bytes | Features | int
 MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
-
-
-def expand(query: ImageWords, hits: Sequence[Verified], kind: Expansion) -> tuple[Array, Array | None]:
-    """Give the words [Q, K] and signatures of a query and what its hits add to it.
-
-    "average": the features of the hits join those of the query. "hamming": features that match one of the query change
-    its signature, bit by bit to what most of them say, instead of joining.
-    """
-    signed = query.signatures.shape[1] > 0
-    words, signatures = [np.asarray(query.words, np.int64)], [with_planes(query.signatures, 2)]
-    ballots = _ballots(query) if kind == "hamming" and signed else None
-    for image, transform, pairs in hits:
-        chosen = _inside(query, image, transform)
-        if ballots is not None:
-            _vote(ballots, query, image, pairs)
-            chosen[pairs[:, 1]] = False
-        words.append(image.words[chosen].astype(np.int64))
-        signatures.append(with_planes(image.signatures, 2)[chosen])
-    if not signed:
-        return np.concatenate(words), None
-    if ballots is not None:
-        signatures[0] = np.packbits(ballots > 0, axis=-1, bitorder="little").view(np.uint64)
-    return np.concatenate(words), np.concatenate(signatures)
-
-
-def _inside(query: ImageWords, image: ImageWords, transform: Array) -> npt.NDArray[np.bool_]:
-    """Tell which features of an image lie where the query's features are, with a margin."""
-    back = np.linalg.inv(np.vstack([transform, [0, 0, 1]]))[:2]
-    places = image.keypoints.xy @ back[:, :2].T + back[:, 2]
-    low, high = query.keypoints.xy.min(axis=0), query.keypoints.xy.max(axis=0)
-    slack = MARGIN * (high - low)
-    result: npt.NDArray[np.bool_] = ((places >= low - slack) & (places <= high + slack)).all(axis=1)
-    return result
-
-
-def _ballots(query: ImageWords) -> npt.NDArray[np.float32]:
-    """Start a vote on each bit of each signature with the query's own voice, one and a half to break ties [Q, K, bits]."""
-    own = np.unpackbits(with_planes(query.signatures, 2).view(np.uint8), axis=-1, bitorder="little")
-    return np.where(own == 1, 1.5, -1.5).astype(np.float32)
-
-
-def _vote(ballots: npt.NDArray[np.float32], query: ImageWords, image: ImageWords, pairs: Array) -> None:
-    """Let the features of an image vote on the signatures of the query features that they match, where the word is the same."""
-    q, f = pairs.T
-    theirs = np.unpackbits(np.ascontiguousarray(with_planes(image.signatures, 2)[f]).view(np.uint8), axis=-1, bitorder="little")
-    shared = query.words[q] == image.words[f]
-    ballots[q] += np.where(shared[:, :, None], np.where(theirs == 1, 1.0, -1.0), 0.0).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A query: the words and signatures of its features, and where they lie if anybody knows."""
+    """A query: the words and signatures of its features, and their keypoints if they are known."""
 
     words: Array  # [Q, K] or [Q, K, A]
     signatures: Array | None
-    frames: Keypoints | None = None
-    vector: Floats32 | None = None  # [d] of a global embedding, to `fuse`
-    region: Region | None = None  # of the photograph that asks, all of it or a part; None: nobody knows
-
-    @classmethod
-    def stored(cls, engine: Engine, place: ImageRef, size: tuple[int, int], region: Region | None = None) -> Query:
-        """Ask with what is stored of an image, of some width and height, or of a region of it."""
-        (sketch,) = engine.sketches([place])
-        at = sketch.keypoints
-        held = np.ones(len(at), bool) if region is None else inside_region(at.xy, region, size)
-        signatures = sketch.signatures[held] if sketch.signatures.shape[1] else None
-        frames = Keypoints(at.xy[held], at.scale[held], at.angle[held])
-        return cls(sketch.words[held], signatures, frames, region=region or (0, 0, *size))
+    keypoints: Keypoints | None = None
+    vector: Floats32 | None = None  # [d] of a global embedding, for `fuse`
+    region: Region | None = None  # of the query photograph, all of it or a part; None: unknown
 
     @cached_property
-    def sketch(self) -> ImageWords:
-        """Give what geometry compares: the nearest words."""
-        if self.frames is None:
-            raise OptionError("verify needs the places of the query's features; give a photograph or a Features record")
-        if len(self.frames) != len(self.words):
-            raise OptionError(f"words of {len(self.words)} features but places of {len(self.frames)}; give those of the same")
+    def image_words(self) -> ImageWords:
+        """Return what geometry compares: the nearest words."""
+        if self.keypoints is None:
+            raise OptionError("verify needs the keypoints of the query's features; give a photograph or a Features record")
+        if len(self.keypoints) != len(self.words):
+            raise OptionError(
+                f"words of {len(self.words)} features but {len(self.keypoints)} keypoints; give those of the same"
+            )
         axes = self.words.ndim
         words = self.words if axes == 2 else self.words[:, :, 0]
         if self.signatures is None:
-            return ImageWords(words, np.zeros((len(words), 0), np.uint64), self.frames)
-        return ImageWords(words, self.signatures if axes == 2 else self.signatures[:, :, 0], self.frames)
+            return ImageWords(words, np.zeros((len(words), 0), np.uint64), self.keypoints)
+        return ImageWords(words, self.signatures if axes == 2 else self.signatures[:, :, 0], self.keypoints)
 
 
-# A path, an address in a store, the bytes of a file, features made elsewhere, or the id of an image of the collection.
-Photo = str | os.PathLike[str] | bytes | Features | int
-Clock = Callable[[str], AbstractContextManager[None]]  # times what is done within a stage of this name
+def query_of_image(engine: Engine, ref: ImageRef, size: tuple[int, int], region: Region | None = None) -> Query:
+    """Return a query with what is stored of an image of some (width, height), or of a region of it."""
+    (stored,) = engine.image_words([ref])
+    at = stored.keypoints
+    kept = np.ones(len(at), bool) if region is None else inside_region(at.xy, region, size)
+    signatures = stored.signatures[kept] if stored.signatures.shape[1] else None
+    keypoints = Keypoints(at.xy[kept], at.scale[kept], at.angle[kept])
+    return Query(stored.words[kept], signatures, keypoints, region=region or (0, 0, *size))
 
 
-def _whole(features: Features) -> Region:
-    return 0, 0, features.width, features.height
+def query_of_photo(folder: IndexFolder, photo: str | bytes | Features, assignments: int, region: Region | None,
+                   seconds: dict[str, float]) -> Query:  # fmt: skip
+    """Extract and quantise a photograph as those of the index were; write the seconds of each stage to `seconds`."""
+    features = read_features(folder, photo, seconds)
+    if region is not None:
+        features = features.inside(region)
+    with timed(seconds, "quantise"):
+        words, signatures = folder.quantiser.quantise(features.descriptors, assignments)
+    whole = (0, 0, features.width, features.height)
+    return Query(words, signatures, features.keypoints, region=region or whole)
+
+
+def read_features(folder: IndexFolder, photo: str | bytes | Features, seconds: dict[str, float]) -> Features:
+    """Return the features of a photograph, extracted as those of the index were; features made elsewhere are checked."""
+    if isinstance(photo, Features):
+        check_features(photo, folder.kind, str(folder.path))
+        return photo
+    options = folder.extraction
+    with timed(seconds, "decode"):
+        grey = read_grey(photo, options.long_side)
+    with timed(seconds, "sift"):
+        return extract_pixels(grey, options, display_name(photo))
+
+
+@contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Write the seconds that a stage takes to `seconds`."""
+    started = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - started
+
+
+def expand(query: ImageWords, hits: Sequence[tuple[ImageWords, Array]]) -> tuple[Array, Array | None]:
+    """Return the words [Q, K] and signatures of a query with the features of verified hits: (image, transform to it)."""
+    words, signatures = [np.asarray(query.words, np.int64)], [with_planes(query.signatures, 2)]
+    for image, transform in hits:
+        chosen = _inside_query(query, image, transform)
+        words.append(image.words[chosen].astype(np.int64))
+        signatures.append(with_planes(image.signatures, 2)[chosen])
+    return np.concatenate(words), np.concatenate(signatures) if query.signatures.shape[1] else None
+
+
+def _inside_query(query: ImageWords, image: ImageWords, transform: Array) -> npt.NDArray[np.bool_]:
+    """Return which features of an image are where the query's features are, with a margin."""
+    back = np.linalg.inv(np.vstack([transform, [0, 0, 1]]))[:2]
+    positions = image.keypoints.xy @ back[:, :2].T + back[:, 2]
+    low, high = query.keypoints.xy.min(axis=0), query.keypoints.xy.max(axis=0)
+    slack = MARGIN * (high - low)
+    result: npt.NDArray[np.bool_] = ((positions >= low - slack) & (positions <= high + slack)).all(axis=1)
+    return result

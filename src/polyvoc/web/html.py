@@ -20,9 +20,9 @@ THUMBNAIL = 320  # pixels of the long side
 BROWSABLE = ("http://", "https://", "file:///")  # URLs that browsers can open
 STYLE = """
 :root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1d1d1f; --faint: #6b6b70; --rule: #dcdcd6;
-  --right: #2a9d4e; --wrong: #d64541; --all: #16a34a; --fewer: #f59e0b; }
+  --right: #2a9d4e; --wrong: #d64541; }
 @media screen and (prefers-color-scheme: dark) { :root { --paper: #17181a; --card: #212327; --ink: #ececee; --faint: #9c9ca3;
-  --rule: #35373c; --right: #4cc674; --wrong: #ef6b63; --all: #4ade80; --fewer: #fbbf24; } }
+  --rule: #35373c; --right: #4cc674; --wrong: #ef6b63; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 82rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
@@ -47,13 +47,6 @@ figure { margin: 0; min-width: 0; }
 .absent { display: grid; place-items: center; aspect-ratio: 4 / 3; color: var(--faint); font-size: .85rem; }
 figcaption { font-size: .8rem; line-height: 1.35; margin-top: .3rem; overflow-wrap: anywhere; }
 figcaption .note { font-size: inherit; font-variant-numeric: tabular-nums; }
-svg.matches { display: block; width: 100%; height: auto; border-radius: 8px; }
-.matches line { stroke-width: 1.5; vector-effect: non-scaling-stroke; } .matches .fewer { opacity: .75; }
-.matches circle { stroke: none; }
-.all { stroke: var(--all); fill: var(--all); } .fewer { stroke: var(--fewer); fill: var(--fewer); }
-.key { display: inline-block; width: 1.4rem; height: .3rem; border-radius: 2px; vertical-align: middle; margin-right: .3rem; }
-.key.fewer { margin-left: 1.2rem; }
-.key.all { background: var(--all); } .key.fewer { background: var(--fewer); }
 @media (max-width: 44rem) { .ranking { grid-template-columns: 1fr; } .query { max-width: 15rem; } }
 """
 
@@ -70,30 +63,12 @@ class Picture:
     mark: Literal["", "right", "wrong"] = ""
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of two photographs whose features are connected by lines."""
-
-    jpeg: bytes
-    width: int  # pixels that the positions refer to
-    height: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """A match of features: a point in the left and one in the right photograph."""
-
-    left: tuple[float, float]
-    right: tuple[float, float]
-    everywhere: bool  # same word in all vocabularies
-
-
 def search_page(results: Sequence[SearchResult]) -> str:
     """Return a page that shows each query and its hits."""
     rankings = []
     for result in results:
         hits = [picture(hit.path, f"{rank}.", format_score(hit)) for rank, hit in enumerate(result.hits, start=1)]
-        limit = result.options.sure
+        limit = result.options.min_probability
         nothing = nothing_found_text(limit).capitalize() if limit else "Nothing found"
         name = display_name(base_name(redact(result.query)))
         rankings.append(ranking(name, picture(result.query), hits, nothing=nothing))
@@ -157,30 +132,6 @@ def ranking(heading: str, query: Picture, hits: Sequence[Picture], note: str = "
     )
 
 
-def matches(heading: str, left: Side, right: Side, lines: Sequence[Line], notes: tuple[str, str, str]) -> str:
-    """Return a section with two photographs and lines between matching features.
-
-    notes: the text above, and the labels of matches in all and in fewer vocabularies.
-    """
-    height, gap = 600.0, 12.0
-    scales = height / left.height, height / right.height
-    start = left.width * scales[0] + gap  # of the right photograph
-    drawn = []
-    for line in sorted(lines, key=lambda line: line.everywhere):  # the most reliable ones on top
-        x1, y1 = ((value + 0.5) * scales[0] for value in line.left)  # (0, 0) is the centre of the first pixel
-        x2, y2 = ((value + 0.5) * scales[1] for value in line.right)
-        drawn.append(_line((x1, y1, x2 + start, y2), "all" if line.everywhere else "fewer"))
-    width = start + right.width * scales[1]
-    pictures = _svg_image(left, 0.0, scales[0]) + _svg_image(right, start, scales[1])
-    above, everywhere, fewer = map(escaped, notes)
-    return (
-        f'<section><h2>{escaped(heading)}</h2><p>{above}</p><p class="note"><span class="key all"></span>{everywhere}'
-        f'<span class="key fewer"></span>{fewer}</p>'
-        f'<svg class="matches" viewBox="0 0 {width:.1f} {height:.1f}" role="img" aria-label="{escaped(heading)}">'
-        f"{pictures}{''.join(drawn)}</svg></section>"
-    )
-
-
 def escaped(text: str) -> str:
     """Escape text; bytes of file names that are not text become question marks."""
     return escape(text.encode("utf-8", "replace").decode("utf-8"))
@@ -198,17 +149,6 @@ def _figure(shown: Picture) -> str:
         f'<figure><{tag} class="frame {shown.mark}"{href}>{inside}</{tag}>'
         f"<figcaption>{rank}{escaped(shown.title)}{note}</figcaption></figure>"
     )
-
-
-def _line(ends: tuple[float, float, float, float], kind: str) -> str:
-    x1, y1, x2, y2 = (f"{value:.1f}" for value in ends)
-    dots = f'<circle cx="{x1}" cy="{y1}" r="3"/><circle cx="{x2}" cy="{y2}" r="3"/>'
-    return f'<g class="{kind}"><line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>{dots}</g>'
-
-
-def _svg_image(side: Side, x: float, scale: float) -> str:
-    size = f'width="{side.width * scale:.1f}" height="{side.height * scale:.1f}"'
-    return f'<image x="{x:.1f}" y="0" {size} preserveAspectRatio="none" href="{_data(side.jpeg)}"/>'
 
 
 def _data(jpeg: bytes) -> str:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from polyvoc.options import NONE, SEARCH_TEXTS, Preset, SearchOptions
+from polyvoc.options import Option, Preset, SearchOptions, options_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.types import Problem, Region
 
 LARGEST_ID = (1 << 63) - 1  # of SQLite
-# Of each option: more than rankings gain from, and no more than a server can bear.
-LIMITS: dict[str, dict[str, float]] = {
-    "top": {"ge": 1, "le": 1000},
-    "verify": {"ge": 0, "le": 1000},
-    "expand": {"ge": 1, "le": 50},
-    "assignments": {"ge": 1, "le": 10},
-    "hamming": {"ge": 0, "le": 128},
-    "c": {"gt": 0, "le": 1e9},
-    "sigma": {"ge": 1e-3, "le": 1e4},
-    "smooth": {"ge": 0, "le": 100},
-    "sure": {"ge": 0, "le": 1},
-}
-_types = get_type_hints(SearchOptions)
 # All but the likelihood table, which is a file on the server's disk.
-OPTIONS = {field.name: _types[field.name] for field in fields(SearchOptions) if field.name != "evidence"}
+OPTIONS = {one.name: one for one in options_of(SearchOptions) if one.name != "likelihood_table"}
 NUMBER = r"-?\d+(\.\d+)?"
 NO_URLS = "URLs are not fetched; upload the photograph in the field 'photo'"
 ImageId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
@@ -73,30 +59,35 @@ class CommonParameters(BaseModel):
     def options(self, index: Index) -> SearchOptions:
         """Return the options of a search: those of the preset, replaced by the given ones."""
         given = {name: getattr(self, name) for name in OPTIONS}
-        chosen = {name: _parse(OPTIONS[name], value) for name, value in given.items() if value is not None}
-        return replace(index.preset(self.preset), **chosen)
+        changes = {name: _parse(OPTIONS[name], value) for name, value in given.items() if value is not None}
+        return index.options(preset=self.preset, **changes)
 
 
-def _parse(kind: Any, value: Any) -> Any:
+def _parse(option: Option, value: Any) -> Any:
     """Return the value of a parameter as the options record has it."""
-    if get_origin(kind) is tuple:
+    if get_origin(option.kind) is tuple:
         return tuple(map(float, value.split(",")))
-    return None if value == NONE and NoneType in get_args(kind) else value
+    return None if value == "none" and option.optional else value
 
 
-def _parameter(name: str, kind: Any) -> Any:
+def _limits(option: Option) -> dict[str, Any]:
+    maximum = min((limit for limit in (option.maximum, option.server_maximum) if limit is not None), default=None)
+    limits = {"ge": option.minimum, "gt": option.above, "le": maximum}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _parameter(option: Option) -> Any:
     """Return the type and the field of the parameter for an option."""
-    limits: dict[str, Any] = LIMITS.get(name, {})
-    text = f"{SEARCH_TEXTS[name]} Default: that of the preset."
-    if get_origin(kind) is tuple:
-        return str | None, Field(None, description=text, pattern=_number_list(len(get_args(kind))), max_length=100)
-    if NoneType in get_args(kind):
-        (value_type,) = (part for part in get_args(kind) if part is not NoneType)
-        return Annotated[value_type, Field(**limits)] | Literal["none"] | None, Field(None, description=text)
-    return kind | None, Field(None, description=text, **limits)
+    text = f"{option.help} Default: that of the preset."
+    if get_origin(option.kind) is tuple:
+        return str | None, Field(None, description=text, pattern=_number_list(len(get_args(option.kind))), max_length=100)
+    if option.optional:
+        (kind,) = (part for part in get_args(option.kind) if part is not NoneType)
+        return Annotated[kind, Field(**_limits(option))] | Literal["none"] | None, Field(None, description=text)
+    return option.kind | None, Field(None, description=text, **_limits(option))
 
 
-_Options = create_model("_Options", __base__=CommonParameters, **{name: _parameter(name, OPTIONS[name]) for name in OPTIONS})
+_Options = create_model("_Options", __base__=CommonParameters, **{name: _parameter(option) for name, option in OPTIONS.items()})
 
 
 class SearchParameters(_Options):  # type: ignore[misc, valid-type]  # its fields are those of SearchOptions

@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 from polyvoc import __version__
+from polyvoc import open as open_index
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
-from polyvoc.index.folder import IndexFolder
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import SEARCH_TEXTS, Preset, SearchOptions, options_as_dict
+from polyvoc.options import Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
-from polyvoc.search.hits import SearchFailure, SearchResult
-from polyvoc.search.index import Index, Question, ask, clock, open_index
+from polyvoc.search.hits import Hits, SearchFailure, SearchResult
+from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info
+from polyvoc.search.query import timed
 from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
@@ -94,11 +95,12 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
-        self._index, _ = open_index(settings.index, settings.cluster)
+        self._index = open_index(settings.index, ray=settings.cluster)
+        _ = self._index.folder.quantiser
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
-        self._statistics: tuple[Any, dict[str, Any]] | None = None  # (identity and commit, values)
+        self._statistics: tuple[Index, dict[str, Any]] | None = None
         self.uploads = UploadCache()
         self.thumbnails = ThumbnailCache()
         self.searches = Pool("searches", settings.threads, settings.queue)
@@ -152,7 +154,7 @@ class Service:
 
     @property
     def _catalogue(self) -> Catalogue:
-        return self.index.home.catalogue
+        return self.index.folder.catalogue
 
     def about(self) -> dict[str, Any]:
         """Return what the page needs to know of the index, the options and the permissions."""
@@ -164,24 +166,23 @@ class Service:
             "commit": index.commit,
             "vocabularies": len(index.engine.sizes),
             "bits": index.engine.bits,
-            "probabilities": index.confidence is not None,
-            "smooth": index.engine.neighbours is not None,
-            "fuse": index.home.embeds,
+            "probabilities": index.probability is not None,
+            "smooth": index.links is not None,
+            "fuse": index.folder.has_embeddings,
             "write": settings.write,
             "originals": settings.originals,
             "token": "none" if settings.token is None else "all" if settings.private else "write",
-            "presets": {name: options_as_dict(index.preset(name)) for name in get_args(Preset)},
-            "choices": {name: list(get_args(kind)) for name, kind in OPTIONS.items() if get_origin(kind) is Literal},
-            "texts": {name: SEARCH_TEXTS[name] for name in OPTIONS},
+            "presets": {name: index.preset(name).as_dict() for name in get_args(Preset)},
+            "choices": {name: list(option.choices) for name, option in OPTIONS.items() if option.choices},
+            "texts": {name: option.help for name, option in OPTIONS.items()},
             "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
         }
 
     def statistics(self) -> dict[str, Any]:
         """Return `polyvoc info --distributions --json`."""
         index = self.index
-        key = index.identity, index.commit
-        if self._statistics is None or self._statistics[0] != key:
-            self._statistics = key, {**index_info(index), **index_distributions(index)}
+        if self._statistics is None or self._statistics[0] is not index:
+            self._statistics = index, {**index_info(index), **index_distributions(index)}
         return self._statistics[1]
 
     # -- searching
@@ -192,19 +193,24 @@ class Service:
         index = self.index
         options = parameters.options(index)
         result = self._search(index, self._query(index, photo, options), options, parameters.box, on_first)
-        self.metrics.count_stages(result.seconds)
+        self.metrics.count_stages(result.hits.seconds)
         return result
 
     def _search(self, index: Index, query: _Query, options: SearchOptions, region: Region | None,
                 on_first: Callable[[SearchResult], None] | None) -> SearchResult:  # fmt: skip
-        spent = {"open": 0.0, **query.seconds}  # "open": as on the command line; here the index is open already
+        seconds = {"open": 0.0, **query.seconds}  # "open": as on the command line; here the index is open already
+        vector = None
+        if options.fuse and query.embed is not None:
+            with timed(seconds, "embed"):
+                vector = query.embed()
 
-        def complete(result: SearchResult) -> SearchResult:
-            return replace(result, seconds={**spent, **result.seconds})
+        def result(hits: Hits) -> SearchResult:
+            hits.seconds = {**seconds, **hits.seconds}
+            return SearchResult(query.name, options, hits, region)
 
-        first = None if on_first is None else lambda result: on_first(complete(result))
-        question = Question(query.photo, region, query.name, query.embed)
-        return complete(ask(index, question, options, self.searches.cores_per_task(), first))
+        first = None if on_first is None else lambda hits: on_first(result(hits))
+        threads = self.searches.cores_per_task()
+        return result(index.search(query.photo, options, region=region, threads=threads, vector=vector, on_first=first))
 
     def search_batch(
         self, photos: Iterable[str | Upload], parameters: CommonParameters
@@ -222,7 +228,7 @@ class Service:
         options = replace(parameters.options(index), fuse=False)  # an embedding has no matches
         query = self._query(index, parameters.query, options)
         image = self.image_details(parameters.image)
-        explanation = index.explain(query.photo, parameters.image, options, region)
+        explanation = index.explain(query.photo, parameters.image, options, region=region)
         photo = self.row(query.photo) if isinstance(query.photo, int) else query.photo
         info = {"name": query.name, "width": photo.width, "height": photo.height}
         return {"query": info, "image": image, **explanation_as_dict(explanation, region, info, parameters.limit)}
@@ -248,7 +254,7 @@ class Service:
         index = self.index
         features, _ = self._upload_features(index, upload)
         picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE)
-        vector = self._embed(index, upload) if index.home.embeds else None
+        vector = self._embed(index, upload) if index.folder.has_embeddings else None
         return self.stored_query(self.uploads.store(StoredUpload(upload.name, features, vector, picture)))
 
     def stored_query(self, name: str) -> dict[str, Any]:
@@ -272,22 +278,22 @@ class Service:
     def check(self, upload: Upload) -> None:
         """Raise ImageError if an upload cannot be decoded within the limits."""
         with upload.named_errors():
-            self.decoders.grey(upload.content, self.index.home.extraction.long_side)
+            self.decoders.grey(upload.content, self.index.folder.extraction.long_side)
 
     def _upload_features(self, index: Index, upload: Upload) -> tuple[Features, dict[str, float]]:
         with upload.named_errors():
             return self._extract(index, upload.content)
 
     def _extract(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
-        options = index.home.extraction
+        options = index.folder.extraction
         seconds: dict[str, float] = {}
-        with clock(seconds, "decode"):
+        with timed(seconds, "decode"):
             grey = self.decoders.grey(source, options.long_side)
-        with clock(seconds, "sift"):
+        with timed(seconds, "sift"):
             return extract_pixels(grey, options, display_name(source)), seconds
 
     def _embed(self, index: Index, upload: Upload) -> Floats32:
-        embedder = index.home.embedder
+        embedder = index.folder.embedder
         with upload.named_errors():
             pixels = self.decoders.rgb(upload.content, embedder.long_side)
         return embedder.embed_pixels(pixels, display_name(upload.name))
@@ -323,7 +329,7 @@ class Service:
     def thumbnail(self, image: int, side: int) -> bytes:
         """Return a thumbnail of an image, without metadata."""
         self.row(image)  # a removed image is not shown, even if its thumbnail is cached
-        key = self._index.identity, image, side
+        key = self._index.folder.identity, image, side
         return self.thumbnails.get_or_make(key, lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
     def file(self, image: int) -> tuple[str, str]:
@@ -398,9 +404,7 @@ class IndexEdits:
         return {"removed": image}
 
     def _open_writer(self) -> IndexWriter:
-        path = self._service.settings.index
-        IndexFolder(path).catalogue.close()  # raises if the index is gone, instead of creating a new one
-        return IndexWriter.open(path)
+        return IndexWriter.open(self._service.settings.index, create=False)
 
     def _save(self, upload: Upload, written: list[Path]) -> Path:
         """Write an upload to its file, unless it exists, and append that to `written`."""

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from polyvoc.errors import OptionError, require
-from polyvoc.options import ClusterOptions
+from polyvoc.options import ClusterOptions, option, options_of
 
 MEGA = 1_000_000
 ACCESS, LIMITS = "Access", "Limits"  # groups of flags in the help
-
-
-def _option(default: Any, text: str, stage: str = "", **more: Any) -> Any:
-    """Return a field that is also a flag of the command line: its help text, group, metavar and limits."""
-    return field(default=default, metadata={"help": text, "stage": stage, **more})
 
 
 @dataclass(frozen=True)
@@ -27,36 +20,33 @@ class Settings:
     """Settings of a server; a field with metadata is a flag of `polyvoc serve`."""
 
     index: Path
-    host: str = _option("127.0.0.1", "Address to listen at. 0.0.0.0: reachable from other machines.", metavar="ADDRESS")
-    port: int = _option(8000, "Port to listen at. 0: any free port.", metavar="NUMBER", minimum=0, maximum=65535)
-    write: bool = _option(False, "Allow adding and removing photographs.", ACCESS)
-    photos: Path | None = _option(None, "Folder for added photographs. Default: beside the index.", ACCESS, metavar="FOLDER")  # noqa: RUF009
-    private: bool = _option(False, "Require the token for reading, too.", ACCESS)
+    host: str = option("127.0.0.1", "Address to listen at. 0.0.0.0: reachable from other machines.", metavar="ADDRESS")
+    port: int = option(8000, "Port to listen at. 0: any free port.", metavar="NUMBER", minimum=0, maximum=65535)
+    write: bool = option(False, "Allow adding and removing photographs.", ACCESS)
+    photos: Path | None = option(None, "Folder for added photographs. Default: beside the index.", ACCESS, metavar="FOLDER")  # noqa: RUF009
+    private: bool = option(False, "Require the token for reading, too.", ACCESS)
     token: str | None = field(default=None, repr=False)
-    allow_host: tuple[str, ...] = _option(
+    allow_host: tuple[str, ...] = option(
         (), "Further host name of this server, as behind a proxy; repeatable.", ACCESS, metavar="NAME"
     )
-    cors: tuple[str, ...] = _option((), "Allow requests from pages of this origin; repeatable.", ACCESS, metavar="ORIGIN")
-    originals: bool = _option(False, "Allow downloading the original files, metadata included.", ACCESS)
-    workers: int = _option(0, "Searches at a time. 0: one per core.", LIMITS, metavar="NUMBER", minimum=0)
-    queue: int = _option(32, "Searches that may wait.", LIMITS, metavar="NUMBER", minimum=0)
-    max_upload: int = _option(
+    cors: tuple[str, ...] = option((), "Allow requests from pages of this origin; repeatable.", ACCESS, metavar="ORIGIN")
+    originals: bool = option(False, "Allow downloading the original files, metadata included.", ACCESS)
+    workers: int = option(0, "Searches at a time. 0: one per core.", LIMITS, metavar="NUMBER", minimum=0)
+    queue: int = option(32, "Searches that may wait.", LIMITS, metavar="NUMBER", minimum=0)
+    max_upload: int = option(
         32, "Megabytes per request; eight times that for several photographs.", LIMITS, metavar="MB", minimum=1
     )
-    max_pixels: int = _option(100, "Megapixels of an uploaded photograph.", LIMITS, metavar="MP", minimum=1)
-    decode_seconds: float = _option(
+    max_pixels: int = option(100, "Megapixels of an uploaded photograph.", LIMITS, metavar="MP", minimum=1)
+    decode_seconds: float = option(
         10.0, "Seconds to decode or fetch a photograph.", LIMITS, metavar="SECONDS", minimum=0.001, maximum=3600
     )
     cluster: ClusterOptions | None = None  # the Ray cluster that holds the segments; None: this process does
 
     def __post_init__(self) -> None:
         """Raise OptionError if a value is out of range, or if writing or a private server would be open to everybody."""
-        for option in fields(self):
-            minimum, maximum = option.metadata.get("minimum"), option.metadata.get("maximum", math.inf)
-            if minimum is not None:
-                value = getattr(self, option.name)
-                limits = f"at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
-                require(minimum <= value <= maximum, option.name, value, limits)
+        for one in options_of(Settings):
+            if one.minimum is not None:
+                one.check(getattr(self, one.name))
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
             raise OptionError("the token should have at least 8 printable ASCII characters")
         for origin in self.cors:
