@@ -1,7 +1,7 @@
 """Photographs -> features -> words -> segments: the work of indexing, in any process.
 
-`Workers` do it for a writer, which only commits: `LocalWorkers` on the threads of its process, `cluster.build.RayWorkers` on other
-machines.
+`Workers` do it for a writer, which only commits: `LocalWorkers` on the threads of its process, `cluster.build.RayWorkers` on
+other machines.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class IndexFolder:
 
     @property
     def extraction(self) -> FeatureOptions:
-        """Return the options to read a photograph with; raise OptionError if polyvoc does not make the features of the index."""
+        """Return the options to read a photograph with; raise OptionError if polyvoc does not extract such features."""
         if self.feature_options.kind != self.kind:
             raise OptionError(f"{self.path} holds {self.kind}, which polyvoc does not extract from photographs; add and search "
                               "with features made elsewhere, or search with an image of the index (--image ID)")  # fmt: skip
