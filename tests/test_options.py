@@ -46,8 +46,8 @@ def test_an_unknown_preset_is_one_line() -> None:
 def test_an_index_searches_by_its_default_preset(signed: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("index") / "a.polyvoc"
     index = build(path, collection(6), vocabularies(2, signed=signed))
-    assert index.default_options == index.preset("default") == preset("default", index.home.bits)
+    assert index.default_options == index.preset("default") == preset("default", index.folder.bits)
     query = features(2, 10)
-    assert index.search(query) == index.search(query, options=preset("default", index.home.bits))
+    assert index.search(query) == index.search(query, options=preset("default", index.folder.bits))
     for name in get_args(Preset):
         assert index.search(query, options=index.preset(name))[0].path == "image 2"
