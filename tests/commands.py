@@ -1,4 +1,4 @@
-"""Commands as people type them: what they answer, and how they refuse."""
+"""Run commands of `polyvoc` in this process, and check their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(*arguments: object) -> Result:
 
 
 def answer(*arguments: object) -> Any:
-    """Give the JSON that a command answers; stdout holds nothing else, and it is JSON for everybody."""
+    """Return the JSON that a command prints: strict JSON, and nothing else."""
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     assert result.stderr == "", result.stderr
@@ -23,7 +23,7 @@ def answer(*arguments: object) -> Any:
 
 
 def refuse(*arguments: object) -> str:
-    """Give the one line with which a command refuses."""
+    """Return the one-line error of a command that fails."""
     result = run(*arguments)
     assert result.exit_code == 1, result.output
     assert result.stdout == ""

@@ -1,4 +1,4 @@
-"""Servers to ask: one in a thread of the test, which can be patched, and one in a process, which can be killed."""
+"""Servers for tests: in a thread of the test, which can be patched, and in a process, which can be killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import httpx
 from PIL import Image
 
 from polyvoc.web.server import address, bind, prepare
-from polyvoc.web.service import IndexEdits, Service
+from polyvoc.web.service import Service
 from polyvoc.web.settings import Settings
 
 PATIENCE = 60  # seconds until something that hangs fails
@@ -40,36 +40,51 @@ class Served:
     def service(self) -> Service:
         return self.app.state.service
 
-    @property
-    def changes(self) -> IndexEdits:
-        return self.app.state.changes
-
     def get(self, path: str, **extra: Any) -> httpx.Response:
         return self.client.get(path, **extra)
 
+    def post(self, path: str, **extra: Any) -> httpx.Response:
+        return self.client.post(path, **extra)
+
+    def delete(self, image: int, **extra: Any) -> httpx.Response:
+        return self.client.delete(f"/images/{image}", **extra)
+
     def search(self, photo: Path | bytes | None = None, **parameters: Any) -> httpx.Response:
-        """Ask POST /search, with a file or without."""
+        """Send POST /search, with a file or without."""
         files = None if photo is None else {"photo": upload(photo)}
         return self.client.post("/search", files=files, params=parameters)
 
+    def store(self, photo: Path | bytes) -> str:
+        """Store a photograph for further searches; return its name."""
+        response = self.client.post("/queries", files={"photo": upload(photo)})
+        assert response.status_code == 201, response.text
+        return str(response.json()["query"])
+
+    def add(self, photo: bytes, name: str = "x.jpg", **extra: Any) -> httpx.Response:
+        """Send POST /images with one photograph."""
+        return self.client.post("/images", files={"photos": (name, photo)}, **extra)
+
     def raw(self, content: bytes) -> tuple[int, str]:
-        """Send bytes as they are; gives the status and all that came."""
+        """Send bytes as they are; return the status (0: none) and the whole response."""
         return exchange(self.address, content)
+
+    def raw_get(self, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+        """Send GET for a path as it is, which a client would normalise."""
+        return self.raw(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
 
 
 @contextmanager
-def serving(index: Path, **told: Any) -> Iterator[Served]:
+def serving(index: Path, **settings: Any) -> Iterator[Served]:
     """Serve an index in a thread."""
     ready = threading.Event()
-    settings = Settings(index, port=0, **{"workers": 2, **told})
-    with bind("127.0.0.1", 0) as listening:
-        running = prepare(settings, ready.set)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+    with bind("127.0.0.1", 0) as listener:
+        running = prepare(Settings(index, port=0, **{"workers": 2, **settings}), ready.set)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             assert ready.wait(PATIENCE)
-            with httpx.Client(base_url=address(listening), timeout=PATIENCE) as client:
-                yield Served(client, listening.getsockname(), running.config.app)
+            with httpx.Client(base_url=address(listener), timeout=PATIENCE) as client:
+                yield Served(client, listener.getsockname(), running.config.app)
         finally:
             running.should_exit = True
             thread.join(PATIENCE)
@@ -78,7 +93,7 @@ def serving(index: Path, **told: Any) -> Iterator[Served]:
 
 @dataclass(frozen=True)
 class Process:
-    """A server in a process of its own. What it logs is read all the time, else it would wait for that."""
+    """A server in a process of its own. Its log is read all the time, else it would block."""
 
     popen: subprocess.Popen[str]
     url: str
@@ -86,11 +101,11 @@ class Process:
     reader: threading.Thread
 
     def children(self) -> list[int]:
-        """Give the processes that decode for it."""
+        """Return its decoding processes."""
         return children_of(self.popen.pid)
 
     def end(self, number: int) -> tuple[int, str]:
-        """Send a signal; gives the exit code, and what it had to say since it was ready."""
+        """Send a signal; return the exit code and the log since it was ready."""
         self.popen.send_signal(number)
         code = self.popen.wait(PATIENCE)
         self.reader.join(PATIENCE)
@@ -99,7 +114,7 @@ class Process:
 
 @contextmanager
 def running(*arguments: object, environment: dict[str, str] | None = None) -> Iterator[Process]:
-    """Run `polyvoc serve` with arguments, at any port."""
+    """Run `polyvoc serve` with arguments at any free port."""
     command = [sys.executable, "-m", "polyvoc", "serve", *map(str, arguments), "--port", "0"]
     known = {name: value for name, value in os.environ.items() if name != "POLYVOC_TOKEN"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -109,9 +124,9 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
         reader = threading.Thread(target=log.extend, args=[popen.stderr])
         reader.start()
         try:
-            found = re.search(r"http://\S+", first)
-            assert found, first
-            yield Process(popen, found[0], log, reader)
+            url = re.search(r"http://\S+", first)
+            assert url, first
+            yield Process(popen, url[0], log, reader)
         finally:
             popen.terminate()
             popen.wait(PATIENCE)
@@ -119,12 +134,12 @@ def running(*arguments: object, environment: dict[str, str] | None = None) -> It
 
 
 def children_of(process: int) -> list[int]:
-    """Give the children of a process, from the kernel's list."""
+    """Return the child processes of a process."""
     return [int(child) for task in Path(f"/proc/{process}/task").iterdir() for child in (task / "children").read_text().split()]
 
 
 def has_ended(process: int) -> bool:
-    """Wait until a process has ended; False if it lives on and on."""
+    """Wait for the end of a process; return whether it came."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:
@@ -135,13 +150,28 @@ def has_ended(process: int) -> bool:
         os.close(descriptor)
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something that another thread does."""
+    for _ in range(PATIENCE * 100):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the condition never became true")
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a search with the names of its stages instead of their seconds."""
+    assert all(isinstance(value, (int, float)) and value >= 0 for value in result["seconds"].values())
+    return {**result, "seconds": sorted(result["seconds"])}
+
+
 def upload(photo: Path | bytes) -> tuple[str, bytes]:
-    """Give a photograph as it is sent: under its path, as the command line names it."""
+    """Return name and bytes of a photograph for an upload: under its path, as the command line names it."""
     return ("photograph.jpg", photo) if isinstance(photo, bytes) else (str(photo), photo.read_bytes())
 
 
 def exchange(address: tuple[str, int], content: bytes) -> tuple[int, str]:
-    """Send bytes over a connection and read until the server closes it; gives the status (0: none) and what came."""
+    """Send bytes over a connection and read until the server closes it; return the status (0: none) and the response."""
     with socket.create_connection(address[:2], timeout=PATIENCE) as connection:
         received = b""
         try:
@@ -149,13 +179,13 @@ def exchange(address: tuple[str, int], content: bytes) -> tuple[int, str]:
             while part := connection.recv(65536):
                 received += part
         except ConnectionError:
-            pass  # a server that has said enough may hang up on the rest
+            pass  # the server may close the connection before it has read everything
     text = received.decode("latin-1")
     return int(text.split(" ", 2)[1]) if text.startswith("HTTP/") else 0, text
 
 
 def refused(response: httpx.Response, status: int) -> str:
-    """Give the one line with which a request was refused."""
+    """Return the one-line error of a response."""
     assert response.status_code == status, response.text
     assert set(response.json()) == {"error"}
     line = response.json()["error"]
@@ -164,7 +194,7 @@ def refused(response: httpx.Response, status: int) -> str:
 
 
 def jpeg(image: Image.Image, **extra: Any) -> bytes:
-    """Give an image as the bytes of a JPEG."""
+    """Return an image as JPEG."""
     out = io.BytesIO()
     image.save(out, "JPEG", quality=92, **extra)
     return out.getvalue()

@@ -84,9 +84,13 @@ def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:
     return field(default=default, metadata={"help": text, "stage": stage, **limits})
 
 
-@cache
-def options_of(record: Any) -> tuple[Option, ...]:
+def options_of(record: type[Any]) -> tuple[Option, ...]:
     """Return what is declared of each field of an options record; fields without a help text are no options."""
+    return _options_of(record)  # type: ignore[arg-type]  # types are hashable
+
+
+@cache
+def _options_of(record: type[Any]) -> tuple[Option, ...]:
     kinds = get_type_hints(record)
     found = []
     for one in fields(record):
@@ -102,7 +106,7 @@ class Checked:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for one in options_of(self.__class__):  # type: ignore[arg-type]
+        for one in options_of(type(self)):
             one.check(getattr(self, one.name))
 
 

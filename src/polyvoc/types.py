@@ -40,8 +40,10 @@ class FeatureKind:
 
     def __post_init__(self) -> None:
         """Raise OptionError if a value is impossible."""
-        require(bool(self.name) and self.name == self.name.strip(), "kind", self.name, "a name, such as superpoint")
-        require(self.dimension >= 1, "dimension", self.dimension, "at least 1")
+        if not self.name or self.name != self.name.strip():
+            raise OptionError(f"kind={self.name!r} should be a name, such as superpoint")
+        if self.dimension < 1:
+            raise OptionError(f"dimension={self.dimension!r} should be at least 1")
 
     def __str__(self) -> str:
         """Return it as text for users."""
@@ -184,14 +186,21 @@ class LikelihoodTable:
 
     def __post_init__(self) -> None:
         """Raise OptionError if the parts do not fit."""
-        size, bins = len(self.groups), len(self.edges) + 1
-        require(size >= 2 and size & (size - 1) == 0, "likelihood table groups", size, "2^K")
-        require(min(self.groups) >= 0, "likelihood table groups", min(self.groups), "0 or more")
-        rising = all(math.isfinite(edge) for edge in self.edges) and list(self.edges) == sorted(set(self.edges))
-        require(rising, "likelihood table edges", self.edges, "rising")
-        fits = bool(self.rows) and len({len(row) for row in self.rows}) == 1 and len(self.rows) == (max(self.groups) + 1) * bins
-        require(fits, "likelihood table rows", len(self.rows), f"{max(self.groups) + 1} groups of {bins} bins of one length")
-        require(all(math.isfinite(x) for row in self.rows for x in row), "likelihood table rows", "nan or inf", "finite")
+        size, bins, lengths = len(self.groups), len(self.edges) + 1, {len(row) for row in self.rows}
+        n_rows = (max(self.groups, default=0) + 1) * bins
+        wrong = None
+        if size < 2 or size & (size - 1):
+            wrong = f"groups={size} should be 2^K"
+        elif min(self.groups) < 0:
+            wrong = f"groups={min(self.groups)} should be 0 or more"
+        elif not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
+            wrong = f"edges={self.edges} should be rising"
+        elif len(lengths) != 1 or len(self.rows) != n_rows:
+            wrong = f"rows={len(self.rows)} should be {n_rows} of one length"
+        elif not all(math.isfinite(x) for row in self.rows for x in row):
+            wrong = "rows should be finite"
+        if wrong is not None:
+            raise OptionError(f"likelihood table: {wrong}")
 
     @cached_property
     def n_vocabularies(self) -> int:

@@ -33,7 +33,7 @@ LINE = (0.7, 0.25)
 SOURCE = {"pairs": 30}
 
 
-def check_index(path: Path) -> list[str]:
+def check(path: Path) -> list[str]:
     return list(check(path, more=[check_table]))
 
 
@@ -76,7 +76,7 @@ def test_an_index_calibrates_itself(index: Path) -> None:
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
     result = answer("calibrate", "--index", index, "--save")
     assert result["saved"]
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
     info = answer("info", "--index", index)
     assert info["default_options"]["line"] == result["tied"]
     assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
@@ -278,7 +278,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     with IndexWriter.open(index) as writer:
         save_line(writer, (0.5, 0.5), SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
 def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
@@ -304,7 +304,7 @@ def test_an_index_without_a_line_works(index: Path) -> None:
         assert opened.default_options.line == SearchOptions().line
         with pytest.raises(DamagedError, match="'line' is missing"):
             opened.folder.catalogue.setting("line")
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
 def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
     with IndexWriter.open(index) as writer:
         save_likelihood_table(writer, other)
     assert Index.open(index).default_options.likelihood_table == other
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
         save_likelihood_table(writer, default_table(3, 64))
     assert Index.open(index).default_options.likelihood_table == other
@@ -333,7 +333,7 @@ def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> Non
     with catalogue.transaction():
         catalogue.put_settings({"likelihood_table": values})
     catalogue.close()
-    (line,) = check_index(index)
+    (line,) = check(index)
     assert "likelihood" in line
     assert len(line) < 500
     with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a likelihood table"):
@@ -345,12 +345,12 @@ def test_a_damaged_line_is_an_error(index: Path) -> None:
     with catalogue.transaction():
         catalogue.put_settings({"line": {"a": 0.5}})
     catalogue.close()
-    assert any("'line'" in line for line in check_index(index))
+    assert any("'line'" in line for line in check(index))
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
         catalogue.put_settings({"line": {"a": 0.5, "b": 0.5, "source": {}}})
         catalogue.write("UPDATE settings SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
     catalogue.close()
-    assert any("'line'" in line for line in check_index(index))
+    assert any("'line'" in line for line in check(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):
         Index.open(index)

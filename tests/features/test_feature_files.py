@@ -187,7 +187,7 @@ def test_features_of_another_kind_need_their_own_vocabulary(tmp_path: Path) -> N
     report = answer("index", "--features", path, "--index", index, "--vocabulary", tmp_path / "words")
     assert report["added"] == 8
     with Index.open(index) as opened, closing(open_features(path)) as file:
-        assert opened.home.kind == FeatureKind("superpoint", 256)
+        assert opened.folder.kind == FeatureKind("superpoint", 256)
         for name, found in file.read():
             assert isinstance(found, Features)
             assert opened.search(found, top=1)[0].path == name
@@ -205,7 +205,7 @@ def test_bits_are_indexed(tmp_path: Path) -> None:
     report = answer("index", *flags, "--index", tmp_path / "x.polyvoc", "--vocabulary", tmp_path / "words")
     assert report["added"] == 5
     with Index.open(tmp_path / "x.polyvoc") as opened:
-        assert opened.home.kind == FeatureKind("orb", 256, binary=True)
+        assert opened.folder.kind == FeatureKind("orb", 256, binary=True)
 
 
 def test_a_sample_holds_the_features_of_the_file(tmp_path: Path, images: dict[str, Features]) -> None:

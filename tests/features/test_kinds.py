@@ -17,7 +17,7 @@ from commands import answer, refuse, run
 from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.errors import OptionError, PolyvocError, VocabularyError
 from polyvoc.index.catalogue import Catalogue
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions, Merge, Preset, SearchOptions, TrainOptions
 from polyvoc.search.index import Index
@@ -101,7 +101,7 @@ def assert_same(index: Index, other: Index, collection: Collection, threads: int
     """Check that every rule gives the same scores in both indexes."""
     kept = {row.path for row in index.images()}
     assert kept == {row.path for row in other.images()}
-    for options in all_options(index.home.bits):
+    for options in all_options(index.folder.bits):
         for name in ("camera", "coffee-part"):
             expected, found = (scores(one, collection.images[name], options) for one in (index, other))
             assert max(expected.values()) > 0
@@ -117,8 +117,8 @@ def test_vocabulary_and_index_have_the_kind(collection: Collection, tmp_path: Pa
     collection.vocabularies[0].save(tmp_path / "words")
     loaded = Vocabulary.load(tmp_path / "words")
     assert loaded.kind == collection.kind and loaded.fingerprint == collection.vocabularies[0].fingerprint
-    assert collection.build(tmp_path / "i").home.kind == collection.kind
-    assert not list(check_index(tmp_path / "i"))
+    assert collection.build(tmp_path / "i").folder.kind == collection.kind
+    assert not list(check(tmp_path / "i"))
 
 
 def test_segments_do_not_matter(collection: Collection, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_segments_do_not_matter(collection: Collection, tmp_path: Path) -> None:
 
 def test_threads_do_not_matter(collection: Collection, tmp_path: Path) -> None:
     index = collection.build(tmp_path / "i", commits=4)
-    for options in all_options(index.home.bits):
+    for options in all_options(index.folder.bits):
         words, signatures = index.quantise(collection.images["camera"], options)
         one, four = (index.score_words(words, signatures, options, threads=threads) for threads in (1, 4))
         assert np.array_equal(one, four)
@@ -140,7 +140,7 @@ def test_saved_is_built_in_memory(collection: Collection, tmp_path: Path) -> Non
     parts = [quantiser.quantise(found.descriptors) for found in collection.images.values()]
     signed = [signatures for _, signatures in parts if signatures is not None]
     built = Index.from_words([words for words, _ in parts], [v.size for v in collection.vocabularies], signed)
-    for options in all_options(saved.home.bits):
+    for options in all_options(saved.folder.bits):
         words, signatures = saved.quantise(collection.images["cat"], options)
         expected = built.score_words(words, signatures, options)
         assert np.array_equal(saved.score_words(words, signatures, options), expected) and expected.any()
@@ -292,8 +292,8 @@ def test_shipped_vocabularies_are_sift() -> None:
 def test_an_invalid_kind_is_damage(odd: object, collections: dict[str, Collection], tmp_path: Path) -> None:
     collections["orb"].build(tmp_path / "i", ["cat"])
     with closing(Catalogue.open(tmp_path / "i", writable=True)) as catalogue, catalogue.transaction():
-        catalogue.put_facts({"kind": odd})
-    assert any("kind" in line for line in check_index(tmp_path / "i"))
+        catalogue.put_settings({"kind": odd})
+    assert any("kind" in line for line in check(tmp_path / "i"))
 
 
 # -- which detector
@@ -303,7 +303,7 @@ def test_the_detector_follows_the_vocabularies(collections: dict[str, Collection
     with IndexWriter.open(tmp_path / "i", collections["orb"].vocabularies) as writer:
         assert writer.update([folder]).added == 2 * len(NAMES)
     index = Index.open(tmp_path / "i")
-    assert index.home.feature_options.detector == "orb"
+    assert index.folder.feature_options.detector == "orb"
     assert Path(index.search(folder / "cat-part.png")[0].path).stem == "cat-part"
 
 

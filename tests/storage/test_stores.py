@@ -27,7 +27,7 @@ from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features.decode import read_grey, read_rgb, read_thumbnail
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import extract, extract_many
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter, compare_folders
 from polyvoc.options import SearchOptions
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
@@ -675,7 +675,7 @@ def test_the_library_writes_to_a_disk(
     vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for use in (Index.open, IndexWriter.open, check_index, vocabularies[0].save):
+    for use in (Index.open, IndexWriter.open, check, vocabularies[0].save):
         with pytest.raises(OptionError, match=f"^{re.escape(ON_DISK)}$"):
             use("s3://bucket/x")
     assert list(tmp_path.iterdir()) == []

@@ -1,112 +1,88 @@
-"""What a server keeps for a while: uploads and thumbnails, each within its limit."""
+"""Caches of uploads and thumbnails: the least recently used are dropped, and limits are kept."""
 
 from __future__ import annotations
 
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyvoc.web.caches import ThumbnailCache, Upload, UploadCache
+from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
 from samples import features
 
 
-class Now:
-    """A clock that goes when it is told to."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
+def upload(name: str) -> StoredUpload:
+    return StoredUpload(name, features(1), None, b"picture")
 
 
-def some(name: str) -> Upload:
-    return Upload(name, features(1), None, b"picture")
-
-
-def test_an_upload_is_kept_under_a_name_of_its_own() -> None:
+def test_each_upload_gets_a_name_of_its_own() -> None:
     uploads = UploadCache()
-    first, second = some("a"), some("a")
-    names = uploads.keep(first), uploads.keep(second)
+    first, second = upload("a"), upload("a")
+    names = uploads.store(first), uploads.store(second)
     assert names[0] != names[1] and not any(name.isdigit() for name in names)
     assert (uploads.get(names[0]), uploads.get(names[1])) == (first, second)
     assert uploads.get("u") is None
 
 
-def test_an_upload_is_forgotten_an_hour_after_it_was_last_asked_for() -> None:
-    now = Now()
-    uploads = UploadCache(seconds=3600, clock=now)
-    name, other = uploads.keep(some("a")), uploads.keep(some("b"))
-    now.time += 3000
+def test_an_upload_expires_an_hour_after_its_last_use() -> None:
+    now = [1000.0]
+    uploads = UploadCache(seconds=3600, clock=lambda: now[0])
+    name, other = uploads.store(upload("a")), uploads.store(upload("b"))
+    now[0] += 3000
     assert uploads.get(name) is not None
-    now.time += 3000
+    now[0] += 3000
     assert uploads.get(other) is None and uploads.get(name) is not None
-    now.time += 3601
-    assert len(uploads) == 0  # also if nobody asks for it
+    now[0] += 3601
+    assert uploads.size == 0  # also without a request for it
     assert uploads.get(name) is None
 
 
-def test_the_longest_unused_upload_makes_room() -> None:
-    uploads = UploadCache(most=3)
-    a, b, c = (uploads.keep(some(name)) for name in "abc")
-    assert uploads.get(a) is not None
-    d = uploads.keep(some("d"))
-    assert [uploads.get(name) is not None for name in (a, b, c, d)] == [True, False, True, True]
-    assert len(uploads) == 3
+def test_the_least_recently_used_is_dropped() -> None:
+    uploads, thumbnails = UploadCache(limit=3), ThumbnailCache(30)
+    names = [uploads.store(upload(name)) for name in "abc"]
+    for key in "abc":
+        thumbnails.put(key, b"0123456789")
+    assert uploads.get(names[0]) is not None and thumbnails.get("a") is not None
+    names.append(uploads.store(upload("d")))
+    thumbnails.put("d", b"0123456789")
+    assert [uploads.get(name) is not None for name in names] == [True, False, True, True]
+    assert [thumbnails.get(key) is not None for key in "abcd"] == [True, False, True, True]
+    assert (uploads.size, thumbnails.size) == (3, 30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40)), max_size=40), st.integers(0, 100))
-def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], most: int) -> None:
-    thumbnails = ThumbnailCache(most)
+def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], limit: int) -> None:
+    thumbnails = ThumbnailCache(limit)
     latest: dict[int, bytes] = {}
     for key, size in puts:
         latest[key] = bytes([key]) * size
         thumbnails.put(key, latest[key])
-        assert thumbnails.bytes <= most
-        held = {known: found for known in latest if (found := thumbnails.get(known)) is not None}
-        assert thumbnails.bytes == sum(map(len, held.values()))
-        assert all(latest[known] == found for known, found in held.items())  # never an old one
+        assert thumbnails.size <= limit
+        cached = {known: jpeg for known in latest if (jpeg := thumbnails.get(known)) is not None}
+        assert thumbnails.size == sum(map(len, cached.values()))
+        assert all(latest[known] == jpeg for known, jpeg in cached.items())  # never an old one
 
 
-def test_the_longest_unused_thumbnail_makes_room() -> None:
-    thumbnails = ThumbnailCache(30)
-    for key in "abc":
-        thumbnails.put(key, b"0123456789")
-    thumbnails.get("a")
-    thumbnails.put("d", b"0123456789")
-    assert [thumbnails.get(key) is not None for key in "abcd"] == [True, False, True, True]
-
-
-def test_a_thumbnail_that_fails_is_not_kept() -> None:
+def test_a_thumbnail_is_made_once_unless_making_it_fails() -> None:
     thumbnails = ThumbnailCache()
-    made = iter([ValueError, b"jpeg", None])
-
-    def make() -> bytes:
-        found = next(made)
-        if found is ValueError:
-            raise ValueError
-        assert isinstance(found, bytes)
-        return found
-
-    try:
-        thumbnails.get_or_make(1, make)
-    except ValueError:
-        assert thumbnails.get(1) is None
-    assert thumbnails.get_or_make(1, make) == thumbnails.get_or_make(1, make) == b"jpeg"
+    with pytest.raises(ZeroDivisionError):
+        thumbnails.get_or_make(1, lambda: bytes(1 // 0))
+    assert thumbnails.get(1) is None
+    assert thumbnails.get_or_make(1, lambda: b"jpeg") == thumbnails.get_or_make(1, lambda: b"other") == b"jpeg"
 
 
-def test_threads_share_what_is_kept() -> None:
-    uploads, thumbnails = UploadCache(most=5), ThumbnailCache(100)
+def test_threads_share_the_caches() -> None:
+    uploads, thumbnails = UploadCache(limit=5), ThumbnailCache(100)
 
     def work(seed: int) -> None:
         for number in range(200):
             thumbnails.get_or_make((seed + number) % 17, lambda: b"x" * 9)
-            uploads.get(uploads.keep(some("x")))
+            uploads.get(uploads.store(upload("x")))
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert thumbnails.bytes == 99 and len(uploads) == 5
+    assert (thumbnails.size, uploads.size) == (99, 5)

@@ -1,4 +1,4 @@
-"""The description of the interface: it is valid, it is complete, and the server keeps to it whatever it is asked."""
+"""The OpenAPI description: complete, and every response of the server conforms to it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import schemathesis
 from schemathesis import engine
 from schemathesis.engine import events
 
-from polyvoc.options import SearchOptions
-from polyvoc.web.schemas import LIMITS, OPTIONS, SearchParameters
+from polyvoc.options import Option, SearchOptions
+from polyvoc.web.schemas import OPTIONS, SearchParameters, _limits
 from samples import unflushed
 from servers import PATIENCE, Served, serving
 
@@ -38,24 +38,16 @@ def description(served: Served) -> dict[str, Any]:
     return dict(served.get("/openapi.json").json())
 
 
-# --- what is described --------------------------------------------------------------------------------------------------------
-
-
-def parameters(description: dict[str, Any], path: str, method: str) -> dict[str, Any]:
-    return {one["name"]: one for one in description["paths"][path][method]["parameters"]}
-
-
 @pytest.mark.parametrize(("path", "method"), [("/search", "post"), ("/search/batch", "post"), ("/explain", "get")])
-def test_every_option_is_described_by_the_name_of_the_library(description: dict[str, Any], path: str, method: str) -> None:
-    found = parameters(description, path, method)
-    wanted = {field.name for field in fields(SearchOptions)} - {"evidence"}
-    assert wanted <= set(found) and "evidence" not in found
-    assert all(found[name]["description"] and found[name]["in"] == "query" for name in wanted)
+def test_every_option_is_a_parameter_of_the_same_name(description: dict[str, Any], path: str, method: str) -> None:
+    parameters = {one["name"]: one for one in description["paths"][path][method]["parameters"]}
+    options = {field.name for field in fields(SearchOptions)} - {"likelihood_table"}
+    assert options <= set(parameters) and "likelihood_table" not in parameters
+    assert all(parameters[name]["description"] and parameters[name]["in"] == "query" for name in options)
 
 
-def test_the_description_has_all_routes(description: dict[str, Any]) -> None:
-    found = {(path, method) for path, methods in description["paths"].items() for method in methods}
-    assert found == {
+def test_all_routes_are_described(description: dict[str, Any]) -> None:
+    assert {(path, method) for path, methods in description["paths"].items() for method in methods} == {
         ("/search", "post"), ("/search/batch", "post"), ("/explain", "get"), ("/queries", "post"), ("/queries/{query}", "get"),
         ("/queries/{query}/picture", "get"), ("/images", "get"), ("/images", "post"), ("/images/{image}", "get"),
         ("/images/{image}", "delete"), ("/images/{image}/thumbnail", "get"), ("/images/{image}/file", "get"),
@@ -69,7 +61,7 @@ def test_the_description_has_all_routes(description: dict[str, Any]) -> None:
                 assert any(one["name"] == name and one["in"] == "path" for one in operation["parameters"])
 
 
-def test_refusals_are_described(description: dict[str, Any]) -> None:
+def test_errors_are_described(description: dict[str, Any]) -> None:
     error = description["components"]["schemas"]["Error"]
     assert list(error["properties"]) == ["error"]
     for methods in description["paths"].values():
@@ -79,34 +71,26 @@ def test_refusals_are_described(description: dict[str, Any]) -> None:
                 assert schema == {"$ref": "#/components/schemas/Error"}
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("option", [option for option in OPTIONS.values() if _limits(option)], ids=lambda option: option.name)
+def test_both_limits_of_a_parameter_are_valid_options(option: Option) -> None:
+    limits = _limits(option)
+    for limit in (limits.get("ge", limits.get("gt", 0) + 1e-6), limits["le"]):
+        value = int(limit) if int in (option.kind, *get_args(option.kind)) else limit
+        assert getattr(SearchOptions(**{option.name: value}), option.name) == value
+        assert getattr(SearchParameters(**{option.name: value}), option.name) == value
 
 
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name in LIMITS])
-def test_limits_are_within_what_the_library_takes(name: str, _session_index: Path) -> None:
-    """Whatever passes the limits of the server is an option of the library, at both ends."""
-    limits = LIMITS[name]
-    for value in (limits.get("ge", limits.get("gt", 0) + 1e-6), limits["le"]):
-        given = int(value) if int in (OPTIONS[name], *get_args(OPTIONS[name])) else value
-        assert getattr(SearchOptions(**{name: given}), name) == given
-        assert getattr(SearchParameters(**{name: given}), name) == given
-
-
-@pytest.mark.parametrize("value", ["none", "12"])
-def test_none_is_typed_as_on_the_command_line(served: Served, value: str) -> None:
-    told = served.search(query=1, hamming=value, merge="b1").json()["options"]["hamming"]
-    assert told == (None if value == "none" else 12)
-
-
-def test_pairs_are_typed_with_a_comma(served: Served) -> None:
+def test_none_and_lists_of_numbers(served: Served) -> None:
+    for text, value in (("none", None), ("12", 12)):
+        assert served.search(query=1, hamming=text, merge="b1").json()["options"]["hamming"] == value
     assert served.search(query=1, line="0.5,-0.25").json()["options"]["line"] == [0.5, -0.25]
     assert served.search(query=1, region="1,2.5,300,200").json()["region"] == [1.0, 2.5, 300.0, 200.0]
 
 
-def ask_everything(
+def send_requests(
     description: dict[str, Any], served: Served, mode: str, only: str = ".*", **extra: Any
 ) -> Counter[tuple[str, int]]:
-    """Let a program that knows the description only ask; gives how often each operation answered with each status."""
+    """Send requests made from the description alone; return how often each operation returned each status."""
     settings = {
         "seed": 1,
         "base-url": str(served.client.base_url),
@@ -117,41 +101,42 @@ def ask_everything(
         **extra,
     }
     schema = schemathesis.openapi.from_dict(description, config=schemathesis.Config.from_dict(settings))
-    asked: Counter[tuple[str, int]] = Counter()
-    complaints = []
+    counts: Counter[tuple[str, int]] = Counter()
+    errors = []
     for event in engine.from_schema(schema.include(path_regex=only)).execute():
         assert not isinstance(event, (events.FatalError, events.NonFatalError)), vars(event)
         if isinstance(event, events.ScenarioFinished):
             statuses = [one.response.status_code for one in event.recorder.interactions.values() if one.response is not None]
-            asked += Counter((event.recorder.label, status) for status in statuses)
-            complaints += complaints_of(event.recorder)
-    assert not complaints, "\n\n".join(complaints)
-    return asked
+            counts += Counter((event.recorder.label, status) for status in statuses)
+            errors += errors_of(event.recorder)
+    assert not errors, "\n\n".join(errors)
+    return counts
 
 
-def test_the_server_keeps_to_its_description(description: dict[str, Any], served: Served) -> None:
-    """Asked rightly and wrongly: nothing fails, and all answers are as described."""
-    asked = ask_everything(description, served, "all")
-    assert len({label for label, _ in asked}) == 17
-    assert {status for _, status in asked} <= {200, 201, 400, 401, 404, 422}
-    assert asked["POST /images", 201] and asked["DELETE /images/{image}", 200] and asked["GET /images/{image}/thumbnail", 200]
+def test_valid_and_invalid_requests_get_the_described_responses(description: dict[str, Any], served: Served) -> None:
+    counts = send_requests(description, served, "all")
+    assert len({label for label, _ in counts}) == 17
+    assert {status for _, status in counts} <= {200, 201, 400, 401, 404, 422}
+    assert served.get("/health").json()["status"] == "ok"
+    assert (
+        counts["POST /images", 201] and counts["DELETE /images/{image}", 200] and counts["GET /images/{image}/thumbnail", 200]
+    )
 
 
-def test_any_options_that_are_described_are_taken(description: dict[str, Any], _session_index: Path) -> None:
-    """Whatever the rules of a search, it is answered, or refused in one line."""
+def test_any_combination_of_options_is_searched_or_rejected(description: dict[str, Any], _session_index: Path) -> None:
     known = {"query.query": ["1", "5", "12"], "query.image": ["2", "6"], "query.fuse": "false", "query.smooth": "0"}
     fuzzing = {"coverage": {"enabled": False}, "stateful": {"enabled": False}}
     with serving(_session_index) as served:
-        asked = ask_everything(
+        counts = send_requests(
             description, served, "positive", "^/(search|search/batch|explain)$", parameters=known, phases=fuzzing
         )
-    assert {label for label, _ in asked} == {"POST /search", "POST /search/batch", "GET /explain"}
+    assert {label for label, _ in counts} == {"POST /search", "POST /search/batch", "GET /explain"}
     for label in ("POST /search", "POST /search/batch", "GET /explain"):
-        assert asked[label, 200] > 0, asked
+        assert counts[label, 200] > 0, counts
 
 
-def complaints_of(recorder: Any) -> list[str]:
-    """Give what was asked, and what is wrong with the answer."""
+def errors_of(recorder: Any) -> list[str]:
+    """Return which request got a response that does not conform, and why."""
     return [
         f"{recorder.label}: {node.name}: {node.failure_info.failure.title}: {node.failure_info.failure.message[:500]} "
         f"{recorder.interactions[case].request.uri}"
@@ -159,7 +144,3 @@ def complaints_of(recorder: Any) -> list[str]:
         for node in nodes
         if node.failure_info is not None
     ]
-
-
-def test_the_server_is_well_after_all_that(served: Served) -> None:
-    assert served.get("/health").json()["status"] == "ok"

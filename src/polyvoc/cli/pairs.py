@@ -137,7 +137,7 @@ def _check_names(names: dict[int, str], database: Path | None, spaces: bool) -> 
     """Raise OptionError for names that COLMAP cannot read, before the work begins."""
     odd = [name for name in names.values() if name.split() != [name] or name.startswith("#")]
     if odd and spaces:
-        raise OptionError(f"{odd[0]!r} cannot be written to a list of pairs, where a space ends a name ({len(odd)} such names); "
+        raise OptionError(f"{odd[0]!r} cannot be in a list of pairs, where a space ends a name ({len(odd)} such names); "
                           "rename the photographs, or use --json")  # fmt: skip
     if database is None:
         return

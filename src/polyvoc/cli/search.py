@@ -58,7 +58,7 @@ def search_command(  # noqa: PLR0913, PLR0917
 
     Options that are left out are those of the index; `polyvoc info` lists them.
     """
-    from polyvoc import open as open_index
+    from polyvoc.search.index import Index
 
     if fast and best:
         raise OptionError("--fast and --best exclude each other; give one of them")
@@ -71,7 +71,7 @@ def search_command(  # noqa: PLR0913, PLR0917
     with progress_bar() as progress:
         if ray is not None:
             progress(OPENING, 0, 1)
-        opened = open_index(index, ray=ray)
+        opened = Index.open(index) if ray is None else _open_on_cluster(index, ray)
         _ = opened.folder.quantiser
     opening = time.perf_counter() - started
     options = opened.options(preset="fast" if fast else "best" if best else "default", **chosen)
@@ -88,6 +88,12 @@ def search_command(  # noqa: PLR0913, PLR0917
         print_results(found, timings, named=len(photos) > 1)
     if len(found) < len(photos):
         raise typer.Exit(1)
+
+
+def _open_on_cluster(index: Path, address: str) -> Index:
+    from polyvoc.cluster.shards import open_index
+
+    return open_index(index, None, address)
 
 
 def _search_all(index: Index, photos: list[str | int], options: SearchOptions, region: Region | None, threads: int | None,

@@ -131,7 +131,7 @@ def print_results(results: list[SearchResult], timings: bool, named: bool) -> No
             minimum = result.options.min_probability
             text = "nothing found: no photograph of the index shares a feature with it"
             print_note(nothing_found_text(minimum) if minimum else text)
-        if not hits.complete:
+        if hits.missing:
             count = sum(last - first + 1 for first, last in hits.missing)
             print_note(f"incomplete: {count:,} images are on machines that are unavailable (--require-all fails instead)")
         if timings:

@@ -20,7 +20,6 @@ from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
-from polyvoc.index.statistics import norm_key
 from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import norms_of
@@ -214,7 +213,7 @@ class QuantisedDataset:
 
 def engine_norms(engine: Engine, options: ScoringOptions) -> list[Floats32]:
     """Return the norms of the images of each segment."""
-    return engine.shards.each(norms_of, norm_key(options, len(engine.sizes)))
+    return engine.shards.each(norms_of, options.norm_key(len(engine.sizes)))
 
 
 def truth_of(dataset: Dataset) -> list[Any]:

@@ -89,7 +89,7 @@ def _read_pixels(source: Source, mode: Mode, limits: _Limits, name: str | None =
         try:
             return _decode(file, mode, limits)
         except Exception as error:  # decoders raise anything on a hostile file
-            raise _error(error, name or display_name(source)) from error
+            raise _error(error, display_name(name or source)) from error
 
 
 def _error(error: Exception, name: str) -> ImageError:

@@ -122,7 +122,7 @@ class Embedder:
 
         `name` is shown in errors instead of that of the source.
         """
-        name = name or display_name(source)
+        name = display_name(name or source)
         return self.embed_pixels(read_rgb(source, self.long_side, name=name), name)
 
     def embed_many(

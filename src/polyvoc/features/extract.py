@@ -46,8 +46,7 @@ def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = Tru
 
     `root=False` leaves SIFT descriptors plain: whole numbers from 0 to 255. `name` is shown in errors instead of the source's.
     """
-    name = name or display_name(source)
-    return extract_pixels(read_grey(source, options.long_side, name=name), options, name, root)
+    return extract_pixels(read_grey(source, options.long_side, name=name), options, name or source, root)
 
 
 def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root: bool = True) -> Features:

@@ -1,7 +1,7 @@
 """Photographs -> features -> words -> segments: the work of indexing, in any process.
 
-`Workers` do it for a writer, which only commits: `LocalWorkers` on the threads of its process, `cluster.build.RayWorkers` on other
-machines.
+`Workers` do it for a writer, which only commits: `LocalWorkers` on the threads of its process, `cluster.build.RayWorkers` on
+other machines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -145,16 +145,15 @@ class ReadImage:
 
 def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None) -> ReadImage:
     """Read a photograph once, for its digest, features and vector."""
-    name = display_name(item.path)
     try:
         source, digest = read_with_digest(item.path)
-        features = extract(source, options, name=name)
+        features = extract(source, options, name=item.path)
     except ImageError as error:
         return ReadImage(item, error)
     vector = None
     if model is not None:
         try:
-            vector = model.embed(source, name)
+            vector = model.embed(source, item.path)
         except UnreachableError as error:
             return ReadImage(item, error)
         except ImageError:
@@ -173,6 +172,7 @@ class PendingImages:
         self._quantiser = quantiser
         self._dimension = dimension
         self._raw: list[tuple[ImageRow, Features, Floats32 | None]] = []
+        self._n_raw = 0  # features of these
         self._batches: list[Batch] = []
         self.rows: list[ImageRow] = []  # of the quantised ones
 
@@ -188,7 +188,8 @@ class PendingImages:
     def add(self, row: ImageRow, features: Features, vector: Floats32 | None = None) -> None:
         """Add an image, and its vector [d] if it has one."""
         self._raw.append((row, features, vector))
-        if sum(len(waiting) for _, waiting, _ in self._raw) >= QUANTISE_FEATURES:
+        self._n_raw += row.n_features
+        if self._n_raw >= QUANTISE_FEATURES:
             self._quantise()
 
     def _quantise(self) -> None:
@@ -200,14 +201,14 @@ class PendingImages:
         no_vector = np.zeros(self._dimension, np.float16)
         batch = Batch(
             ids=np.array([row.image for row in rows], np.int64),
-            feature_starts=np.concatenate([[0], np.cumsum([len(f) for f in found])]).astype(np.int64),
+            feature_starts=np.concatenate([[0], np.cumsum([row.n_features for row in rows])]).astype(np.int64),
             words=words,
             signatures=signatures,
             xy=np.concatenate([f.xy for f in found]),
             shape=np.concatenate(shape).astype(np.float16),
             embeddings=np.array([no_vector if v is None else v for v in vectors], np.float16) if self._dimension else None,
         )
-        self._batches, self.rows, self._raw = [*self._batches, batch], [*self.rows, *rows], []
+        self._batches, self.rows, self._raw, self._n_raw = [*self._batches, batch], [*self.rows, *rows], [], 0
 
     def batch(self) -> Batch:
         """Return all images as one batch, in the order of `rows`."""
@@ -354,7 +355,8 @@ class LocalWorkers:
         """Yield segments as the limits are reached, and merged ones; when interrupted, also what was read so far."""
         yield from self._merges(builder, next_merge)
         pending, report, since = self._pending(builder), _Report(), time.monotonic()
-        items = (BuildItem(plan.first + number, *file) for number, file in enumerate(plan.files))
+        paths, states = zip(*plan.files, strict=True) if plan.files else ((), ())
+        items = map(BuildItem, range(plan.first, plan.first + len(plan)), paths, states)
         with single_cv2_thread(), closing(self._read(builder, items)) as images:
             try:
                 for done, (_, image) in enumerate(images, start=1):
@@ -370,7 +372,7 @@ class LocalWorkers:
         yield report.result(pending, builder)
         yield from self._merges(builder, next_merge)
 
-    def _read(self, builder: SegmentBuilder, items: Generator[BuildItem]) -> Generator[tuple[BuildItem, ReadImage]]:
+    def _read(self, builder: SegmentBuilder, items: Iterable[BuildItem]) -> Generator[tuple[BuildItem, ReadImage]]:
         threads = count_threads(self.threads)
         return ordered_map(lambda item: read_image(item, builder.options, self.model), items, threads, "polyvoc-index")
 

@@ -74,8 +74,8 @@ class Commits:
             self.catalogue.delete_images(removed)
             if saved is not None and number is not None:
                 self.catalogue.add_segment(number, saved.row)
-                self.catalogue.add_images(replace(row, segment=number, position=n) for n, row in enumerate(rows))
-                self.catalogue.drop_problems(row.path for row in rows)
+                self.catalogue.add_images([replace(row, segment=number, position=n) for n, row in enumerate(rows)])
+                self.catalogue.drop_problems([row.path for row in rows])
             self.catalogue.put_problems(problems)
             if saved is not None or removed:
                 self.catalogue.count_commit()

@@ -111,6 +111,7 @@ class Layout:
 class LoadedModels:
     """What takes long to load and no commit changes: shared by all snapshots of an index."""
 
+    vocabularies: Sequence[Vocabulary] | None = None  # of an index that was just created
     quantiser: Quantiser | None = None
     embedder: Embedder | None = None
 
@@ -167,7 +168,7 @@ class IndexFolder:
 
     @property
     def extraction(self) -> FeatureOptions:
-        """Return the options to read a photograph with; raise OptionError if polyvoc does not make the features of the index."""
+        """Return the options to read a photograph with; raise OptionError if polyvoc does not extract such features."""
         if self.feature_options.kind != self.kind:
             raise OptionError(f"{self.path} holds {self.kind}, which polyvoc does not extract from photographs; add and search "
                               "with features made elsewhere, or search with an image of the index (--image ID)")  # fmt: skip
@@ -264,7 +265,7 @@ class IndexFolder:
     def quantiser(self) -> Quantiser:
         """Load the vocabularies, once."""
         if self.models.quantiser is None:
-            self.models.quantiser = Quantiser(self.vocabularies())
+            self.models.quantiser = Quantiser(self.models.vocabularies or self.vocabularies())
         return self.models.quantiser
 
     @property
@@ -358,6 +359,7 @@ def _create(folder: IndexFolder, vocabularies: Sequence[Vocabulary], options: Fe
         raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies, not {len(vocabularies)}")
     _check_kinds(vocabularies, options)
     check_vocabularies(vocabularies)  # before anything is written
+    folder.models.vocabularies = vocabularies
     targets = [folder.vocabulary_folder(number) for number in range(len(vocabularies))]
     with write_errors(folder.path):
         (folder.path / UNFINISHED).write_bytes(b"")  # from here on the folder is an index, finished or not

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.kernels.postings import count_repeats, count_runs, fill_runs, sort_by_word
-from polyvoc.storage.files import META, map_array, read_meta, write_folder
+from polyvoc.storage.files import META, map_folder, read_meta, write_folder
 from polyvoc.types import Array, ImageWords, Keypoints, with_planes
 
 MAX_VOCABULARIES = 9
@@ -252,9 +252,8 @@ class Segment:
         meta = read_meta(folder)
         try:
             shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape) in meta["arrays"].items()}
-            arrays = {n: map_array(folder / f"{n}.npy", dtype, shape) for n, (dtype, shape) in shapes.items()}
-            ids = map_array(folder / "ids.npy", np.int64, (meta["n_images"],))
-            return cls(tuple(meta["sizes"]), ids, arrays)
+            arrays = map_folder(folder, {**shapes, "ids": (np.int64, (meta["n_images"],))})
+            return cls(tuple(meta["sizes"]), arrays.pop("ids"), arrays)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedError(f"{folder / META} does not describe a segment ({error!r})") from None
 

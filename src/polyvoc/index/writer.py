@@ -180,8 +180,8 @@ class IndexWriter:
         self.commit()
         changes = compare_folders(folders, self.catalogue.images(), self.catalogue.problems())
         if changes.empty_roots and not keep_missing:
-            raise OptionError(f"{', '.join(changes.empty_roots)} holds no photograph, but the index has some from there; is the "
-                              "disk mounted? (to remove them: polyvoc remove FOLDER)")  # fmt: skip
+            raise OptionError(f"{', '.join(changes.empty_roots)} holds no photograph, but the index has some from there; is "
+                              "the disk mounted? (to remove them: polyvoc remove FOLDER)")  # fmt: skip
         report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.known_unusable)
         self._touch_same(changes, report)
         model = self._embedder if changes.new or changes.changed else None  # loaded first: its file may be missing
@@ -371,8 +371,8 @@ def check_kind(file: FeatureFile, folder: IndexFolder, vocabularies: Sequence[Vo
     wanted = vocabularies[0].kind if vocabularies else folder.kind if folder.exists else FeatureKind()
     found = kind_of(file)
     if found != wanted:
-        raise OptionError(f"{display_name(file.path)} holds {found}, but the vocabularies are for {wanted}; train others: polyvoc "
-                          f"train --features {file.path} --out WORDS, and index with --vocabulary WORDS")  # fmt: skip
+        raise OptionError(f"{display_name(file.path)} holds {found}, but the vocabularies are for {wanted}; train others: "
+                          f"polyvoc train --features {file.path} --out WORDS, and index with --vocabulary WORDS")  # fmt: skip
 
 
 def check_folder(file: FeatureFile, images: str) -> None:
@@ -382,8 +382,8 @@ def check_folder(file: FeatureFile, images: str) -> None:
     names = file.names()
     if not is_url(root) and not any(os.path.isfile(os.path.join(root, name)) for name in names):
         example = display_name(names[0]) if names else "any"
-        raise OptionError(f"{images} holds no photograph that {display_name(file.path)} names, such as {example}; give the folder "
-                          "that its names are relative to")  # fmt: skip
+        raise OptionError(f"{images} holds no photograph that {display_name(file.path)} names, such as {example}; give the "
+                          "folder that its names are relative to")  # fmt: skip
 
 
 def add_feature_file(writer: IndexWriter, file: FeatureFile, images: str | None = None, keep_missing: bool = False,

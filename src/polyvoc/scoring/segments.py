@@ -1,7 +1,7 @@
 """Operations on one segment: count the sets of a query, vote, rank.
 
-An *operation* is a function at the top level of a module whose first argument is a held segment. It returns something small, and
-runs in this process or on the machine that holds the segment (`engine.Shards`).
+An *operation* is a function at the top level of a module whose first argument is a held segment. It returns something small,
+and runs in this process or on the machine that holds the segment (`engine.Shards`).
 """
 
 from __future__ import annotations

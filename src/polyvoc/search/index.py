@@ -19,7 +19,7 @@ import numpy as np
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import EmbeddingSource, IndexFolder, Layout, split_norms
+from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout, split_norms
 from polyvoc.index.segment import MAX_IMAGES
 from polyvoc.options import PairOptions, Preset, ScoringOptions, SearchOptions, options_of, preset
 from polyvoc.scoring.engine import Engine
@@ -106,7 +106,7 @@ class Index:
                     layout.commit,
                     None if line is None else (float(line["a"]), float(line["b"])),
                     None if table is None else table_from_dict(table, where),
-                    read_links(folder, settings),
+                    read_links(folder, settings) if LINKS in settings else None,
                     read_engine,
                 )
             except DamagedError:  # unless a writer has merged segments since the catalogue was read

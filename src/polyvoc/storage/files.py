@@ -147,6 +147,11 @@ def map_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array
     return np.asarray(array)
 
 
+def map_folder(folder: Path, shapes: Mapping[str, tuple[npt.DTypeLike, tuple[int, ...]]]) -> dict[str, Array]:
+    """Return memory maps of `<name>.npy` in a folder, by name; shapes: dtype and shape of each."""
+    return {name: map_array(folder / f"{name}.npy", dtype, shape) for name, (dtype, shape) in shapes.items()}
+
+
 def checksum(path: Path) -> str:
     """Return the BLAKE2 checksum of a file, 32 hex digits."""
     with path.open("rb") as file:

@@ -30,6 +30,7 @@ from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import Descriptors, Floats32, Signatures, Words
 from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies
 
+_CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.93  # of the words' variance lies in their heads
 _WORDS_PER_CELL = 80
@@ -87,8 +88,8 @@ def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Voc
                 f"vocabulary {k} has signatures of {vocabulary.bits} bits, not {z.shape[1]}: train all with the same bits"
             )
         of_k = np.ascontiguousarray(assigned[:, k], dtype=np.int32)
-        if of_k.size and not -1 <= of_k.min() <= of_k.max() < vocabulary.size:
-            raise OptionError(f"words of vocabulary {k} should be -1 to {vocabulary.size - 1}")
+        if of_k.size and not -1 <= of_k.min() <= of_k.max() < len(thresholds):
+            raise OptionError(f"words of vocabulary {k} should be -1 to {len(thresholds) - 1}")
         signed = np.empty((*of_k.shape, planes), dtype=np.uint64)
         sign_words(points, of_k, thresholds, signed)
         signatures[:, k] = signed
@@ -101,7 +102,7 @@ class Assigner:
     def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None) -> None:
         """Prepare the vocabularies (see `check_vocabularies`) for at most so many threads, None: one per core."""
         check_vocabularies(vocabularies)
-        self._threads = threads
+        self._threads = count_threads(threads)
         self.dimension = vocabularies[0].dimension
         self.sizes = tuple(vocabulary.size for vocabulary in vocabularies)
         # Cells fine enough for a large vocabulary would separate a descriptor from its word in a small one.
@@ -126,7 +127,9 @@ class Assigner:
                 words[:, ks] = _nearest_words(cells.axes.rotate(rows), cells, table, (len(ks), assignments))
             return words
 
-        words = np.concatenate(thread_map(assign_batch, batches(self._checked(descriptors)), self._threads))
+        words = np.concatenate(
+            thread_map(assign_batch, batches(self._checked(descriptors), _BATCH, self._threads), self._threads)
+        )
         return words[:, :, 0] if assignments == 1 else words
 
     def _checked(self, descriptors: npt.ArrayLike) -> Floats32:
@@ -174,7 +177,7 @@ class Cells:
             cells: Words = self._scores(self.axes.points(batch)).argmax(axis=1).astype(np.int32)
             return cells
 
-        return np.concatenate(thread_map(cells_of, batches(rows)))
+        return np.concatenate(thread_map(cells_of, batches(rows, _CELL_BATCH)))
 
     def word_table(self, vocabularies: Sequence[Floats32]) -> WordTable:
         """Return the words [size, padded] of several vocabularies, grouped by cell."""
@@ -270,9 +273,9 @@ class PrincipalAxes:
         return WordTable(heads, rows, self.points(rows).tail, half, number, start)
 
 
-def batches(rows: Floats32, size: int = _BATCH) -> list[Floats32]:
-    """Cut rows into batches of at most `size`, and small ones into one for each core."""
-    return np.array_split(rows, max(-(-len(rows) // size), min(count_threads(), len(rows) // 256), 1))
+def batches(rows: Floats32, size: int = _BATCH, threads: int | None = None) -> list[Floats32]:
+    """Cut rows into batches of at most `size`, and few rows into one for each thread (None: each core)."""
+    return np.array_split(rows, max(-(-len(rows) // size), min(threads or count_threads(), len(rows) // 256), 1))
 
 
 def _prepare(vocabularies: Sequence[Floats32]) -> tuple[Cells, WordTable]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError, VocabularyError
-from polyvoc.storage.files import META, file_errors, map_array, read_meta, require_local_path, write_folder
+from polyvoc.storage.files import META, file_errors, map_folder, read_meta, require_local_path, write_folder
 from polyvoc.types import SIFT, Array, FeatureKind, Floats32
 
 FORMAT = "polyvoc vocabulary"
@@ -79,7 +79,7 @@ class Vocabulary:
         medians = ByteTable(self.medians.codes[:, :bits], self.medians.low[:bits], self.medians.step[:bits])
         return replace(self, medians=medians, rotation=self.rotation[:bits])
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Return the number of words."""
         return len(self.words.codes)
@@ -89,12 +89,12 @@ class Vocabulary:
         """Return the length of a descriptor."""
         return int(self.words.codes.shape[1])
 
-    @property
+    @cached_property
     def kind(self) -> FeatureKind:
         """Return the kind of features that it quantises."""
         return FeatureKind(self.name, self.dimension, self.binary)
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Return the length of a signature, 0 if the vocabulary has none."""
         return 0 if self.rotation is None else len(self.rotation)
@@ -142,12 +142,15 @@ class Vocabulary:
         meta = _read_vocabulary_meta(source)
         try:
             kind, size, bits = FeatureKind(**meta["kind"]), meta["size"], meta["bits"]
-            words = ByteTable.read(source, "words", (size, kind.dimension))
-            medians = ByteTable.read(source, "medians", (size, bits)) if bits else None
-            rotation = np.array(map_array(source / "rotation.npy", np.float32, (bits, kind.dimension))) if bits else None
+            shapes = ByteTable.shapes("words", (size, kind.dimension))
+            if bits:
+                shapes |= {**ByteTable.shapes("medians", (size, bits)), "rotation": (np.float32, (bits, kind.dimension))}
+            arrays = {name: np.array(array) for name, array in map_folder(source, shapes).items()}
         except (DamagedError, OptionError, TypeError) as error:
             raise _damaged(source, str(error)) from error
-        vocabulary = cls(words, medians, rotation, meta["provenance"], kind.name, kind.binary)
+        words, medians = (ByteTable.read(arrays, name) if name in arrays else None for name in ("words", "medians"))
+        assert words is not None
+        vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"], kind.name, kind.binary)
         if vocabulary.fingerprint != meta["fingerprint"]:
             errors = (file_errors(source / name, recorded) for name, recorded in meta["checksums"].items())
             raise _damaged(source, next(filter(None, errors), "its files do not belong together"))
@@ -181,12 +184,16 @@ class ByteTable:
         codes = np.rint((table - low) / np.where(step > 0, step, 1))
         return cls(np.clip(codes, 0, 255).astype(np.uint8), low, step)
 
+    @staticmethod
+    def shapes(name: str, shape: tuple[int, int]) -> dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]:
+        """Return dtype and shape of the three stored arrays of a table [rows, columns]."""
+        row = (np.float32, shape[1:])
+        return {name: (np.uint8, shape), f"{name}_low": row, f"{name}_step": row}
+
     @classmethod
-    def read(cls, folder: Path, name: str, shape: tuple[int, int]) -> ByteTable:
-        """Read the three arrays of a table [rows, columns] from a folder."""
-        codes = map_array(folder / f"{name}.npy", np.uint8, shape)
-        low, step = (map_array(folder / f"{name}_{part}.npy", np.float32, shape[1:]) for part in ("low", "step"))
-        return cls(np.array(codes), np.array(low), np.array(step))
+    def read(cls, arrays: Mapping[str, Array], name: str) -> ByteTable:
+        """Take the three arrays of a table from those of a folder."""
+        return cls(arrays[name], arrays[f"{name}_low"], arrays[f"{name}_step"])
 
     def values(self) -> Floats32:
         """Return the rounded table as float32 [rows, columns]."""

@@ -1,117 +1,115 @@
-"""Uploaded queries and thumbnails kept in memory."""
+"""Uploaded queries and thumbnails kept in memory, the least recently used dropped first."""
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from polyvoc.errors import OptionError
-from polyvoc.search.fuse import NO_PIXELS
 from polyvoc.types import Features, Floats32
 
+T = TypeVar("T")
+MAX_UPLOADS = 64  # 1.5 MB each
+UPLOAD_SECONDS = 3600.0
 THUMBNAIL_BYTES = 64_000_000
 
 
-class ThumbnailCache:
-    """The pictures that were asked for last."""
-
-    def __init__(self, most_bytes: int = THUMBNAIL_BYTES) -> None:
-        """Begin without any."""
-        self._most = most_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()  # longest unused first
-        self.bytes = 0
-
-    def get(self, key: Hashable) -> bytes | None:
-        """Give a picture if it is kept."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: Hashable, jpeg: bytes) -> None:
-        """Keep a picture; others make room for it."""
-        with self._lock:
-            self.bytes += len(jpeg) - len(self._kept.pop(key, b""))
-            self._kept[key] = jpeg
-            while self.bytes > self._most:
-                self.bytes -= len(self._kept.popitem(last=False)[1])
-
-    def get_or_make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Give a picture, made now if it is not kept."""
-        found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
-
-
-MAX_UPLOADS = 64  # kept at a time: 1.5 MB each
-UPLOAD_SECONDS = 3600.0
-
-
 @dataclass(frozen=True, eq=False)
-class Upload:
-    """One of them: what is asked, and a picture to look at. The file itself is not kept."""
+class StoredUpload:
+    """An uploaded query: its features and a picture. The file itself is not kept."""
 
     name: str
     features: Features
-    vector: Floats32 | None  # of the global embedding, if the index has one
+    vector: Floats32 | None  # global embedding, if the index has one
     picture: bytes  # JPEG without metadata
 
-    def embed(self) -> Floats32:
-        """Give the vector."""
-        if self.vector is None:
-            raise OptionError(NO_PIXELS)
-        return self.vector
 
-
-class UploadCache:
-    """The latest photographs, under names that cannot be guessed."""
+class _Cache(Generic[T]):
+    """Values by key: up to a total size, and each until some seconds after its last use."""
 
     def __init__(
-        self, most: int = MAX_UPLOADS, seconds: float = UPLOAD_SECONDS, clock: Callable[[], float] = time.monotonic
+        self, limit: int, size_of: Callable[[T], int], seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Keep `most` of them, each for so many seconds after it was last asked for."""
-        self._most = most
+        self._limit = limit
+        self._size_of = size_of
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[float, Upload]] = OrderedDict()  # longest unused first
+        self._entries: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()  # (time of last use, value), oldest first
+        self._size = 0
 
-    def keep(self, upload: Upload) -> str:
-        """Keep a photograph; gives its name."""
-        name = "u" + secrets.token_urlsafe(12)  # a letter first: a number is an image of the collection
+    @property
+    def size(self) -> int:
+        """Return the total size of the values."""
         with self._lock:
-            now = self._forget()
-            self._kept[name] = now, upload
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._drop_expired()
+            return self._size
+
+    def get(self, key: Hashable) -> T | None:
+        """Return a value, or None."""
+        with self._lock:
+            now = self._drop_expired()
+            if key not in self._entries:
+                return None
+            value = self._entries[key][1]
+            self._entries[key] = now, value
+            self._entries.move_to_end(key)
+            return value
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Store a value; drop others to make room."""
+        with self._lock:
+            now = self._drop_expired()
+            if key in self._entries:
+                self._size -= self._size_of(self._entries.pop(key)[1])
+            self._entries[key] = now, value
+            self._size += self._size_of(value)
+            while self._size > self._limit:
+                self._drop_oldest()
+
+    def _drop_expired(self) -> float:
+        now = self._clock()
+        while self._entries and next(iter(self._entries.values()))[0] < now - self._seconds:
+            self._drop_oldest()
+        return now
+
+    def _drop_oldest(self) -> None:
+        _, (_, value) = self._entries.popitem(last=False)
+        self._size -= self._size_of(value)
+
+
+class UploadCache(_Cache[StoredUpload]):
+    """The most recently used uploads, under names that cannot be guessed."""
+
+    def __init__(
+        self, limit: int = MAX_UPLOADS, seconds: float = UPLOAD_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep `limit` uploads, each until `seconds` after its last use."""
+        super().__init__(limit, lambda _: 1, seconds, clock)
+
+    def store(self, upload: StoredUpload) -> str:
+        """Store an upload; return its name."""
+        name = "u" + secrets.token_urlsafe(12)  # a letter first: a number is the id of an image
+        self.put(name, upload)
         return name
 
-    def get(self, name: str) -> Upload | None:
-        """Give a photograph; None once it is forgotten."""
-        with self._lock:
-            now = self._forget()
-            found = self._kept.pop(name, None)
-            if found is None:
-                return None
-            self._kept[name] = now, found[1]
-            return found[1]
 
-    def __len__(self) -> int:
-        """Count them."""
-        with self._lock:
-            self._forget()
-            return len(self._kept)
+class ThumbnailCache(_Cache[bytes]):
+    """The most recently used thumbnails, as JPEG."""
 
-    def _forget(self) -> float:
-        """Forget those whose time is over; gives what time it is."""
-        now = self._clock()
-        while self._kept and next(iter(self._kept.values()))[0] < now - self._seconds:
-            self._kept.popitem(last=False)
-        return now
+    def __init__(self, max_bytes: int = THUMBNAIL_BYTES) -> None:
+        """Keep up to `max_bytes`."""
+        super().__init__(max_bytes, len)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Return a thumbnail, made now if it is not cached."""
+        jpeg = self.get(key)
+        if jpeg is None:
+            jpeg = make()
+            self.put(key, jpeg)
+        return jpeg

@@ -1,76 +1,68 @@
-"""Prometheus counters, access log."""
+"""Prometheus counters and the access log."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyvoc.search.hits import SearchResult
 from polyvoc.web.pool import Pool
-from polyvoc.web.service import Service
 
 logger = logging.getLogger("polyvoc.web")
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30)
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30)  # seconds
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
 class Metrics:
-    """Counters of one server."""
+    """The counters of one server."""
 
-    def __init__(self, service: Service, *pools: Pool) -> None:
-        """Count from zero."""
+    def __init__(self) -> None:
+        """Create the counters of requests and stages."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
-        self._requests = Counter(
-            "polyvoc_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
-        )
+        labels = ["method", "route", "status"]
+        self._requests = Counter("polyvoc_requests", "Requests handled.", labels, registry=self._registry)
         self._seconds = self._histogram("request", "route")
         self._stages = self._histogram("stage", "stage")
-        for pool in (*service.pools, *pools):
-            self._watch(pool)
-        facts = {
-            "images": ("Photographs in the index.", lambda: len(service.current)),
-            "commit": ("Commit of the index that is served.", lambda: service.current.commit),
-            "uploads": ("Photographs kept to be asked again.", lambda: len(service.uploads)),
-            "thumbnail_bytes": ("Bytes of thumbnails kept.", lambda: service.thumbnails.bytes),
-        }
-        for name, (text, value) in facts.items():
-            Gauge(f"polyvoc_{name}", text, registry=self._registry).set_function(value)
 
-    def _histogram(self, what: str, label: str) -> Histogram:
-        text = f"Seconds per {what}."
-        return Histogram(f"polyvoc_{what}_seconds", text, [label], buckets=BUCKETS, registry=self._registry)
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Add a gauge that calls `value` when it is read."""
+        Gauge(f"polyvoc_{name}", text, registry=self._registry).set_function(value)
 
-    def _watch(self, pool: Pool) -> None:
+    def watch_pool(self, pool: Pool) -> None:
+        """Add gauges of the running and of the waiting tasks of a pool."""
         for state in ("running", "waiting"):
-            gauge = Gauge(f"polyvoc_{pool.name}_{state}", f"Pieces of work: {pool.name}, {state}.", registry=self._registry)
-            gauge.set_function(partial(getattr, pool, state))
+            self.watch(f"{pool.name}_{state}", f"Tasks of the pool {pool.name}: {state}.", partial(getattr, pool, state))
 
-    def watched(self, answer: SearchResult) -> SearchResult:
-        """Count the stages of a search, and give its answer on."""
-        for stage, value in answer.seconds.items():
+    def _histogram(self, name: str, label: str) -> Histogram:
+        text = f"Seconds per {name}."
+        return Histogram(f"polyvoc_{name}_seconds", text, [label], buckets=BUCKETS, registry=self._registry)
+
+    def count_stages(self, seconds: Mapping[str, float]) -> None:
+        """Count the seconds of each stage of a search."""
+        for stage, value in seconds.items():
             self._stages.labels(stage).observe(value)
-        return answer
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request. The log has its route only: what follows a question mark may be somebody's."""
+        """Count and log a request by its route only: query strings may be private."""
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
         logger.info("%s %s %d %.0f ms", method, route, status, 1000 * seconds)
 
     def text(self) -> bytes:
-        """Give all of it in Prometheus' format."""
+        """Return all counters in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
-class Clock:
-    """Counts every request, as ASGI middleware; the outermost."""
+class MetricsMiddleware:
+    """ASGI middleware that counts every request; the outermost."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Stand before an application."""
+        """Wrap an application."""
         self._app = app
         self._metrics = metrics
 
@@ -81,15 +73,15 @@ class Clock:
             return
         started, status = time.perf_counter(), 500
 
-        async def watched(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, watched)
+            await self._app(scope, receive, send_and_note_status)
         finally:
             route = getattr(scope.get("route"), "path", "/page" if scope["path"].startswith("/page/") else "none")
-            method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
+            method = scope["method"] if scope["method"] in METHODS else "other"
             self._metrics.count_request(method, route, status, time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""Bounded thread pool; calls to stores with a deadline."""
+"""Bounded thread pools, and requests to stores with a deadline."""
 
 from __future__ import annotations
 
@@ -15,116 +15,111 @@ from polyvoc.errors import UnreachableError
 from polyvoc.storage.stores import display_name, read_url
 
 T = TypeVar("T")
-MAX_BYTES = 1 << 27  # of a photograph in a store that is served: several of them are in memory at a time
-ABANDONED = 8  # questions nobody waits for any more, beside those of the threads that work
-
-
-class StoreRequests:
-    """Threads that ask stores. One that gets no answer in time is left to itself; it ends when the store gives up."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        """Allow so many questions at a time, those that were left included, and so many seconds for each."""
-        self._free = threading.Semaphore(most)
-        self._seconds = seconds
-
-    def read(self, url: str) -> bytes:
-        """Give what a file holds."""
-        return self.run(url, lambda: read_url(url, MAX_BYTES))
-
-    def run(self, url: str, ask: Callable[[], T]) -> T:
-        """Give the answer to a question about an address; if there is none in time, that is an `UnreachableError`."""
-        if not self._free.acquire(blocking=False):
-            raise UnreachableError(f"{display_name(url)}: too many questions to stores have no answer yet; try again later")
-        answer: Future[T] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(ask())
-            except BaseException as error:  # noqa: BLE001 - told to whoever waits
-                answer.set_exception(error)
-            finally:
-                self._free.release()
-
-        try:
-            threading.Thread(target=work, name="polyvoc-store", daemon=True).start()  # the server may end without it
-        except RuntimeError as error:
-            self._free.release()
-            raise UnreachableError(f"{display_name(url)}: no thread is left to ask its store; try again later") from error
-        if not wait([answer], self._seconds).done:
-            raise UnreachableError(
-                f"{display_name(url)}: its store has not answered within {self._seconds:g} s; try again later"
-            )
-        return answer.result()
-
-
-LONGEST = 60  # seconds that somebody is told to wait
-FORGET = 0.9  # share of the past in the running mean of seconds
+MAX_RETRY_SECONDS = 60
+SMOOTHING = 0.9  # share of the past in the running mean of seconds per task
+MAX_BYTES = 1 << 27  # of a photograph in a store: several of them are in memory at a time
+ABANDONED = 8  # store requests past their deadline that may be open beside those of the worker threads
 
 
 class BusyError(Exception):
-    """The queue is full; it says in how many seconds there may be room."""
+    """The queue is full."""
 
     def __init__(self, seconds: int) -> None:
-        """Remember when to come again."""
-        super().__init__(f"too many requests wait already; try again in {seconds} s")
+        """Set after how many seconds to try again."""
+        super().__init__(f"too many requests are waiting; try again in {seconds} s")
         self.seconds = seconds
 
 
 class Pool:
-    """Threads, each with one piece of work at a time, and at most `queue` pieces that wait."""
+    """Threads that run one task each, and a queue of at most `queue` waiting tasks."""
 
     def __init__(self, name: str, threads: int, queue: int) -> None:
-        """Start none yet: threads come with the work."""
+        """Create the pool; threads start with the first tasks."""
         self.name = name
         self.threads = threads
         self.queue = queue
         self._executor = ThreadPoolExecutor(threads, f"polyvoc-{name}")
         self._lock = threading.Lock()
-        self._held = 0  # pieces of work that run or wait
-        self._running = 0
-        self._seconds = 0.1  # that a piece takes, about
+        self._tasks = 0  # that run or wait
+        self.running = 0  # tasks
+        self._seconds = 0.1  # per task, running mean
 
-    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Take a piece of work, or refuse it at once. Cancelling what is given takes it out of the queue again."""
+    def submit(self, task: Callable[[], T]) -> asyncio.Future[T]:
+        """Queue a task; raise BusyError if the queue is full. Cancelling the future removes a waiting task."""
         with self._lock:
-            if self._held >= self.threads + self.queue:
-                raise BusyError(min(LONGEST, max(1, math.ceil(self._held * self._seconds / self.threads))))
-            self._held += 1
-        future = self._executor.submit(self._run, work)
-        future.add_done_callback(lambda _: self._leave())
+            if self._tasks >= self.threads + self.queue:
+                seconds = math.ceil(self._tasks * self._seconds / self.threads)
+                raise BusyError(min(MAX_RETRY_SECONDS, max(1, seconds)))
+            self._tasks += 1
+        future = self._executor.submit(self._run, task)
+        future.add_done_callback(lambda _: self._remove())
         return asyncio.wrap_future(future)
 
-    def share(self) -> int:
-        """Give how many cores a piece of work that runs may use now: all of them if it is alone."""
+    def cores_per_task(self) -> int:
+        """Return how many cores a running task may use now: all of them if it is the only one."""
         with self._lock:
-            return max(1, (os.cpu_count() or 1) // max(1, self._running))
-
-    @property
-    def running(self) -> int:
-        """Count the pieces of work that run."""
-        return self._running
+            return max(1, (os.cpu_count() or 1) // max(1, self.running))
 
     @property
     def waiting(self) -> int:
-        """Count those that wait."""
+        """Return the number of waiting tasks."""
         with self._lock:
-            return max(0, self._held - self._running)
+            return max(0, self._tasks - self.running)
 
     def close(self) -> None:
-        """Finish what runs, drop what waits."""
+        """Finish the running tasks and drop the waiting ones."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, task: Callable[[], T]) -> T:
         started = time.perf_counter()
         with self._lock:
-            self._running += 1
+            self.running += 1
         try:
-            return work()
+            return task()
         finally:
             with self._lock:
-                self._running -= 1
-                self._seconds = FORGET * self._seconds + (1 - FORGET) * (time.perf_counter() - started)
+                self.running -= 1
+                self._seconds = SMOOTHING * self._seconds + (1 - SMOOTHING) * (time.perf_counter() - started)
 
-    def _leave(self) -> None:
+    def _remove(self) -> None:
         with self._lock:
-            self._held -= 1
+            self._tasks -= 1
+
+
+class StoreRequests:
+    """Requests to stores, each in a thread of its own, which is abandoned if the store does not respond in time."""
+
+    def __init__(self, limit: int, seconds: float, max_bytes: int = MAX_BYTES) -> None:
+        """Allow `limit` requests at a time, abandoned ones included, and `seconds` for each."""
+        self._free = threading.Semaphore(limit)
+        self.seconds = seconds
+        self.max_bytes = max_bytes
+
+    def read(self, url: str) -> bytes:
+        """Return the content of a file."""
+        return self.run(url, lambda: read_url(url, self.max_bytes))
+
+    def run(self, url: str, request: Callable[[], T]) -> T:
+        """Return the result of a request about an address; raise UnreachableError if it does not come in time."""
+        if not self._free.acquire(blocking=False):
+            raise UnreachableError(f"{display_name(url)}: too many open requests to stores; try again later")
+        result: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                result.set_result(request())
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is read
+                result.set_exception(error)
+            finally:
+                self._free.release()
+
+        try:
+            threading.Thread(target=work, name="polyvoc-store", daemon=True).start()  # daemon: the server may end before it
+        except RuntimeError as error:
+            self._free.release()
+            raise UnreachableError(
+                f"{display_name(url)}: no thread left for a request to its store; try again later"
+            ) from error
+        if not wait([result], self.seconds).done:
+            raise UnreachableError(f"{display_name(url)}: its store did not respond within {self.seconds:g} s; try again later")
+        return result.result()

@@ -1,130 +1,126 @@
-"""Parameters and response models."""
+"""Request parameters, made from the options record, and response models of the HTTP API."""
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from polyvoc.options import NONE, SEARCH_TEXTS, Preset, SearchOptions
+from polyvoc.options import Option, Preset, SearchOptions, options_of
+from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
-from polyvoc.types import Region
+from polyvoc.types import Problem, Region
 
 LARGEST_ID = (1 << 63) - 1  # of SQLite
-# Of each option: beyond what helps a ranking, but within what a server can bear.
-LIMITS: dict[str, dict[str, float]] = {
-    "top": {"ge": 1, "le": 1000},
-    "verify": {"ge": 0, "le": 1000},
-    "expand": {"ge": 1, "le": 50},
-    "assignments": {"ge": 1, "le": 10},
-    "hamming": {"ge": 0, "le": 128},
-    "c": {"gt": 0, "le": 1e9},
-    "sigma": {"ge": 1e-3, "le": 1e4},
-    "smooth": {"ge": 0, "le": 100},
-    "sure": {"ge": 0, "le": 1},
-}
-_kinds = get_type_hints(SearchOptions)
-# All but the table of evidence: that is a file on the server's disk, and not for strangers.
-OPTIONS = {field.name: _kinds[field.name] for field in fields(SearchOptions) if field.name != "evidence"}
+# All but the likelihood table, which is a file on the server's disk.
+OPTIONS = {one.name: one for one in options_of(SearchOptions) if one.name != "likelihood_table"}
 NUMBER = r"-?\d+(\.\d+)?"
-NO_ADDRESSES = "addresses are not fetched; upload the photograph in the field 'photo'"
+NO_URLS = "URLs are not fetched; upload the photograph in the field 'photo'"
 ImageId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-QueryName = Annotated[str, Field(min_length=1, max_length=40, description="An image of the collection, or a kept upload.")]
+QueryName = Annotated[str, Field(min_length=1, max_length=40, description="Id of an image, or name of a stored upload.")]
+Point = tuple[float, float]
 
 
-def numbers(count: int) -> str:
-    """Give the pattern of so many numbers with commas between them."""
+def _number_list(count: int) -> str:
+    """Return the pattern of `count` numbers separated by commas."""
     return f"^{NUMBER}(,{NUMBER}){{{count - 1}}}$"
 
 
-def _refuse(value: str | None) -> str | None:
-    raise ValueError(NO_ADDRESSES)
+def _reject_url(value: str | None) -> str | None:
+    raise ValueError(NO_URLS)
 
 
-class Common(BaseModel):
-    """What every question may say besides the options of the search."""
+# -- parameters
+
+
+class CommonParameters(BaseModel):
+    """Parameters of every search besides the search options."""
 
     model_config = ConfigDict(extra="forbid")
 
     region: str | None = Field(
         None,
-        description="x0,y0,x1,y1 in pixels of the upright photograph: only the features inside it ask.",
-        pattern=numbers(4),
+        description="x0,y0,x1,y1 in pixels of the upright photograph: search with the features inside it only.",
+        pattern=_number_list(4),
         max_length=100,
     )
-    preset: Preset = Field("default", description="What stands for the options that are left out.")
-    url: Annotated[str | None, AfterValidator(_refuse)] = Field(None, description=f"Refused: {NO_ADDRESSES}.")
+    preset: Preset = Field("default", description="Where the values of omitted options come from.")
+    url: Annotated[str | None, AfterValidator(_reject_url)] = Field(None, description=f"Rejected: {NO_URLS}.")
 
     @property
     def box(self) -> Region | None:
-        """Give the region."""
+        """Return the region as numbers."""
         if self.region is None:
             return None
         x0, y0, x1, y1 = map(float, self.region.split(","))
         return x0, y0, x1, y1
 
     def options(self, index: Index) -> SearchOptions:
-        """Give the options of the search on an index."""
+        """Return the options of a search: those of the preset, replaced by the given ones."""
         given = {name: getattr(self, name) for name in OPTIONS}
-        chosen = {name: _value(OPTIONS[name], value) for name, value in given.items() if value is not None}
-        return replace(index.preset(self.preset), **chosen)
+        changes = {name: _parse(OPTIONS[name], value) for name, value in given.items() if value is not None}
+        return index.options(preset=self.preset, **changes)
 
 
-def _value(kind: Any, given: Any) -> Any:
-    """Give what was said for an option as the record wants it."""
-    if get_origin(kind) is tuple:
-        return tuple(map(float, given.split(",")))
-    return None if given == NONE and NoneType in get_args(kind) else given
+def _parse(option: Option, value: Any) -> Any:
+    """Return the value of a parameter as the options record has it."""
+    if get_origin(option.kind) is tuple:
+        return tuple(map(float, value.split(",")))
+    return None if value == "none" and option.optional else value
 
 
-def _parameter(name: str, kind: Any) -> Any:
-    """Give an option as pydantic wants it: its type, and what is to be known of it."""
-    limits: dict[str, Any] = LIMITS.get(name, {})
-    text = f"{SEARCH_TEXTS[name]} Left out: as the preset has it."
-    if get_origin(kind) is tuple:
-        return str | None, Field(None, description=text, pattern=numbers(len(get_args(kind))), max_length=100)
-    if NoneType in get_args(kind):
-        (wanted,) = (part for part in get_args(kind) if part is not NoneType)
-        return Annotated[wanted, Field(**limits)] | Literal["none"] | None, Field(None, description=text)
-    return kind | None, Field(None, description=text, **limits)
+def _limits(option: Option) -> dict[str, Any]:
+    maximum = min((limit for limit in (option.maximum, option.server_maximum) if limit is not None), default=None)
+    limits = {"ge": option.minimum, "gt": option.above, "le": maximum}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-_Options = create_model("_Options", __base__=Common, **{name: _parameter(name, kind) for name, kind in OPTIONS.items()})
+def _parameter(option: Option) -> Any:
+    """Return the type and the field of the parameter for an option."""
+    text = f"{option.help} Default: that of the preset."
+    if get_origin(option.kind) is tuple:
+        return str | None, Field(None, description=text, pattern=_number_list(len(get_args(option.kind))), max_length=100)
+    if option.optional:
+        (kind,) = (part for part in get_args(option.kind) if part is not NoneType)
+        return Annotated[kind, Field(**_limits(option))] | Literal["none"] | None, Field(None, description=text)
+    return option.kind | None, Field(None, description=text, **_limits(option))
+
+
+_Options = create_model("_Options", __base__=CommonParameters, **{name: _parameter(option) for name, option in OPTIONS.items()})
 
 
 class SearchParameters(_Options):  # type: ignore[misc, valid-type]  # its fields are those of SearchOptions
-    """How to search, and what with unless a photograph is sent."""
+    """Options of a search, and its query unless a photograph is uploaded."""
 
     query: QueryName | None = None
 
 
 class BatchParameters(_Options):  # type: ignore[misc, valid-type]
-    """How to search for several, and what with besides the photographs that are sent."""
+    """Options of several searches, and their queries besides the uploaded photographs."""
 
     query: list[QueryName] = Field(default=[], max_length=64)
 
 
 class ExplainParameters(_Options):  # type: ignore[misc, valid-type]
-    """Which hit to explain, of which question."""
+    """The search and the hit to explain."""
 
     query: QueryName
     image: ImageId = Field(description="The hit.")
-    limit: int = Field(500, ge=0, le=5000, description="Matches told of, the heaviest first.")
+    limit: int = Field(500, ge=0, le=5000, description="Largest number of matches, heaviest first.")
 
 
 class PageParameters(BaseModel):
-    """Which part of the collection to list."""
+    """The page of the list of images."""
 
     model_config = ConfigDict(extra="forbid")
 
     page: int = Field(0, ge=0, le=10**9)
     size: int = Field(60, ge=1, le=200)
-    find: str = Field("", max_length=200, pattern=r"^[^\x00]*$", description="A text in the path.")
+    find: str = Field("", max_length=200, pattern=r"^[^\x00]*$", description="Text in the path.")
 
 
-Point = tuple[float, float]
+# -- responses; `Hit`, `Problem` and `SearchFailure` are used as they are
 
 
 class Error(BaseModel):
@@ -133,50 +129,37 @@ class Error(BaseModel):
     error: str
 
 
-class HitResponse(BaseModel):
-    """A photograph that shows the same thing."""
-
-    image: int
-    path: str
-    score: float
-    inliers: int
-    outline: list[Point] | None  # corners of the query's frame, or of its region, in this photograph
-    width: int
-    height: int
-    probability: float | None  # of showing the same thing; null: nobody knows
-
-
 class SearchResponse(BaseModel):
-    """What the index says to a photograph; as `polyvoc search --json` prints it."""
+    """Result of a search, as `polyvoc search --json` prints it."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # of Hit: all fields are always there
 
     query: str
     region: tuple[float, float, float, float] | None
     options: dict[str, Any]
-    hits: list[HitResponse]
-    complete: bool  # was every photograph of the collection asked?
-    missing: list[tuple[int, int]]  # if not: ranges of ids, both ends included; their machines do not answer now
-    seconds: dict[str, float]
+    hits: list[Hit]
+    complete: bool  # False: some images could not be searched because their machines are down
+    missing: list[tuple[int, int]]  # their ids, as ranges with both ends included
+    seconds: dict[str, float]  # by stage
 
 
-class FailureResponse(BaseModel):
-    """A photograph of a batch that could not ask."""
+class QueryInfo(BaseModel):
+    """The query of an explanation."""
 
-    query: str
-    error: str
-
-
-class StoredQuery(BaseModel):
-    """A photograph that was sent and is kept for a while."""
-
-    query: str
     name: str
     width: int
     height: int
+
+
+class StoredQuery(QueryInfo):
+    """An uploaded photograph that is stored for further searches."""
+
+    query: str
     features: int
 
 
 class ImageSummary(BaseModel):
-    """A photograph of the collection."""
+    """An image of the index."""
 
     image: int
     path: str
@@ -187,13 +170,13 @@ class ImageSummary(BaseModel):
 
 
 class ImageDetails(ImageSummary):
-    """One of which it is known whether its file is still there."""
+    """An image of the index, and whether its file is there and unchanged."""
 
     available: bool
 
 
-class Listing(BaseModel):
-    """A page of the collection."""
+class ImageList(BaseModel):
+    """A page of the list of images."""
 
     images: list[ImageSummary]
     total: int
@@ -201,71 +184,56 @@ class Listing(BaseModel):
     pages: int
 
 
-class QueryInfo(BaseModel):
-    """The photograph that asked."""
-
-    name: str
-    width: int
-    height: int
-
-
-class MatchResponse(BaseModel):
-    """Two features that share words."""
+class Match(BaseModel):
+    """Two features with common words."""
 
     query_xy: Point
     image_xy: Point
-    words: list[int | None]  # per vocabulary, null where they differ
-    mask: int  # bit k: vocabulary k + 1 gives both the same word
+    words: list[int | None]  # per vocabulary, null where the words differ
+    mask: int  # bit k: same word in vocabulary k + 1
     sets: str
     ratio: float
     weight: float
-    distances: list[int | None]  # of Hamming, per vocabulary
+    distances: list[int | None]  # Hamming distance, per vocabulary
     inlier: bool
 
 
 class ExplanationResponse(BaseModel):
-    """Why a photograph answered."""
+    """Why an image is a hit."""
 
     query: QueryInfo
     image: ImageDetails
-    score: float  # sum of the weights: before burstiness, verification and what follows
+    score: float  # sum of the weights: before burstiness, verification and the following stages
     inliers: int
     outline: list[Point] | None
     transform: list[tuple[float, float, float]] | None
     n_vocabularies: int
     n_matches: int
-    matches: list[MatchResponse]
-
-
-class ProblemResponse(BaseModel):
-    """A photograph that could not be added."""
-
-    path: str
-    reason: str
+    matches: list[Match]
 
 
 class Added(BaseModel):
-    """What became of photographs that were sent."""
+    """The added images, and the photographs that could not be added."""
 
     added: list[ImageSummary]
-    problems: list[ProblemResponse]
+    problems: list[Problem]
 
 
 class Removed(BaseModel):
-    """The photograph that was removed."""
+    """The removed image."""
 
     removed: int
 
 
 class Health(BaseModel):
-    """Whether the server is well."""
+    """State of the server."""
 
-    status: Literal["ok", "stale"]  # stale: the index has changed and could not be opened anew
+    status: Literal["ok", "stale"]  # stale: the last commit of the index could not be opened
     commit: int
     images: int
 
 
 class SessionCreated(BaseModel):
-    """The token was right."""
+    """The token was right; the response sets the session cookie."""
 
     ok: bool

@@ -1,12 +1,10 @@
-"""Host, origin, token, size and time of requests."""
+"""Which requests are served: checks of host, origin, token, size and time before any route is called."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import hmac
-import ipaddress
-import json
 import secrets
 import socket
 from collections.abc import Iterator
@@ -16,17 +14,18 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyvoc.web.settings import MEGA, Settings, is_loopback
+from polyvoc.web.settings import MEGA, Settings, ip_address, is_loopback
 
 BODY_SECONDS = 120.0  # for a whole request to arrive
-UNDER_WAY = 64  # requests that may be on their way beside those that run and wait
+EXTRA_UPLOADS = 64  # requests with a body that may be in progress beside those that run and wait
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# Of the collection these tell no more than how many images it has.
+# Readable without a token: of the collection they show no more than the number of images.
 OPEN = frozenset({"/", "/health", "/openapi.json", "/session"})
-SEVERAL = frozenset({"/search/batch", "/images"})  # paths that take several photographs at a time
-BATCH = 8  # times the bytes of one
+BATCH_PATHS = frozenset({"/search/batch", "/images"})  # these take several photographs
+BATCH = 8  # times the bytes of one photograph
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -39,120 +38,119 @@ HEADERS = {
 
 
 class Rejected(Exception):
-    """Why a request is not let in."""
+    """A request that is not passed on to the application."""
 
-    def __init__(self, status: int, line: str, **headers: str) -> None:
-        """Remember the status of the answer, its line and further headers."""
-        super().__init__(line)
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        """Set the status, the message and further headers of the response."""
+        super().__init__(message)
         self.status = status
         self.headers = headers
 
 
 class Token:
-    """The secret of a server, if it has one."""
+    """The secret token of a server, if it has one."""
 
     def __init__(self, secret: str | None) -> None:
-        """Hold a secret; cookies made of it end with the process."""
-        self.wanted = secret is not None
+        """Set the token. Its session cookie is valid as long as this process runs."""
+        self.required = secret is not None
         self._secret = (secret or "").encode()
         self.cookie = hmac.new(secrets.token_bytes(32), self._secret, hashlib.sha256).hexdigest()
-        self.cookie_name = f"polyvoc-{secrets.token_hex(4)}"  # servers at other ports of this host share the jar
+        self.cookie_name = f"polyvoc-{secrets.token_hex(4)}"  # browsers send cookies to all ports of a host
 
-    def is_in(self, authorization: str) -> bool:
-        """Tell whether an Authorization header carries the token."""
-        scheme, _, given = authorization.partition(" ")
-        return self.wanted and scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), self._secret)
+    def in_authorization(self, header: str) -> bool:
+        """Return whether an Authorization header holds the token."""
+        scheme, _, value = header.partition(" ")
+        return self.required and scheme.lower() == "bearer" and hmac.compare_digest(value.encode(), self._secret)
 
-    def was_known(self, cookies: str) -> bool:
-        """Tell whether a Cookie header is that of somebody who knew the token."""
-        given = cookie_parser(cookies).get(self.cookie_name, "")
-        return self.wanted and hmac.compare_digest(given.encode(), self.cookie.encode())
+    def in_cookies(self, header: str) -> bool:
+        """Return whether a Cookie header holds the session cookie, which is made in exchange for the token."""
+        value = cookie_parser(header).get(self.cookie_name, "")
+        return self.required and hmac.compare_digest(value.encode(), self.cookie.encode())
 
 
 class SecurityMiddleware:
-    """The door of a server, as ASGI middleware."""
+    """ASGI middleware that rejects requests, limits their bodies and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, settings: Settings, token: Token) -> None:
-        """Stand before an application."""
+        """Wrap an application."""
         self._app = app
         self._settings = settings
         self._token = token
-        self._taken = 0  # requests that send something, from their first byte to the last of the answer
+        self._uploads = 0  # requests with a body, from their first byte to the last byte of the response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or refuse it."""
+        """Pass a request on to the application, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _SecurityHeaders(send)
-        headers = Headers(scope=scope)
+        method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        secure_send = _SecurityHeaders(send)
         try:
-            self._check(scope["method"], scope["path"], headers)
-            limit = self._settings.max_upload * MEGA * (BATCH if scope["path"] in SEVERAL else 1)
-            if _length(headers) > limit:
-                raise Rejected(413, _too_much(limit))
-            with self._place(scope["method"]):
-                await self._app(scope, _LimitedBody(receive, limit), answer)
-        except Rejected as refusal:
+            self._check_host(headers)
+            self._check_access(method, path, headers)
+            limit = self._settings.max_upload * MEGA * (BATCH if path in BATCH_PATHS else 1)
+            length = headers.get("content-length", "0")
+            if length.isdecimal() and int(length) > limit:
+                raise Rejected(413, _too_large(limit))
+            with self._count_upload(method):
+                await self._app(scope, _LimitedBody(receive, limit), secure_send)
+        except Rejected as rejected:
             origin = headers.get("origin")
-            if origin in self._settings.cors:  # so that the page may read why
-                refusal.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
-            await _refuse(answer, refusal)
+            if origin in self._settings.cors:  # its page may read the reason
+                rejected.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
+            await JSONResponse({"error": str(rejected)}, rejected.status, rejected.headers)(scope, receive, secure_send)
 
-    @contextmanager
-    def _place(self, method: str) -> Iterator[None]:
-        """Hold a place for a request that sends something: what is on its way takes room on the disk."""
-        sends = method not in READING
-        if sends and self._taken >= self._settings.threads + self._settings.queue + UNDER_WAY:
-            raise Rejected(503, "too many requests are under way already; try again in 1 s", **{"retry-after": "1"})
-        self._taken += sends
-        try:
-            yield
-        finally:
-            self._taken -= sends
+    def _check_host(self, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if not self._is_own_host(host):
+            name = _host_name(host) or "NAME"
+            raise Rejected(421, f"unknown Host header {host!r}; add it with --allow-host {name}")
 
-    def _check(self, method: str, path: str, headers: Headers) -> None:
-        if not self._is_known(headers.get("host", "")):
-            line = "this server is not called so; start it with --allow-host NAME if it is"
-            raise Rejected(421, line)
-        writes = method not in READING and path.startswith("/images")
-        if writes and not self._settings.write:  # before anything is sent
-            raise Rejected(403, "this server only reads; start it with --write to add and remove photographs")
-        opened = path in OPEN or path.startswith("/page/")
-        foreign = not (opened and method in READING) and self._is_foreign(headers)
-        if foreign and ((writes and not self._token.wanted) or headers.get("origin") not in self._settings.cors):
-            raise Rejected(403, "pages of other origins may not ask; start the server with --cors ORIGIN if they should")
-        needed = writes or (self._settings.private and not opened)
-        if self._token.wanted and needed and method != "OPTIONS":
-            given = self._token.is_in(headers.get("authorization", ""))
-            if not given and (writes or not self._token.was_known(headers.get("cookie", ""))):
-                line = "this needs the server's token, in the header 'Authorization: Bearer TOKEN'"
-                raise Rejected(401, line, **{"www-authenticate": "Bearer"})
+    def _is_own_host(self, host: str) -> bool:
+        """Return whether a Host header names this server.
 
-    def _is_known(self, host: str) -> bool:
-        """Tell whether a Host header names this server.
-
-        Off loopback any address will do: only a name can be made to point here by somebody else.
+        Off loopback any IP address is accepted: only a name can be made to resolve to this server by an attacker.
         """
         name = _host_name(host)
-        known = {name.lower() for name in (self._settings.host, *self._settings.allow_hosts)}
-        if name in known or is_loopback(name):
+        if name in {known.lower() for known in (self._settings.host, *self._settings.allow_host)} or is_loopback(name):
             return bool(name)
         if is_loopback(self._settings.host):
             return False
-        return name == socket.gethostname().lower() or _is_address(name)
+        return name == socket.gethostname().lower() or ip_address(name) is not None
 
-    def _is_foreign(self, headers: Headers) -> bool:
-        """Tell whether a browser sends this for a page of another origin."""
-        site = headers.get("sec-fetch-site")
-        if site is not None:
-            return site not in ("same-origin", "none")
-        origin = headers.get("origin")
-        return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
+    def _check_access(self, method: str, path: str, headers: Headers) -> None:
+        reads = method in READING
+        writes = not reads and path.startswith("/images")
+        if writes and not self._settings.write:
+            raise Rejected(403, "this server is read-only; start it with --write to add and remove photographs")
+        is_open = path in OPEN or path.startswith("/page/")
+        if not (is_open and reads) and _is_cross_origin(headers):
+            origin = headers.get("origin", "")
+            if (writes and not self._token.required) or origin not in self._settings.cors:
+                name = origin if origin.startswith("http") else "ORIGIN"
+                raise Rejected(403, f"requests from pages of other origins are not allowed; allow them with --cors {name}")
+        needs_token = self._token.required and method != "OPTIONS" and (writes or (self._settings.private and not is_open))
+        has_token = self._token.in_authorization(headers.get("authorization", ""))
+        has_session = self._token.in_cookies(headers.get("cookie", ""))  # for reading only
+        if needs_token and not has_token and (writes or not has_session):
+            message = "token missing or wrong; send it in the header 'Authorization: Bearer TOKEN'"
+            raise Rejected(401, message, **{"www-authenticate": "Bearer"})
+
+    @contextmanager
+    def _count_upload(self, method: str) -> Iterator[None]:
+        """Count a request with a body while it is in progress: its files take space on the disk."""
+        uploads = method not in READING
+        if uploads and self._uploads >= self._settings.threads + self._settings.queue + EXTRA_UPLOADS:
+            raise Rejected(503, "too many requests in progress; try again in 1 s", **{"retry-after": "1"})
+        self._uploads += uploads
+        try:
+            yield
+        finally:
+            self._uploads -= uploads
 
 
 class _SecurityHeaders:
-    """Sends an answer with headers that bind the browser."""
+    """Sends a response with the headers that restrict what browsers do with it."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -167,60 +165,46 @@ class _SecurityHeaders:
 
 
 class _LimitedBody:
-    """Receives a body, as long as it is short enough and comes in time."""
+    """Receives the body of a request within limits of size and time."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
-        self._count = 0
-        self._ended = False
+        self._received = 0
+        self._complete = False
         self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def __call__(self) -> Message:
-        if self._ended:
+        if self._complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, f"the request did not arrive within {BODY_SECONDS:.0f} s") from None
-        self._count += len(message.get("body", b""))
-        self._ended = not message.get("more_body", False)
-        if self._count > self._limit:
-            raise HTTPException(413, _too_much(self._limit))
+        self._received += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._received > self._limit:
+            raise HTTPException(413, _too_large(self._limit))
         return message
 
 
-async def _refuse(send: Send, refusal: Rejected) -> None:
-    body = json.dumps({"error": str(refusal)}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in refusal.headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _is_cross_origin(headers: Headers) -> bool:
+    """Return whether a browser sends this request for a page of another origin."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
-def _too_much(limit: int) -> str:
-    return f"more than {limit // MEGA} megabytes; reduce the photograph, or start the server with --max-upload"
-
-
-def _length(headers: Headers) -> int:
-    try:
-        return int(headers.get("content-length", "0"))
-    except ValueError:
-        return 0
+def _too_large(limit: int) -> str:
+    return f"request larger than {limit // MEGA} megabytes; reduce the photograph, or start the server with --max-upload"
 
 
 def _host_name(host: str) -> str:
-    """Give the name or address in a Host header, without the port."""
+    """Return the name or address in a Host header, without the port; empty if there is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

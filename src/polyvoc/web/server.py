@@ -1,4 +1,4 @@
-"""Application and server process."""
+"""The application and the server process."""
 
 from __future__ import annotations
 
@@ -18,29 +18,54 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-import polyvoc
+from polyvoc import __version__
 from polyvoc.errors import OptionError
-from polyvoc.web.metrics import Clock, Metrics
+from polyvoc.web.metrics import MetricsMiddleware
 from polyvoc.web.routes import admin_router, handle_errors, images_router, search_router
 from polyvoc.web.security import SecurityMiddleware, Token
 from polyvoc.web.service import IndexEdits, Service
 from polyvoc.web.settings import Settings
 
 DESCRIPTION = """Finds the photographs of a collection that show the same thing as a query photograph.
-Options have the names that they have in the library and on the command line."""
+Options have the same names as in the library and on the command line."""
+STOP_SECONDS = 30  # for running requests when the server stops
+KEEP_ALIVE_SECONDS = 75  # of an idle connection: longer than the longest Retry-After
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# glibc's <malloc.h>: M_ARENA_MAX, M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD.
+ALLOCATOR = {-8: 2, -3: 32 << 20, -1: 256 << 20}
+
+
+def serve(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve an index until the process gets a signal to stop; call `ready` with the address when requests are accepted."""
+    with bind(settings.host, settings.port) as listener, _log_to_stderr():
+        _keep_memory()
+        prepare(settings, lambda: ready(address(listener))).run(sockets=[listener])
+
+
+def prepare(settings: Settings, ready: Callable[[], None]) -> uvicorn.Server:
+    """Return a server with its index open, to be run; it calls `ready` when requests are accepted."""
+    config = uvicorn.Config(
+        create_app(settings),
+        ws="none",
+        log_config=None,
+        access_log=False,  # uvicorn's has whole URLs; ours has routes
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return _Server(config, ready)
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Give the application that serves an index; it is opened at once, and closed when the application stops."""
+    """Open an index and return the application that serves it; the index is closed when the application stops."""
     service = Service(settings)
-    app = FastAPI(
-        title="polyvoc", version=polyvoc.__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
-    )
+    edits = IndexEdits(service) if settings.write else None
     token = Token(settings.token)
-    app.state.service = service
-    app.state.changes = changes = IndexEdits(service) if settings.write else None
-    app.state.metrics = Metrics(service, *([changes.pool] if changes else []))
-    app.state.token = token
+    app = FastAPI(
+        title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
+    )
+    app.state.service, app.state.edits, app.state.token = service, edits, token
     for router in (search_router, images_router, admin_router):
         app.include_router(router)
     _serve_page(app)
@@ -54,15 +79,15 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["Retry-After"],
         )
     app.add_middleware(SecurityMiddleware, settings=settings, token=token)
-    app.add_middleware(Clock, metrics=app.state.metrics)  # the last one added is the first to see a request
+    app.add_middleware(MetricsMiddleware, metrics=service.metrics)  # the last one added gets a request first
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
-    if app.state.changes is not None:
-        app.state.changes.close()
+    if app.state.edits is not None:
+        app.state.edits.close()
     app.state.service.close()
 
 
@@ -76,60 +101,33 @@ def _serve_page(app: FastAPI) -> None:
     app.mount("/page", StaticFiles(directory=str(folder)))
 
 
-STOP_SECONDS = 30  # for requests that run when the server is told to stop
-KEEP_SECONDS = 75  # that an idle connection stays open: longer than a client is told to wait before it comes again
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Settings of glibc's <malloc.h>: M_ARENA_MAX, M_MMAP_THRESHOLD (its largest value), M_TRIM_THRESHOLD.
-ALLOCATOR = {-8: 2, -3: 32 << 20, -1: 256 << 20}
-
-
-def serve(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Serve an index until the process is told to stop; `ready` is told the address once requests are answered."""
-    with bind(settings.host, settings.port) as listening, _log_to_stderr():
-        _keep_memory()
-        prepare(settings, lambda: ready(address(listening))).run(sockets=[listening])
-
-
-def prepare(settings: Settings, ready: Callable[[], None]) -> uvicorn.Server:
-    """Give a server that has opened its index and waits to be run; `ready` is called once requests are answered."""
-    config = uvicorn.Config(
-        create_app(settings),
-        ws="none",
-        log_config=None,
-        access_log=False,  # has whole addresses; ours has routes
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_SECONDS,
-        timeout_graceful_shutdown=STOP_SECONDS,
-    )
-    return _Server(config, ready)
-
-
 def bind(host: str, port: int) -> socket.socket:
-    """Give a socket that listens."""
+    """Return a listening socket; raise OptionError if host and port cannot be used."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.socket(family, kind, protocol)
+        family, kind, protocol, _, endpoint = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listener = socket.socket(family, kind, protocol)
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
-            listening.listen(1024)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(endpoint)
+            listener.listen(1024)
         except BaseException:
-            listening.close()
+            listener.close()
             raise
     except OSError as error:
         raise OptionError(f"cannot listen at {host} port {port} ({error.strerror or error}); choose another --port") from None
-    return listening
+    return listener
 
 
-def address(listening: socket.socket) -> str:
-    """Give the address of the page."""
-    host, port = listening.getsockname()[:2]
+def address(listener: socket.socket) -> str:
+    """Return the URL of the page."""
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and ends without the signal that ended it."""
+    """A server that calls `ready`, and that does not raise the signal again that stopped it."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -153,9 +151,9 @@ class _Server(uvicorn.Server):
 
 
 def _keep_memory() -> None:
-    """Let threads share what they free, and keep it for the next photograph instead of giving it back to the system.
+    """Make glibc keep freed memory for the next photograph, in two arenas shared by all threads.
 
-    glibc gives each thread an arena of its own, eight per core, and returns the free end of each: SIFT would wait for pages.
+    By default it has eight arenas per core and returns the free end of each to the system: SIFT would wait for pages.
     """
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
@@ -165,7 +163,7 @@ def _keep_memory() -> None:
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Let the server's log go to stderr, as long as it serves."""
+    """Write the server's log to stderr while it serves."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     levels = {logging.getLogger("polyvoc.web"): logging.INFO, logging.getLogger("uvicorn.error"): logging.WARNING}

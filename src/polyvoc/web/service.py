@@ -1,4 +1,4 @@
-"""The served index: search, explain, list, add, remove."""
+"""The served index: search, explain, list, add and remove images."""
 
 from __future__ import annotations
 
@@ -10,94 +10,116 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
-import polyvoc
+from polyvoc import __version__
+from polyvoc import open as open_index
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.extract import extract_pixels
-from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import IndexFolder
+from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import SEARCH_TEXTS, Preset, SearchOptions, options_as_dict
+from polyvoc.options import Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
-from polyvoc.search.hits import SearchFailure, SearchResult
-from polyvoc.search.index import Index, Question, ask, clock, open_index
+from polyvoc.search.hits import Hits, SearchFailure, SearchResult
+from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info
-from polyvoc.storage.files import flush_path, write_errors
+from polyvoc.search.query import timed
+from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
 from polyvoc.types import Features, Floats32, Problem, Region
-from polyvoc.web.caches import ThumbnailCache, Upload, UploadCache
+from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
 from polyvoc.web.decoder import Decoders
-from polyvoc.web.pool import ABANDONED, MAX_BYTES, Pool, StoreRequests
-from polyvoc.web.schemas import LARGEST_ID, OPTIONS, Common, ExplainParameters
+from polyvoc.web.metrics import Metrics
+from polyvoc.web.pool import ABANDONED, Pool, StoreRequests
+from polyvoc.web.schemas import LARGEST_ID, OPTIONS, CommonParameters, ExplainParameters
 from polyvoc.web.settings import MEGA, Settings
 
-
-def query_info(index: Index, question: Question) -> dict[str, Any]:
-    """Give the facts of the photograph that asks."""
-    name = question.name_in(index)
-    if isinstance(question.photograph, Features):
-        return {"name": name, "width": question.photograph.width, "height": question.photograph.height}
-    assert isinstance(question.photograph, int)
-    row = index.image(question.photograph)
-    return {"name": name, "width": row.width, "height": row.height}
-
-
 logger = logging.getLogger("polyvoc.web")
-FRESH_SECONDS = 0.5  # between looks for a new commit
-PICTURE = 1600  # pixels of the long side of a kept upload
+REFRESH_SECONDS = 0.5  # between checks for a new commit
+UPLOAD_SIDE = 1600  # pixels of the long side of the picture of a stored upload
 PICTURE_THREADS = 2
-PICTURE_QUEUE = 256  # a page of thumbnails asks for many at once
-FACT_THREADS = 2
+LOOKUP_THREADS = 2
+LONG_QUEUE = 256  # a page of thumbnails sends many requests at once
+EDIT_QUEUE = 16
+MAX_NAME = 45  # characters, of up to four bytes: file names may have 255 bytes
 
 
-class AbsentError(PolyvocError):
-    """What was asked for is not there."""
+class NotFoundError(PolyvocError):
+    """An image or a stored upload that is not there."""
 
 
 @dataclass(frozen=True)
-class SentPhoto:
-    """A photograph that somebody sent: the name of the file, and its bytes."""
+class Upload:
+    """An uploaded photograph: the name of the file and its bytes."""
 
     name: str
     content: bytes
 
     @contextmanager
     def named_errors(self) -> Iterator[None]:
-        """Call it by its name in what is said of it, where decoders know bytes only."""
+        """Put the file name into errors of decoders, which get the bytes only."""
         try:
             yield
         except ImageError as error:
-            line = str(error).removeprefix(f"{display_name(self.content)}: ")
-            raise type(error)(f"{display_name(self.name)}: {line}") from None
+            message = str(error).removeprefix(f"{display_name(self.content)}: ")
+            raise type(error)(f"{display_name(self.name)}: {message}") from None
+
+    @property
+    def safe_file_name(self) -> str:
+        """Return a harmless file name: the own one with special characters replaced, and a digest of the content.
+
+        So a photograph uploaded twice is one file, and another one of the same name does not replace it.
+        """
+        own = PurePath(re.split(r"[/\\]", self.name)[-1])
+        stem = re.sub(r"[^\w\- ]+", "-", own.stem).strip("- ")[:MAX_NAME] or "photograph"
+        suffix = own.suffix.lower() if own.suffix.lower() in IMAGE_SUFFIXES else ".jpg"
+        return f"{stem}-{hashlib.blake2b(self.content, digest_size=8).hexdigest()}{suffix}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Query:
+    """A photograph to search with: the id of an image, or features."""
+
+    photo: int | Features
+    name: str
+    embed: Callable[[], Floats32] | None = None  # returns the global embedding of features
+    seconds: dict[str, float] = field(default_factory=dict)  # by stage, spent on the features
 
 
 class Service:
-    """One index and what is needed to serve it. Its methods may be called by several threads at a time."""
+    """One open index and what is needed to serve it. Its methods may be called by several threads at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open the index and load its vocabularies; start the processes that decode."""
+        """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
-        self._index, _ = open_index(settings.index, settings.cluster)
-        self._looked = time.monotonic()
+        self._index = open_index(settings.index, ray=settings.cluster)
+        _ = self._index.folder.quantiser
+        self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
-        self._statistics: tuple[Any, dict[str, Any]] | None = None  # of a commit
+        self._statistics: tuple[Index, dict[str, Any]] | None = None
         self.uploads = UploadCache()
         self.thumbnails = ThumbnailCache()
         self.searches = Pool("searches", settings.threads, settings.queue)
-        self.pictures = Pool("pictures", PICTURE_THREADS, PICTURE_QUEUE)
-        self.facts = Pool("facts", FACT_THREADS, PICTURE_QUEUE)  # what is at hand, whatever pictures wait for
-        self.pools = (self.searches, self.pictures, self.facts)
+        self.pictures = Pool("pictures", PICTURE_THREADS, LONG_QUEUE)
+        self.lookups = Pool("lookups", LOOKUP_THREADS, LONG_QUEUE)  # catalogue only: never waits for a file or a store
+        self.pools = (self.searches, self.pictures, self.lookups)
         count = settings.threads + PICTURE_THREADS
-        self.errands = StoreRequests(count + ABANDONED, settings.decode_seconds)
-        self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA, self.errands)
+        self.stores = StoreRequests(count + ABANDONED, settings.decode_seconds)
+        self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA, self.stores)
+        self.metrics = Metrics()
+        for pool in self.pools:
+            self.metrics.watch_pool(pool)
+        self.metrics.watch("images", "Images in the index.", lambda: len(self._index))
+        self.metrics.watch("commit", "Commit of the served index.", lambda: self._index.commit)
+        self.metrics.watch("uploads", "Stored uploads.", lambda: self.uploads.size)
+        self.metrics.watch("thumbnail_bytes", "Bytes of cached thumbnails.", lambda: self.thumbnails.size)
 
     def close(self) -> None:
-        """Finish what runs; release everything."""
+        """Finish running tasks and release everything."""
         for pool in self.pools:
             pool.close()
         self.decoders.close()
@@ -107,21 +129,16 @@ class Service:
 
     @property
     def index(self) -> Index:
-        """Give the index as of its last commit, or the one before if that cannot be opened."""
-        if time.monotonic() - self._looked > FRESH_SECONDS and self._lock.acquire(blocking=False):
-            try:  # others go on with what they have
+        """Return the index at its last commit, or at the one before if that cannot be opened."""
+        if time.monotonic() - self._checked > REFRESH_SECONDS and self._lock.acquire(blocking=False):
+            try:  # other threads go on with the open one meanwhile
                 self._refresh()
             finally:
                 self._lock.release()
         return self._index
 
-    @property
-    def current(self) -> Index:
-        """Give the index that is open, without a look for a new commit."""
-        return self._index
-
     def refresh(self) -> None:
-        """Open the index anew if it has a new commit."""
+        """Open the last commit if it is new."""
         with self._lock:
             self._refresh()
 
@@ -133,294 +150,291 @@ class Service:
                 logger.warning("the last commit cannot be opened: %s", error)
             self.stale = str(error)
         finally:
-            self._looked = time.monotonic()
+            self._checked = time.monotonic()
 
-    # -- asking
+    @property
+    def _catalogue(self) -> Catalogue:
+        return self.index.folder.catalogue
 
-    def answer(
-        self, asked: str | SentPhoto, parameters: Common, early: Callable[[SearchResult], None] | None = None
-    ) -> SearchResult:
-        """Search with a photograph that was sent, or with one that is known by name."""
+    def about(self) -> dict[str, Any]:
+        """Return what the page needs to know of the index, the options and the permissions."""
+        index, settings = self.index, self.settings
+        return {
+            "version": __version__,
+            "index": settings.index.absolute().name,
+            "images": len(index),
+            "commit": index.commit,
+            "vocabularies": len(index.engine.sizes),
+            "bits": index.engine.bits,
+            "probabilities": index.probability is not None,
+            "smooth": index.links is not None,
+            "fuse": index.folder.has_embeddings,
+            "write": settings.write,
+            "originals": settings.originals,
+            "token": "none" if settings.token is None else "all" if settings.private else "write",
+            "presets": {name: index.preset(name).as_dict() for name in get_args(Preset)},
+            "choices": {name: list(option.choices) for name, option in OPTIONS.items() if option.choices},
+            "texts": {name: option.help for name, option in OPTIONS.items()},
+            "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Return `polyvoc info --distributions --json`."""
+        index = self.index
+        if self._statistics is None or self._statistics[0] is not index:
+            self._statistics = index, {**index_info(index), **index_distributions(index)}
+        return self._statistics[1]
+
+    # -- searching
+
+    def search(self, photo: str | Upload, parameters: CommonParameters,
+               on_first: Callable[[SearchResult], None] | None = None) -> SearchResult:  # fmt: skip
+        """Search with an upload, or with an image id or the name of a stored upload."""
         index = self.index
         options = parameters.options(index)
-        question, seconds = self._question(index, asked, options, parameters.box)
-        spent = {"open": 0.0, **seconds}  # the index is open already: what the command line spends on that is nothing here
-        threads = self.searches.share()
+        result = self._search(index, self._query(index, photo, options), options, parameters.box, on_first)
+        self.metrics.count_stages(result.hits.seconds)
+        return result
 
-        def tell(first: SearchResult) -> None:
-            assert early is not None
-            early(replace(first, seconds={**spent, **first.seconds}))
+    def _search(self, index: Index, query: _Query, options: SearchOptions, region: Region | None,
+                on_first: Callable[[SearchResult], None] | None) -> SearchResult:  # fmt: skip
+        seconds = {"open": 0.0, **query.seconds}  # "open": as on the command line; here the index is open already
+        vector = None
+        if options.fuse and query.embed is not None:
+            with timed(seconds, "embed"):
+                vector = query.embed()
 
-        answer = ask(index, question, options, threads, None if early is None else tell)
-        return replace(answer, seconds={**spent, **answer.seconds})
+        def result(hits: Hits) -> SearchResult:
+            hits.seconds = {**seconds, **hits.seconds}
+            return SearchResult(query.name, options, hits, region)
 
-    def answers(self, asked: Iterable[str | SentPhoto], parameters: Common) -> list[SearchResult | SearchFailure]:
-        """Search with several photographs; one that cannot ask does not keep the others from it."""
-        told: list[SearchResult | SearchFailure] = []
-        for one in asked:
+        first = None if on_first is None else lambda hits: on_first(result(hits))
+        threads = self.searches.cores_per_task()
+        return result(index.search(query.photo, options, region=region, threads=threads, vector=vector, on_first=first))
+
+    def search_batch(
+        self, photos: Iterable[str | Upload], parameters: CommonParameters
+    ) -> Iterator[SearchResult | SearchFailure]:
+        """Search with several photographs; one that fails does not stop the others."""
+        for photo in photos:
             try:
-                told.append(self.answer(one, parameters))
-            except (ImageError, AbsentError, OptionError) as error:
-                told.append(SearchFailure(one.name if isinstance(one, SentPhoto) else one, str(error)))
-        return told
-
-    def check(self, sent: SentPhoto) -> None:
-        """Refuse a photograph that cannot be decoded within the limits."""
-        with sent.named_errors():
-            self.decoders.grey(sent.content, self.index.home.extraction.long_side)
-
-    def keep(self, sent: SentPhoto) -> dict[str, Any]:
-        """Keep a photograph that was sent, so that it can be asked again; gives the name to ask by, and its facts."""
-        index = self.index
-        found, _ = self._features(index, sent)
-        picture = self.decoders.thumbnail(sent.content, PICTURE)
-        vector = self._embed(index, sent) if index.home.embeds else None
-        return self.kept(self.uploads.keep(Upload(sent.name, found, vector, picture)))
-
-    def kept(self, name: str) -> dict[str, Any]:
-        """Give the facts of a kept photograph."""
-        upload = self.upload(name)
-        found = upload.features
-        return {"query": name, "name": upload.name, "width": found.width, "height": found.height, "features": len(found)}
-
-    def upload(self, name: str) -> Upload:
-        """Give a kept photograph."""
-        upload = self.uploads.get(name)
-        if upload is None:
-            raise AbsentError(f"no photograph is kept as {name!r}, or not any more; send it again")
-        return upload
+                yield self.search(photo, parameters)
+            except (ImageError, NotFoundError, OptionError) as error:
+                yield SearchFailure(photo.name if isinstance(photo, Upload) else photo, str(error))
 
     def explain(self, parameters: ExplainParameters) -> dict[str, Any]:
-        """Say why an image answers a question."""
-        index = self.index
+        """Return why an image is a hit of a query."""
+        index, region = self.index, parameters.box
         options = replace(parameters.options(index), fuse=False)  # an embedding has no matches
-        question, _ = self._question(index, parameters.query, options, parameters.box)
-        hit = self.shown(parameters.image)
-        found = index.explain(question.photograph, parameters.image, options, question.region)
-        asking = query_info(index, question)
-        return {"query": asking, "image": hit, **explanation_as_dict(found, question.region, asking, parameters.limit)}
+        query = self._query(index, parameters.query, options)
+        image = self.image_details(parameters.image)
+        explanation = index.explain(query.photo, parameters.image, options, region=region)
+        photo = self.row(query.photo) if isinstance(query.photo, int) else query.photo
+        info = {"name": query.name, "width": photo.width, "height": photo.height}
+        return {"query": info, "image": image, **explanation_as_dict(explanation, region, info, parameters.limit)}
 
-    def _question(self, index: Index, asked: str | SentPhoto, options: SearchOptions,
-                  region: Region | None) -> tuple[Question, dict[str, float]]:  # fmt: skip
-        """Give what is asked, and the seconds of each stage that this took."""
-        if isinstance(asked, SentPhoto):
-            found, seconds = self._features(index, asked)
-            return Question(found, region, asked.name, lambda: self._embed(index, asked)), seconds
-        if asked.isascii() and asked.isdigit():
-            image = self.row(int(asked)).image
-            if options.assignments == 1:
-                return Question(image, region), {}
-            path, _ = self.file(image)  # which is read again: only if it still is what was indexed
-            found, seconds = self._extracted(index, path)
-            return Question(found, region, path, lambda: index.embed(image)), seconds
-        upload = self.upload(asked)
-        return Question(upload.features, region, upload.name, upload.embed), {}
+    def _query(self, index: Index, photo: str | Upload, options: SearchOptions) -> _Query:
+        if isinstance(photo, Upload):
+            features, seconds = self._upload_features(index, photo)
+            return _Query(features, photo.name, lambda: self._embed(index, photo), seconds)
+        if not (photo.isascii() and photo.isdigit()):
+            stored = self._stored(photo)
+            vector = stored.vector
+            return _Query(stored.features, stored.name, None if vector is None else lambda: vector)
+        row = self.row(int(photo))
+        if options.assignments == 1:
+            return _Query(row.image, row.path)
+        features, seconds = self._extract(index, self.file(row.image)[0])  # more words than stored need the file
+        return _Query(features, row.path, lambda: index.embed(row.image), seconds)
 
-    def _embed(self, index: Index, sent: SentPhoto) -> Floats32:
-        with sent.named_errors():
-            pixels = self.decoders.rgb(sent.content, index.home.embedder.long_side)
-        return index.home.embedder.embed_pixels(pixels, display_name(sent.name))
+    # -- uploads
 
-    def _features(self, index: Index, sent: SentPhoto) -> tuple[Features, dict[str, float]]:
-        with sent.named_errors():
-            return self._extracted(index, sent.content)
+    def store(self, upload: Upload) -> dict[str, Any]:
+        """Store the features of an upload for further searches; return its name and size."""
+        index = self.index
+        features, _ = self._upload_features(index, upload)
+        picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE)
+        vector = self._embed(index, upload) if index.folder.has_embeddings else None
+        return self.stored_query(self.uploads.store(StoredUpload(upload.name, features, vector, picture)))
 
-    def _extracted(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
-        options = index.home.extraction
+    def stored_query(self, name: str) -> dict[str, Any]:
+        """Return the name and size of a stored upload."""
+        stored = self._stored(name)
+        features = stored.features
+        size = {"width": features.width, "height": features.height, "features": len(features)}
+        return {"query": name, "name": stored.name, **size}
+
+    def stored_picture(self, name: str, side: int) -> bytes:
+        """Return a thumbnail of a stored upload."""
+        picture = self._stored(name).picture
+        return self.thumbnails.get_or_make((name, side), lambda: self.decoders.thumbnail(picture, side))
+
+    def _stored(self, name: str) -> StoredUpload:
+        stored = self.uploads.get(name)
+        if stored is None:
+            raise NotFoundError(f"no stored upload {name!r}, or it has expired; upload the photograph again")
+        return stored
+
+    def check(self, upload: Upload) -> None:
+        """Raise ImageError if an upload cannot be decoded within the limits."""
+        with upload.named_errors():
+            self.decoders.grey(upload.content, self.index.folder.extraction.long_side)
+
+    def _upload_features(self, index: Index, upload: Upload) -> tuple[Features, dict[str, float]]:
+        with upload.named_errors():
+            return self._extract(index, upload.content)
+
+    def _extract(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
+        options = index.folder.extraction
         seconds: dict[str, float] = {}
-        with clock(seconds, "decode"):
+        with timed(seconds, "decode"):
             grey = self.decoders.grey(source, options.long_side)
-        with clock(seconds, "sift"):
+        with timed(seconds, "sift"):
             return extract_pixels(grey, options, display_name(source)), seconds
 
-    # -- the collection
+    def _embed(self, index: Index, upload: Upload) -> Floats32:
+        embedder = index.folder.embedder
+        with upload.named_errors():
+            pixels = self.decoders.rgb(upload.content, embedder.long_side)
+        return embedder.embed_pixels(pixels, display_name(upload.name))
+
+    # -- images of the index
 
     def row(self, image: int) -> ImageRow:
-        """Give an image of the collection."""
-        row = self.index.home.catalogue.image(image) if image <= LARGEST_ID else None
+        """Return the catalogue row of an image; raise NotFoundError if there is none."""
+        row = self._catalogue.image(image) if image <= LARGEST_ID else None
         if row is None:
-            raise AbsentError(f"image {image} is not in the index")
+            raise NotFoundError(f"image {image} is not in the index")
         return row
 
-    def shown(self, image: int) -> dict[str, Any]:
-        """Give the facts of an image, and whether it can be looked at."""
+    def added_images(self, paths: Iterable[Path]) -> list[dict[str, Any]]:
+        """Return the images with these paths; files without an image are left out."""
+        catalogue = self._catalogue
+        return [image_info(row) for path in paths if (row := catalogue.image_at(str(path))) is not None]
+
+    def list_images(self, page: int, size: int, find: str) -> dict[str, Any]:
+        """Return one page of the images, those with a text in their path."""
+        catalogue = self._catalogue
+        images = list(map(image_info, catalogue.images_from(page * size, size, find)))
+        total = catalogue.count_images(find)
+        return {"images": images, "total": total, "page": page, "pages": -(-total // size)}
+
+    def image_details(self, image: int) -> dict[str, Any]:
+        """Return the catalogue's data of an image, and whether its file can be shown."""
         row, available = self.row(image), False
         with suppress(UnreachableError):
             available = self._is_unchanged(row)
         return {**image_info(row), "available": available}
 
-    def listing(self, page: int, size: int, find: str) -> dict[str, Any]:
-        """Give a page of the collection."""
-        catalogue = self.index.home.catalogue
-        rows = catalogue.images_from(page * size, size, find)
-        total = catalogue.count_images(find)
-        return {"images": list(map(image_info, rows)), "total": total, "page": page, "pages": -(-total // size)}
-
     def thumbnail(self, image: int, side: int) -> bytes:
-        """Give a small picture of an image, without metadata."""
-        self.row(image)  # one that was removed is not shown, whatever is kept of it
-        key = self.current.identity, image, side
+        """Return a thumbnail of an image, without metadata."""
+        self.row(image)  # a removed image is not shown, even if its thumbnail is cached
+        key = self._index.folder.identity, image, side
         return self.thumbnails.get_or_make(key, lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
-    def picture(self, name: str, side: int) -> bytes:
-        """Give a small picture of a kept photograph."""
-        picture = self.upload(name).picture
-        return self.thumbnails.get_or_make((name, side), lambda: self.decoders.thumbnail(picture, side))
-
     def file(self, image: int) -> tuple[str, str]:
-        """Give where the file of an image lies, and what it is; only if it still is what was indexed."""
+        """Return the path of an image's file and its media type; raise NotFoundError if it is not the indexed file."""
         row = self.row(image)
         if not self._is_unchanged(row):
-            raise AbsentError(f"the file of image {image} is gone or has changed; run 'polyvoc index' on its folder")
+            raise NotFoundError(f"the file of image {image} is gone or has changed; run 'polyvoc index' on its folder")
         name = PurePath(base_name(row.path))
-        kind = mimetypes.guess_type(name)[0] if name.suffix.lower() in IMAGE_SUFFIXES else None  # no page, no script
-        return row.path, kind or "application/octet-stream"
+        media_type = mimetypes.guess_type(name)[0] if name.suffix.lower() in IMAGE_SUFFIXES else None  # no page, no script
+        return row.path, media_type or "application/octet-stream"
 
     def _is_unchanged(self, row: ImageRow) -> bool:
+        """Return whether a file is the indexed one: same time and size, or else the same bytes."""
         if is_url(row.path):
-            return self.errands.run(row.path, lambda: _is_unchanged(row))
+            return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
         return _is_unchanged(row)
 
-    def statistics(self) -> dict[str, Any]:
-        """Give what there is to know of the index, with how long its lists are and how much they share."""
-        index = self.index
-        key = index.identity, index.commit
-        if self._statistics is None or self._statistics[0] != key:
-            self._statistics = key, {**index_info(index), **index_distributions(index)}
-        return self._statistics[1]
 
-
-def _is_unchanged(row: ImageRow) -> bool:
-    """Tell whether a file is still the one that was indexed: as old and as large, or else the same byte for byte."""
+def _is_unchanged(row: ImageRow, max_bytes: int | None = None) -> bool:
     try:
         state = file_state(row.path)  # the size first: what has none, such as a pipe, must not be read
-        same = state.size == row.state.size and row.digest is not None
-        small = not is_url(row.path) or (state.size or 0) <= MAX_BYTES  # of a store it is read into memory
-        return state == row.state or (same and small and file_digest(row.path, state) == row.digest)
-    except UnreachableError:  # nobody knows
+        if state == row.state:
+            return True
+        readable = max_bytes is None or (state.size or 0) <= max_bytes  # files of stores are read into memory
+        same_size = state.size == row.state.size and row.digest is not None
+        return same_size and readable and file_digest(row.path, state) == row.digest
+    except UnreachableError:
         raise
     except (OSError, ValueError, ImageError):
         return False
 
 
-def about(service: Service) -> dict[str, Any]:
-    """Give it, as plain values for JSON."""
-    index, settings = service.index, service.settings
-    return {
-        "version": polyvoc.__version__,
-        "index": settings.index.absolute().name,
-        "images": len(index),
-        "commit": index.commit,
-        "vocabularies": len(index.engine.sizes),
-        "bits": index.engine.bits,
-        "probabilities": index.confidence is not None,
-        "smooth": index.engine.neighbours is not None,
-        "fuse": index.home.embeds,
-        "write": settings.write,
-        "originals": settings.originals,
-        "token": "none" if settings.token is None else "all" if settings.private else "write",
-        "presets": {name: options_as_dict(index.preset(name)) for name in get_args(Preset)},
-        "choices": {name: list(get_args(kind)) for name, kind in OPTIONS.items() if get_origin(kind) is Literal},
-        "texts": {name: SEARCH_TEXTS[name] for name in OPTIONS},
-        "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
-    }
-
-
-QUEUE = 16  # changes that may wait
-LONGEST_NAME = 45  # characters, of up to four bytes: a file's name may have 255
-
-
 class IndexEdits:
-    """What may be changed of the index that a service serves."""
+    """Adding and removing images of the served index."""
 
     def __init__(self, service: Service) -> None:
-        """Write to the index that is served, and keep new photographs in its folder for them."""
+        """Prepare to write to the index of a service."""
         self._service = service
-        self._folder = service.settings.kept_photographs
-        self.pool = Pool("changes", 1, QUEUE)
+        self._folder = service.settings.photo_folder
+        self.pool = Pool("edits", 1, EDIT_QUEUE)
+        service.metrics.watch_pool(self.pool)
 
-    def add(self, sent: Iterable[SentPhoto]) -> dict[str, Any]:
-        """Keep photographs as files and index them; files that cannot be used are not kept."""
+    def close(self) -> None:
+        """Finish the running edit."""
+        self.pool.close()
+
+    def add(self, uploads: Iterable[Upload]) -> dict[str, Any]:
+        """Save uploads as files and index them; files that cannot be used are deleted again."""
         problems: list[Problem] = []
-        kept: list[Path] = []
-        with self._taken_back() as written:
-            for one in sent:
-                kept += self._keep(one, written, problems)
-            if kept:
-                problems += self._index(kept)
+        paths: list[Path] = []
+        with _rollback_files() as written:
+            for upload in uploads:
+                try:
+                    self._service.check(upload)
+                except ImageError as error:
+                    problems.append(Problem(upload.name, str(error)))
+                else:
+                    paths.append(self._save(upload, written))
+            if paths:
+                problems += self._index(paths)
         self._service.refresh()
-        catalogue = self._service.index.home.catalogue
-        rows = [row for path in dict.fromkeys(kept) if (row := catalogue.image_at(str(path))) is not None]
-        return {"added": list(map(image_info, rows)), "problems": [vars(problem) for problem in problems]}
+        return {"added": self._service.added_images(dict.fromkeys(paths)), "problems": list(map(vars, problems))}
 
     def remove(self, image: int) -> dict[str, Any]:
-        """Take an image out of the index; its file stays."""
-        with self._writer() as writer:
-            row = writer.catalogue.image(image)  # asked under the lock: another may have come to its path meanwhile
+        """Remove an image from the index; its file stays."""
+        with self._open_writer() as writer:
+            row = writer.catalogue.image(image)  # read under the lock: its path may have another image by now
             if row is None:
-                raise AbsentError(f"image {image} is not in the index")
+                raise NotFoundError(f"image {image} is not in the index")
             writer.remove([row.path])
         self._service.refresh()
         return {"removed": image}
 
-    def close(self) -> None:
-        """Finish what runs."""
-        self.pool.close()
+    def _open_writer(self) -> IndexWriter:
+        return IndexWriter.open(self._service.settings.index, create=False)
 
-    def _writer(self) -> IndexWriter:
-        path = self._service.settings.index
-        IndexFolder(path).catalogue.close()  # an index that is not there any more should not be made anew
-        return IndexWriter.open(path)
+    def _save(self, upload: Upload, written: list[Path]) -> Path:
+        """Write an upload to its file, unless it exists, and append that to `written`."""
+        with write_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / upload.safe_file_name
+        if not path.exists():
+            with replace_file(path) as partial:
+                partial.write_bytes(upload.content)
+            written.append(path)
+        return path
 
-    def _index(self, kept: Sequence[Path]) -> list[Problem]:
-        """Index files; those that cannot be used go again, and nothing remembers them."""
-        with self._writer() as writer:
-            problems = writer.update(kept, keep_missing=True).problems
+    def _index(self, paths: Sequence[Path]) -> list[Problem]:
+        """Index files; delete those that cannot be used, also from the problems in the catalogue."""
+        with self._open_writer() as writer:
+            problems = writer.update(paths, keep_missing=True).problems
             with writer.catalogue.transaction():
                 writer.catalogue.drop_problems([problem.path for problem in problems])
         for problem in problems:
             Path(problem.path).unlink(missing_ok=True)
         return [Problem(PurePath(problem.path).name, problem.reason) for problem in problems]
 
-    @contextmanager
-    def _taken_back(self) -> Iterator[list[Path]]:
-        """Give a list for files that are written; they go again if what follows fails."""
-        written: list[Path] = []
-        try:
-            yield written
-        except BaseException:
-            for path in written:
-                path.unlink(missing_ok=True)
-            raise
 
-    def _keep(self, sent: SentPhoto, written: list[Path], problems: list[Problem]) -> list[Path]:
-        """Write a photograph to its file, unless it is there; none if it cannot be decoded."""
-        try:
-            self._service.check(sent)
-        except ImageError as error:
-            problems.append(Problem(sent.name, str(error)))
-            return []
-        with write_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path = self._folder / file_name(sent)
-            if not path.exists():
-                partial = path.with_name(f".{path.name}.partial")
-                try:
-                    partial.write_bytes(sent.content)
-                    flush_path(partial)
-                    partial.rename(path)
-                finally:
-                    partial.unlink(missing_ok=True)
-                written.append(path)
-        return [path]
-
-
-def file_name(sent: SentPhoto) -> str:
-    """Give the name of the file for a photograph: its own, made harmless, and the beginning of its digest.
-
-    So the same photograph sent twice is one file, and another one of the same name does not replace it.
-    """
-    own = PurePath(re.split(r"[/\\]", sent.name)[-1])
-    stem = re.sub(r"[^\w\- ]+", "-", own.stem).strip("- ")[:LONGEST_NAME] or "photograph"
-    suffix = own.suffix.lower() if own.suffix.lower() in IMAGE_SUFFIXES else ".jpg"
-    return f"{stem}-{hashlib.blake2b(sent.content, digest_size=8).hexdigest()}{suffix}"
+@contextmanager
+def _rollback_files() -> Iterator[list[Path]]:
+    """Yield a list for written files; delete them if the body fails."""
+    written: list[Path] = []
+    try:
+        yield written
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise

@@ -1,4 +1,4 @@
-"""What `serve` is told."""
+"""Settings of `polyvoc serve`; its flags are made from the fields."""
 
 from __future__ import annotations
 
@@ -8,77 +8,79 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polyvoc.errors import OptionError
-from polyvoc.options import ClusterOptions
+from polyvoc.errors import OptionError, require
+from polyvoc.options import ClusterOptions, option, options_of
 
 MEGA = 1_000_000
+ACCESS, LIMITS = "Access", "Limits"  # groups of flags in the help
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `polyvoc serve` is told."""
+    """Settings of a server; a field with metadata is a flag of `polyvoc serve`."""
 
     index: Path
-    host: str = "127.0.0.1"
-    port: int = 8000
-    write: bool = False  # may photographs be added and removed?
-    photos: Path | None = None  # where added ones are kept; None: beside the index
-    private: bool = False  # does reading need the token, too?
+    host: str = option("127.0.0.1", "Address to listen at. 0.0.0.0: reachable from other machines.", metavar="ADDRESS")
+    port: int = option(8000, "Port to listen at. 0: any free port.", metavar="NUMBER", minimum=0, maximum=65535)
+    write: bool = option(False, "Allow adding and removing photographs.", ACCESS)
+    photos: Path | None = option(None, "Folder for added photographs. Default: beside the index.", ACCESS, metavar="FOLDER")  # noqa: RUF009
+    private: bool = option(False, "Require the token for reading, too.", ACCESS)
     token: str | None = field(default=None, repr=False)
-    allow_hosts: tuple[str, ...] = ()  # further names that this server is called by, such as behind a proxy
-    cors: tuple[str, ...] = ()  # origins whose pages may ask
-    originals: bool = False  # may the files themselves be fetched, with all their metadata?
-    workers: int = 0  # searches at a time; 0: one per core
-    queue: int = 32  # requests that may wait for them
-    max_upload: int = 32  # megabytes of a request
-    max_pixels: int = 100  # million, of a photograph that is sent
-    decode_seconds: float = 10.0
-    cluster: ClusterOptions | None = None  # whose machines hold the index
+    allow_host: tuple[str, ...] = option(
+        (), "Further host name of this server, as behind a proxy; repeatable.", ACCESS, metavar="NAME"
+    )
+    cors: tuple[str, ...] = option((), "Allow requests from pages of this origin; repeatable.", ACCESS, metavar="ORIGIN")
+    originals: bool = option(False, "Allow downloading the original files, metadata included.", ACCESS)
+    workers: int = option(0, "Searches at a time. 0: one per core.", LIMITS, metavar="NUMBER", minimum=0)
+    queue: int = option(32, "Searches that may wait.", LIMITS, metavar="NUMBER", minimum=0)
+    max_upload: int = option(
+        32, "Megabytes per request; eight times that for several photographs.", LIMITS, metavar="MB", minimum=1
+    )
+    max_pixels: int = option(100, "Megapixels of an uploaded photograph.", LIMITS, metavar="MP", minimum=1)
+    decode_seconds: float = option(
+        10.0, "Seconds to decode or fetch a photograph.", LIMITS, metavar="SECONDS", minimum=0.001, maximum=3600
+    )
+    cluster: ClusterOptions | None = None  # the Ray cluster that holds the segments; None: this process does
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense, and doors left open by mistake."""
-        for name, least in (("port", 0), ("workers", 0), ("queue", 0), ("max_upload", 1), ("max_pixels", 1)):
-            if getattr(self, name) < least:
-                raise OptionError(f"{name}={getattr(self, name)!r} should be at least {least}")
-        if self.port > 65535:
-            raise OptionError(f"port={self.port!r} should be at most 65535")
-        if not 0 < self.decode_seconds < 3600:
-            raise OptionError(f"decode_seconds={self.decode_seconds!r} should be positive, and less than an hour")
+        """Raise OptionError if a value is out of range, or if writing or a private server would be open to everybody."""
+        for one in options_of(Settings):
+            if one.minimum is not None:
+                one.check(getattr(self, one.name))
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
-            raise OptionError("the token should have at least 8 characters, letters, digits or signs")
+            raise OptionError("the token should have at least 8 printable ASCII characters")
         for origin in self.cors:
-            if not re.fullmatch(r"https?://[^/\s?#*]+", origin):
-                raise OptionError(f"cors={origin!r} should be an origin, such as https://photos.example")
-        if self.token is None and (self.private or (self.write and not self.local)):
-            raise OptionError("this needs a token: give one in the environment, POLYVOC_TOKEN")
-
-    @property
-    def local(self) -> bool:
-        """Tell whether only programs of this machine can reach the server."""
-        return is_local(self.host, *self.allow_hosts)
+            valid = re.fullmatch(r"https?://[^/\s?#*]+", origin) is not None
+            require(valid, "cors", origin, "an origin, such as https://photos.example")
+        if self.token is None and (self.private or (self.write and not is_local(self.host, *self.allow_host))):
+            raise OptionError("a token is required; set the environment variable POLYVOC_TOKEN or use --token-file")
 
     @property
     def threads(self) -> int:
-        """Give how many searches run at a time."""
+        """Return how many searches run at a time."""
         return self.workers or os.cpu_count() or 1
 
     @property
-    def kept_photographs(self) -> Path:
-        """Give the folder for photographs that are added; not inside the index, which `polyvoc index` passes over."""
-        index = Path(os.path.abspath(self.index))  # without "..", as the catalogue has its paths
+    def photo_folder(self) -> Path:
+        """Return the folder for added photographs; not inside the index, which `polyvoc index` skips."""
+        index = Path(os.path.abspath(self.index))  # without "..", like the paths in the catalogue
         return Path(os.path.abspath(self.photos or index.with_name(f"{index.stem}-added")))
 
 
 def is_local(*hosts: str) -> bool:
-    """Tell whether a server with these names can be reached from this machine alone."""
+    """Return whether a server with these host names can be reached from this machine only."""
     return all(map(is_loopback, hosts))
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a name or address means this very machine."""
-    if host.lower() == "localhost":
-        return True
+    """Return whether a host name or address is this machine's loopback."""
+    address = ip_address(host.strip("[]"))
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text stands for; None if it is no address."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
