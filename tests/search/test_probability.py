@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from commands import answer, run
+from conftest import draw_scene
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.options import Preset, preset
 from polyvoc.scoring.engine import Engine
+from polyvoc.search.hits import Hits, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import (
@@ -23,6 +26,7 @@ from polyvoc.search.probability import (
 )
 from polyvoc.search.query import Query
 from polyvoc.types import FeatureKind
+from polyvoc.web.html import search_page
 from random_collections import plain
 from scenes import RIGHT, SIZES, engine_of, picture, world
 
@@ -185,3 +189,20 @@ def test_a_photograph_finds_itself_with_a_high_probability(index_path: Path, pho
         assert index.probability is SHIPPED
         hits = index.search(path, min_probability=0.9)
         assert hits[0].path == str(path) and all(hit.probability is not None and hit.probability >= 0.9 for hit in hits)
+
+
+def test_commands_show_probabilities_and_what_is_not_found(index_path: Path, tmp_path: Path) -> None:
+    unknown = tmp_path / "unknown.png"
+    draw_scene(977).save(unknown)
+    hits = answer("search", unknown, "--index", index_path)["hits"]
+    assert all(0 <= hit["probability"] <= 1 for hit in hits)
+    limit = min(1.0, max((hit["probability"] for hit in hits), default=0.0) + 1e-6)
+    result = answer("search", unknown, "--index", index_path, "--min-probability", limit)
+    assert result["hits"] == [] and result["options"]["min_probability"] == limit
+    shown = run("search", unknown, "--index", index_path, "--min-probability", limit)
+    assert shown.exit_code == 0 and shown.stdout == ""
+    assert shown.stderr.count("\n") == 1 and shown.stderr.startswith("nothing found that shows the same thing")
+    listed = run("search", "--image", 1, "--index", index_path)
+    assert listed.exit_code == 0 and " > 99 % " in listed.stdout.splitlines()[0]
+    empty = SearchResult("a.jpg", replace(preset("default"), min_probability=1.0), Hits())
+    assert "Nothing found that shows the same thing with a probability of 100 % or more" in search_page([empty])
