@@ -55,7 +55,7 @@ def test_a_side_file_is_replaced_and_read_back(path: Path) -> None:
 def test_an_odd_setting_raises(odd: Any) -> None:
     settings = Settings(Path("index/catalogue.sqlite"))
     settings[LINKS] = odd
-    with pytest.raises(DamagedError, match="setting 'links' cannot be .* run 'polyvoc check'"):
+    with pytest.raises(DamagedError, match=r"setting 'links' cannot be .* run 'polyvoc check'"):
         SideFile.of(LINKS, settings)
 
 
