@@ -223,7 +223,7 @@ def link_command(
     with (
         progress_bar() as progress,
         IndexWriter.open(index, create=False) as writer,
-        Index.open(index) as opened,
+        Index.open(index, links=False) as opened,
     ):
         pairs = link(writer, opened.engine, opened.preset("fast"), candidates, progress)
     seconds = time.perf_counter() - started
