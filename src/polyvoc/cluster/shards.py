@@ -76,6 +76,7 @@ class RayShards:
         self.spans = [contents[number][1] for number in sorted(contents)]
         self.statistics: Statistics = reduce(add, (part.statistics for part in summaries))
         self._shard_of = {number: shard for shard, held in enumerate(numbers) for number in held}
+        self._all: Mapping[int, None] = dict.fromkeys(self._shard_of.values())  # shards that hold segments
         self._require_all, self._missing = True, set[int]()
 
     @classmethod
@@ -106,30 +107,25 @@ class RayShards:
     @property
     def missing_ids(self) -> Spans:
         """Return the ids of the images in those segments."""
-        rows = [self.spans[number] for number in self.missing]
-        return tuple((int(first), int(last)) for first, last in sorted(map(tuple, np.concatenate(rows)))) if rows else ()
+        return tuple(sorted((int(first), int(last)) for number in self._missing for first, last in self.spans[number]))
 
     def images(self, threads: int | None = None) -> list[SegmentImages]:
         """Return the images of each segment; ids -1 and no live position for a segment that is missing."""
         if self.snapshot.images is not None:
             return self.snapshot.images
         parts = self.each(segment_images, threads=threads)
-        nothing = np.empty(0, np.int64)
-        images = [
-            SegmentImages(np.full(info.n_images, -1), nothing) if part is None else part
-            for part, info in zip(parts, self.infos, strict=True)
-        ]
         if all(part is not None for part in parts):
-            self.snapshot.images = images
-        return images
+            self.snapshot.images = parts
+        empty = (SegmentImages(np.full(info.n_images, -1), np.empty(0, np.int64)) for info in self.infos)
+        return [part or other for part, other in zip(parts, empty, strict=True)]
 
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order; None for those that are missing."""
-        return self._scatter(Task(operation, None, shared), self._all_shards(), self.numbers, len(self.infos))
+        return self._scatter(Task(operation, None, shared), self._all, self.numbers, len(self.infos))
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each`: in every shard, then here. None if all are missing."""
-        results = self._gather(Task(operation, join, shared), self._all_shards())
+        results = self._gather(Task(operation, join, shared), self._all)
         return join([results[shard] for shard in sorted(results)]) if results else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
@@ -144,9 +140,6 @@ class RayShards:
         """Release this commit in the actors; they end with the last one."""
         self.replicas.release(self.snapshot.number)
 
-    def _all_shards(self) -> Mapping[int, bytes | None]:
-        return {shard: None for shard, numbers in enumerate(self.numbers) if numbers}
-
     def _scatter(self, task: Task, calls: Mapping[int, bytes | None], positions: Sequence[Sequence[int]], n: int) -> list[Any]:
         """Return the results of shards as one list [n]; `positions` are those of each shard in it."""
         results: list[Any] = [None] * n
@@ -159,7 +152,7 @@ class RayShards:
         """Run a task on shards, each with its own argument; return the results of those that are available."""
         if not calls:
             return {}
-        results = self.replicas.gather(self.snapshot, calls, self.replicas.pieces(task), self._require_all)
+        results = _FanOut(self.replicas, self.snapshot, calls, self.replicas.pieces(task), self._require_all).run()
         missing = calls.keys() - results.keys()
         if missing and self._require_all:
             raise ClusterError(f"{len(missing)} of {len(self.numbers)} shards did not respond within "
@@ -212,8 +205,6 @@ class ReplicaSet:
     def n_shards(self) -> int:
         """Return the number of shards: that of the options, or one per core of the cluster."""
         return len(self.shards) or self.options.shards or count_cores(self.ray)
-
-    # -- snapshots
 
     def read_engine(self, folder: IndexFolder, layout: Layout) -> Engine:
         """Load a commit of an index as a new snapshot."""
@@ -284,7 +275,7 @@ class ReplicaSet:
             loading = {replica.loading[snapshot.number].reference: replica for replica in self.shards[shard]}
             for reference in self.ray.wait(list(loading), timeout=left)[0]:
                 try:
-                    result = self.get(reference)
+                    result = get_result(self.ray, reference)
                 except LostTaskError as error:  # the actor died; Ray restarts it
                     reason = f" ({error})"
                     time.sleep(_RELOAD_SECONDS)
@@ -295,26 +286,12 @@ class ReplicaSet:
                     return result
         raise ClusterError(f"shard {shard} did not load its segments within {_OPEN_SECONDS:.0f} s{reason}; see the Ray logs")
 
-    # -- calls
-
-    def gather(self, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
-               require_all: bool) -> dict[int, Any]:  # fmt: skip
-        """Run a task on shards, each with its own argument; return the results by shard.
-
-        Only with `require_all` wait for shards whose replicas are all unavailable.
-        """
-        return _FanOut(self, snapshot, calls, pieces, require_all).run()
-
     def pieces(self, task: Task) -> list[Any]:
         """Return a task as arguments of a call."""
         content = pack(task)
         if len(content) > INLINE:
             return [self.ray.put(content)]
         return [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
-
-    def get(self, reference: Any) -> Any:
-        """Return the result of a call; raise LostTaskError if its actor is gone."""
-        return get_result(self.ray, reference)
 
     def available(self, snapshot: Snapshot, shard: int) -> list[Replica]:
         """Return the replicas of a shard that have loaded a snapshot, in turn another one first; reload the others."""
@@ -338,7 +315,7 @@ class ReplicaSet:
             if not self.ray.wait([loading.reference], timeout=0)[0]:
                 return False
             try:
-                self.get(loading.reference)
+                get_result(self.ray, loading.reference)
             except Exception as error:  # noqa: BLE001 - it died again, its segments are gone, or its machine lacks memory
                 if time.monotonic() - loading.since > _RELOAD_SECONDS:
                     logger.warning("loading shard %d again: %s: %s", shard, type(error).__name__, one_line(error))
@@ -348,67 +325,69 @@ class ReplicaSet:
             return True
 
 
+@dataclass(eq=False)
 class _FanOut:
     """A task on its way to several shards."""
 
-    def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
-                 require_all: bool) -> None:  # fmt: skip
-        self._replicas, self._snapshot, self._calls, self._pieces = replicas, snapshot, calls, pieces
-        self._require_all = require_all
-        self._running: dict[Any, tuple[int, Replica]] = {}  # by reference
-        self._results: dict[int, Any] = {}  # by shard
-        self._start = time.monotonic()
+    replicas: ReplicaSet
+    snapshot: Snapshot
+    calls: Mapping[int, bytes | None]  # by shard: its own argument
+    pieces: Sequence[Any]
+    require_all: bool  # wait for shards whose replicas are all unavailable
+    running: dict[Any, tuple[int, Replica]] = field(default_factory=dict)  # by reference
+    results: dict[int, Any] = field(default_factory=dict)  # by shard
 
     def run(self) -> dict[int, Any]:
-        for shard in self._calls:
+        """Return the results by shard, of those that respond in time."""
+        start, timeout = time.monotonic(), self.replicas.options.timeout
+        for shard in self.calls:
             self._call(shard)
-        timeout = self._replicas.options.timeout
-        while (seconds := time.monotonic() - self._start) < timeout and (self._require_all or self._running):
+        while (seconds := time.monotonic() - start) < timeout and (self.require_all or self.running):
             for reference in self._wait(min(timeout - seconds, _HEDGE * timeout)):
                 self._collect(reference)
-            if len(self._results) == len(self._calls):
+            if len(self.results) == len(self.calls):
                 break
-            self._call_others(late=time.monotonic() - self._start > _HEDGE * timeout)
-        for shard, replica in self._running.values():  # too slow: the next task goes to another one
-            self._replicas.mark_unavailable(self._snapshot, shard, replica)
-        return self._results
+            self._call_others(late=time.monotonic() - start > _HEDGE * timeout)
+        for shard, replica in self.running.values():  # too slow: the next task goes to another one
+            self.replicas.mark_unavailable(self.snapshot, shard, replica)
+        return self.results
 
     def _wait(self, seconds: float) -> list[Any]:
         """Wait for a result, but only briefly if a shard has no available replica."""
-        if not self._running:
+        if not self.running:
             time.sleep(min(seconds, _POLL_SECONDS))
             return []
-        called = {shard for shard, _ in self._running.values()}
-        if self._require_all and self._calls.keys() - self._results.keys() - called:
+        called = {shard for shard, _ in self.running.values()}
+        if self.require_all and self.calls.keys() - self.results.keys() - called:
             seconds = min(seconds, _POLL_SECONDS)
-        done: list[Any] = self._replicas.ray.wait(list(self._running), timeout=seconds)[0]
+        done: list[Any] = self.replicas.ray.wait(list(self.running), timeout=seconds)[0]
         return done
 
     def _call_others(self, late: bool) -> None:
         """Call replicas of shards without a running call, and a second replica of those that are late."""
-        called = [shard for shard, _ in self._running.values()]
-        for shard in self._calls.keys() - self._results.keys():
-            if (self._require_all and shard not in called) or (late and called.count(shard) == 1):
+        called = [shard for shard, _ in self.running.values()]
+        for shard in self.calls.keys() - self.results.keys():
+            if (self.require_all and shard not in called) or (late and called.count(shard) == 1):
                 self._call(shard)
 
     def _call(self, shard: int) -> None:
-        busy = [replica for _, replica in self._running.values()]
-        for replica in self._replicas.available(self._snapshot, shard):
+        busy = [replica for _, replica in self.running.values()]
+        for replica in self.replicas.available(self.snapshot, shard):
             if replica not in busy:
-                reference = replica.actor.run.remote(self._snapshot.number, self._calls[shard], *self._pieces)
-                self._running[reference] = shard, replica
+                reference = replica.actor.run.remote(self.snapshot.number, self.calls[shard], *self.pieces)
+                self.running[reference] = shard, replica
                 return
 
     def _collect(self, reference: Any) -> None:
-        shard, replica = self._running.pop(reference)
+        shard, replica = self.running.pop(reference)
         try:
-            result = unpack(self._replicas.get(reference))
+            result = unpack(get_result(self.replicas.ray, reference))
         except (LostTaskError, UnknownSnapshotError):
-            self._replicas.mark_unavailable(self._snapshot, shard, replica)
-            if shard not in self._results:
+            self.replicas.mark_unavailable(self.snapshot, shard, replica)
+            if shard not in self.results:
                 self._call(shard)  # another replica, if there is one
         else:
-            self._results.setdefault(shard, result)
+            self.results.setdefault(shard, result)
 
 
 # -- placement

@@ -24,6 +24,7 @@ from polyvoc.types import Descriptors, FeatureKind, Features, Floats32, GreyImag
 _L = TypeVar("_L", bound=Location)
 _T = TypeVar("_T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
+Correction = Callable[[Floats32, npt.NDArray[np.int64]], Floats32]  # positions [n, 2] by octaves [n]
 OPENCV: str = cv2.__version__
 DEFAULTS = FeatureOptions()
 MIN_FEATURES = 1  # an image with fewer can neither be found nor be a query
@@ -60,11 +61,7 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root
 def extract_many(
     sources: Iterable[_L], options: FeatureOptions = DEFAULTS, threads: int | None = None, root: bool = True
 ) -> Generator[tuple[_L, Features | ImageError], None, None]:
-    """Yield (path, features or error) in the order of the sources, using all cores.
-
-    Only a few images are read ahead, so memory does not grow with the collection. Closing the generator early waits for
-    those in work and begins no other.
-    """
+    """Yield (path, features or error) in the order of the sources, using all cores; lazily, as `ordered_map`."""
 
     def attempt(path: _L) -> Features | ImageError:
         try:
@@ -88,22 +85,18 @@ def detect(image: GreyImage, options: FeatureOptions, name: Source = "image", ro
         if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
             reason = "not enough memory to find its features now; close other programs, or reduce it"
             raise UnreachableError(f"{display_name(name)}: {reason}") from error
-        raise ImageError(
-            f"{display_name(name)}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it"
-        ) from error
+        reason = f"{options.detector.upper()} fails on it ({type(error).__name__})"
+        raise ImageError(f"{display_name(name)}: {reason}; remove it") from error
     (height, width), kind = image.pixels.shape, DETECTOR_KINDS[options.detector]
-    # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
-    # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
+    # Full-size pixels per reduced pixel. Edges of the image lie half a pixel outside the centres: (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
-    return Features(
-        xy=((raw.xy + 0.5) * factor - 0.5).astype(np.float32),
-        scale=(raw.scale * np.sqrt(factor.prod())).astype(np.float32),
-        angle=raw.angle,
-        descriptors=_descriptors(raw, kind, root),
-        width=image.width,
-        height=image.height,
-        name=kind.name,
-    )
+    xy = ((raw.xy + 0.5) * factor - 0.5).astype(np.float32)
+    scale = (raw.scale * np.sqrt(factor.prod())).astype(np.float32)
+    if kind.binary:
+        descriptors: Descriptors = unpack_bits(raw.descriptors, kind.dimension)
+    else:
+        descriptors = root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
+    return Features(xy, scale, raw.angle, descriptors, image.width, image.height, kind.name)
 
 
 def check_detector(detector: Detector) -> None:
@@ -248,12 +241,7 @@ _DETECTORS: dict[Detector, Callable[[Pixels, int], RawFeatures]] = {
 }  # fmt: skip
 
 
-def _run_opencv(
-    detector: Any,
-    pixels: Pixels,
-    max_features: int,
-    correct: Callable[[Floats32, npt.NDArray[np.int64]], Floats32] = lambda xy, octave: xy,
-) -> RawFeatures:
+def _run_opencv(detector: Any, pixels: Pixels, max_features: int, correct: Correction = lambda xy, octave: xy) -> RawFeatures:
     """Return the features of a detector of OpenCV, strongest first; `correct` maps positions [n, 2] and octaves."""
     keypoints, descriptors = detector.detectAndCompute(pixels, None)
     if descriptors is None:
@@ -266,12 +254,6 @@ def _run_opencv(
     octave = np.array([k.octave for k in keypoints], np.int64)
     codes = descriptors[order].astype(np.uint8)  # SIFT of OpenCV: whole numbers in float32
     return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], codes)
-
-
-def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:
-    if kind.binary:
-        return unpack_bits(raw.descriptors, kind.dimension)
-    return root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
 
 
 def _akaze_factory() -> Callable[[], Any]:

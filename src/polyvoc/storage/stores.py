@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -111,9 +111,9 @@ def url_exists(url: str) -> bool:
     """Return whether an address is a file or a folder."""
     try:
         _look_up(url)
-    except UnreachableError:
-        raise
-    except ImageError:
+    except ImageError as error:
+        if isinstance(error, UnreachableError):
+            raise
         return False
     return True
 
@@ -141,21 +141,14 @@ def open_source(source: Source) -> IO[bytes]:
     """Open bytes, a local file or an address. Raise ImageError unless it is a regular file: reading a pipe might never end."""
     if isinstance(source, str) and is_url(source):
         return io.BytesIO(read_url(source))
+    if isinstance(source, bytes):
+        _check_entry(source, {"type": "file", "size": len(source)})
+        return io.BytesIO(source)
     try:
-        if isinstance(source, bytes):
-            if source:
-                return io.BytesIO(source)
-            raise ImageError("empty; replace it")
         status = os.stat(source)
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError("a folder, not a photograph; name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError("not a regular file; name a photograph")
-        if status.st_size == 0:
-            raise ImageError("empty file; replace or remove it")
+        kind = "file" if stat.S_ISREG(status.st_mode) else "directory" if stat.S_ISDIR(status.st_mode) else "other"
+        _check_entry(source, {"type": kind, "size": status.st_size})
         return open(source, "rb")
-    except ImageError as error:
-        raise ImageError(f"{display_name(source)}: {error}") from None
     except FileNotFoundError as error:
         raise ImageError(f"{display_name(source)}: no such file; check the path") from error
     except (OSError, ValueError) as error:
@@ -261,17 +254,11 @@ def _nanoseconds(time: object) -> int | None:
 
 
 def _parse_time(text: str) -> datetime | None:
-    for parse in (datetime.fromisoformat, parsedate_to_datetime, _parse_ftp_time):
-        try:
+    ftp = "%Y%m%d%H%M%S.%f" if "." in text else "%Y%m%d%H%M%S"  # RFC 3659: perhaps with a fraction of the second
+    for parse in (datetime.fromisoformat, parsedate_to_datetime, lambda time: datetime.strptime(time, ftp)):
+        with suppress(ValueError):
             return parse(text)
-        except ValueError:
-            continue
     return None
-
-
-def _parse_ftp_time(text: str) -> datetime:
-    """Parse a time of RFC 3659: 20240102030405, perhaps with a fraction of the second."""
-    return datetime.strptime(text, "%Y%m%d%H%M%S.%f" if "." in text else "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
 
 # --- listings
@@ -359,17 +346,19 @@ def _look_up(url: str) -> tuple[Any, str, Entry]:
             return store, path, store.info(path)
 
 
-def _check_entry(url: str, entry: Entry, max_bytes: int) -> None:
+def _check_entry(source: Source, entry: Entry, max_bytes: float = math.inf) -> None:
     """Raise ImageError if an entry is not a file, or of a size that cannot be read."""
-    size = entry.get("size")
+    size, reason = entry.get("size"), None
     if entry["type"] == "directory":
-        raise ImageError(f"{display_name(url)}: a folder, not a photograph; name a file in it")
-    if entry["type"] != "file":
-        raise ImageError(f"{display_name(url)}: not a regular file; name a photograph")
-    if size == 0:
-        raise ImageError(f"{display_name(url)}: empty file; replace or remove it")
-    if size is not None and size > max_bytes:
-        raise ImageError(f"{display_name(url)}: {size:,} bytes, the limit is {max_bytes:,}; reduce it first")
+        reason = "a folder, not a photograph; name a file in it"
+    elif entry["type"] != "file":
+        reason = "not a regular file; name a photograph"
+    elif size == 0:
+        reason = "empty file; replace or remove it"
+    elif size is not None and size > max_bytes:
+        reason = f"{size:,} bytes, the limit is {max_bytes:,}; reduce it first"
+    if reason is not None:
+        raise ImageError(f"{display_name(source)}: {reason}")
 
 
 def _open_store(url: str) -> tuple[Any, str]:
