@@ -119,20 +119,6 @@ def test_an_invalid_side_raises(side: int) -> None:
         Embedder.of(mean_colour, "mean colour", side=side)
 
 
-def test_many_are_as_one_by_one(tmp_path: Path) -> None:
-    embedder = Embedder.of(mean_colour, "mean colour", side=64)
-    paths = [photograph(tmp_path / f"{seed}.png", seed) for seed in range(5)]
-    paths.insert(2, tmp_path / "missing.png")
-    for threads in (1, 3):
-        vectors = dict(embedder.embed_many(paths, threads))
-        assert list(vectors) == paths
-        error = vectors.pop(paths[2])
-        assert isinstance(error, ImageError) and "no such file" in str(error)
-        assert all(np.array_equal(vector, embedder.embed(path)) for path, vector in vectors.items())
-    with pytest.raises(OptionError, match="threads=0"):
-        embedder.embed_many(paths, 0)
-
-
 # --- ONNX files
 
 

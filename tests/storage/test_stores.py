@@ -336,7 +336,6 @@ def test_files_are_read(store: Store, photographs: Path) -> None:
     assert str(missing) == f"{store.url('none.jpg')}: no such file; check the address"
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean colour", 64)
     assert np.array_equal(model.embed(url), model.embed(original))
-    assert [path for path, _ in model.embed_many([url])] == [url]
 
 
 def test_a_file_that_cannot_be_read_is_one_line(store: Store) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,9 +66,7 @@ class RayShards:
     def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, numbers: Sequence[Sequence[int]],
                  summaries: Sequence[ShardSummary]) -> None:  # fmt: skip
         """Join the summaries of shards; `numbers` are those of the segments of each."""
-        self.replicas = replicas
-        self.snapshot = snapshot
-        self.numbers = numbers
+        self.replicas, self.snapshot, self.numbers = replicas, snapshot, numbers
         contents: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
         for held, part in zip(numbers, summaries, strict=True):
             contents |= dict(zip(held, zip(part.infos, part.spans, strict=True), strict=True))
@@ -171,19 +169,12 @@ class Snapshot:
     images: list[SegmentImages] | None = None  # likewise
 
 
-class Loading(NamedTuple):
-    """A call to a replica to load a snapshot."""
-
-    reference: Any
-    since: float
-
-
 @dataclass(eq=False)
 class Replica:
     """An actor that holds a shard."""
 
     actor: Any
-    loading: dict[int, Loading] = field(default_factory=dict)  # by snapshot; removed when it is loaded
+    loading: dict[int, tuple[Any, float]] = field(default_factory=dict)  # call and its time, by snapshot; removed when loaded
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -250,10 +241,9 @@ class ReplicaSet:
         cores = cluster_cores(self.ray)
         machines = assign_replicas(loads, cores, self.options.replicas)
         shares = {name: sum(name in chosen for chosen in machines) for name in cores}
-        self.shards = [
-            [Replica(start_actor(self.ray, ShardActor, name, max(1, int(cores[name] // shares[name])))) for name in chosen]
-            for chosen in machines
-        ]
+        threads = {name: max(1, int(cores[name] // share)) for name, share in shares.items() if share}
+        start = partial(start_actor, self.ray, ShardActor)
+        self.shards = [[Replica(start(name, threads[name])) for name in chosen] for chosen in machines]
         self._turns = {shard: itertools.count() for shard in range(len(self.shards))}
 
     def _load_all(self, snapshot: Snapshot) -> list[bytes]:
@@ -266,13 +256,13 @@ class ReplicaSet:
 
     def _load(self, snapshot: Snapshot, shard: int, replica: Replica) -> None:
         reference = replica.actor.load.remote(snapshot.number, snapshot.assignments[shard], snapshot.statistics)
-        replica.loading[snapshot.number] = Loading(reference, time.monotonic())
+        replica.loading[snapshot.number] = reference, time.monotonic()
 
     def _first_loaded(self, snapshot: Snapshot, shard: int, deadline: float) -> Any:
         """Return the result of the replica of a shard that is loaded first."""
         reason = ""
         while (left := deadline - time.monotonic()) > 0:
-            loading = {replica.loading[snapshot.number].reference: replica for replica in self.shards[shard]}
+            loading = {replica.loading[snapshot.number][0]: replica for replica in self.shards[shard]}
             for reference in self.ray.wait(list(loading), timeout=left)[0]:
                 try:
                     result = get_result(self.ray, reference)
@@ -309,15 +299,15 @@ class ReplicaSet:
 
     def _is_loaded(self, snapshot: Snapshot, shard: int, replica: Replica) -> bool:
         with replica.lock:
-            loading = replica.loading.get(snapshot.number)
-            if loading is None:
+            reference, since = replica.loading.get(snapshot.number, (None, 0.0))
+            if reference is None:
                 return True
-            if not self.ray.wait([loading.reference], timeout=0)[0]:
+            if not self.ray.wait([reference], timeout=0)[0]:
                 return False
             try:
-                get_result(self.ray, loading.reference)
+                get_result(self.ray, reference)
             except Exception as error:  # noqa: BLE001 - it died again, its segments are gone, or its machine lacks memory
-                if time.monotonic() - loading.since > _RELOAD_SECONDS:
+                if time.monotonic() - since > _RELOAD_SECONDS:
                     logger.warning("loading shard %d again: %s: %s", shard, type(error).__name__, one_line(error))
                     self._load(snapshot, shard, replica)
                 return False
@@ -398,13 +388,10 @@ def assign_segments(sizes: Mapping[int, int], count: int, kept: Mapping[int, int
     shards: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     kept = {segment: shard for segment, shard in (kept or {}).items() if segment in sizes and shard < count}
-    for segment, shard in kept.items():
+    for segment in [*kept, *sorted(sizes.keys() - kept.keys(), key=lambda one: (-sizes[one], one))]:
+        shard = kept[segment] if segment in kept else min(range(count), key=lambda shard: (loads[shard], shard))
         shards[shard].append(segment)
         loads[shard] += sizes[segment]
-    for segment in sorted(sizes.keys() - kept.keys(), key=lambda one: (-sizes[one], one)):
-        lightest = min(range(count), key=lambda shard: (loads[shard], shard))
-        shards[lightest].append(segment)
-        loads[lightest] += sizes[segment]
     return [sorted(shard) for shard in shards]
 
 

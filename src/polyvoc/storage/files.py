@@ -44,10 +44,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
-    """Write arrays as `<name>.npy` and `meta.json` with their checksums; the folder appears complete or not at all.
-
-    replace: whether it may take the place of a folder that holds files.
-    """
+    """Write arrays as `<name>.npy` and `meta.json` with their checksums; `replace`: also in place of a folder with files."""
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)
@@ -86,8 +83,8 @@ def move_folder(folder: Path, target: Path) -> None:
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(target)
-        for parent in (target.parent, folder.parent):
-            flush_path(parent)
+        flush_path(target.parent)
+        flush_path(folder.parent)
 
 
 def _write_array(path: Path, array: Array) -> str:
@@ -106,8 +103,8 @@ def write_file(path: Path, array: Array) -> str:
     """Write one array to a file that nothing refers to yet, flush it and its folders, and return its checksum."""
     with write_errors(path):
         written = _write_array(path, array)
-        for folder in (path.parent, path.parent.parent):  # which may be new
-            flush_path(folder)
+        flush_path(path.parent)
+        flush_path(path.parent.parent)  # of which the other may be new
         return written
 
 
@@ -151,10 +148,7 @@ def checksum(path: Path) -> str:
 
 
 def folder_errors(folder: Path, expected: str) -> Iterator[str]:
-    """Yield one line for each damaged file of a folder written by `write_folder`.
-
-    expected: the checksum of its `meta.json`, which holds those of the others.
-    """
+    """Yield one line for each damaged file of a folder of `write_folder`; expected: the checksum of its `meta.json`."""
     line = file_errors(folder / META, expected)
     checksums = None if line else read_meta(folder).get("checksums")
     if isinstance(checksums, dict):

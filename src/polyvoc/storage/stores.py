@@ -58,17 +58,13 @@ def is_url(path: object) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """Return an address as an index stores it: absolute. Raise OptionError if it holds a secret.
-
-    An archive on this machine may be given by a relative path.
-    """
+    """Return an address as an index stores it: also the path of an archive is absolute. Raise OptionError for a secret."""
     _check_password(url)
     if has_query(url):
         raise OptionError(f"{display_name(url)}: the part after '?' may be secret or expire; download the file instead")
     head, chained, tail = url.partition("::")
     if head.startswith("file://"):
-        slash = "/" if head.endswith("/") else ""
-        head = "file://" + _local_path(head.removeprefix("file://")).rstrip("/") + slash
+        head = "file://" + _local_path(head.removeprefix("file://")).rstrip("/") + "/" * head.endswith("/")
     return head + chained + (tail if not tail or is_url(tail) or "::" in tail else _local_path(tail))
 
 
@@ -186,9 +182,6 @@ def list_files(
         pending += [(address, str(entry["name"])) for address, entry in reversed(folders)]
 
 
-# --- secrets
-
-
 def _check_password(url: str) -> None:
     if any(map(_has_password, url.split("::"))):
         raise OptionError(f"{display_name(url)}: holds a password; pass it in the environment instead (docs/stores.md)")
@@ -223,12 +216,8 @@ def _reason(error: BaseException) -> str:
     return _URL_IN_TEXT.sub(lambda url: url[1] + url[2] + ("?..." if url[3] else ""), one_line(error, None))[:200]
 
 
-# --- versions
-
-
 def _version(entry: Entry) -> Version:
-    size = entry.get("size")
-    return (None if size is None else int(size)), _modified(entry)
+    return (None if entry.get("size") is None else int(entry["size"])), _modified(entry)
 
 
 def _modified(entry: Entry) -> int | None:
@@ -261,14 +250,8 @@ def _parse_time(text: str) -> datetime | None:
     return None
 
 
-# --- listings
-
-
 def _lister(store: Any) -> Callable[[str], list[Entry]]:
-    """Return a function that lists a folder of a store.
-
-    An archive would be read from beginning to end for each of its folders: its table of contents is read once.
-    """
+    """Return a function that lists a folder of a store; of an archive, from its table of contents, which is read once."""
 
     def list_folder(folder: str) -> list[Entry]:
         store.invalidate_cache()  # else every folder of a large bucket would stay in memory
@@ -331,9 +314,6 @@ def _raise_unreachable(problem: Problem) -> NoReturn:
     raise UnreachableError(problem.reason)
 
 
-# --- fsspec
-
-
 def _look_up(url: str) -> tuple[Any, str, Entry]:
     """Return the store of an address, the path within it, and its current entry."""
     _check_password(url)
@@ -384,10 +364,7 @@ def _open_archive(protocol: str, tail: str, size: int | None, changed: int | Non
 
 
 def _check_tar_end(store: Any) -> None:
-    """Raise ReadError unless a tar archive ends with a block of zeros.
-
-    `tarfile` accepts one that is cut off, or damaged, where a file would begin.
-    """
+    """Raise ReadError unless a tar archive ends with zeros: `tarfile` accepts one cut off, or damaged, between two files."""
     store.fo.seek(store.tar.offset)  # where `tarfile` stopped
     if store.fo.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("its end is missing")
