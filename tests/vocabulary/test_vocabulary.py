@@ -20,7 +20,7 @@ from polyvoc.vocabulary.vocabulary import (
     Vocabulary,
     check_vocabularies,
     default_vocabularies,
-    load_vocabularies,  # fmt: skip
+    load_vocabularies,
     random_rotation,
 )
 

@@ -174,10 +174,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 
 def match_pairs(database: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
-    """Match and verify pairs of images, by name, with COLMAP; return how many of them have a two-view geometry.
-
-    Matches and geometries are added to the database, which is then ready for mapping. Pairs already in it are kept.
-    """
+    """Match and verify pairs of images, by name, with COLMAP, in its database; return how many have a two-view geometry."""
     pycolmap = load_pycolmap("matching with COLMAP")
     wanted = list(dict.fromkeys(pairs))
     with closing(ColmapFeatures(database)) as features:

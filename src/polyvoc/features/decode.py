@@ -40,10 +40,7 @@ _quiet_lock = threading.Lock()
 
 
 def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS, name: str | None = None) -> GreyImage:
-    """Return the upright image in grey; a long side above `long_side` is reduced to it, never enlarged.
-
-    `name` is shown in errors instead of that of the source.
-    """
+    """Return the upright image in grey, reduced to a long side of at most `long_side`; `name` is shown in errors."""
     image, (width, height) = _read_pixels(source, "L", _Limits(long_side, max_pixels), name)
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 

@@ -98,7 +98,7 @@ class Embedder:
     def of(cls, model: Model, name: str, side: int = DEFAULT_SIDE) -> Embedder:
         """Use any function from pixels [h, w, 3], RGB of 8 bits with a long side of at most `side`, to numbers [d].
 
-        `name` represents the model in the fingerprint: change it whenever the function changes its results.
+        Change `name`, which is part of the fingerprint, whenever the function changes its results.
         """
         Preprocessing(side=side)  # checks the side
         return cls._probed(model, side, _digest(name, side), f"model {name!r}")
@@ -114,10 +114,7 @@ class Embedder:
         return cls(model, long_side, dimension, fingerprint)
 
     def embed(self, source: Source, name: str | None = None) -> Floats32:
-        """Return the unit vector [dimension] of one image: a path, an address in a store, or the bytes of its file.
-
-        `name` is shown in errors instead of that of the source.
-        """
+        """Return the unit vector [dimension] of a path, an address, or the bytes of a file; `name` is shown in errors."""
         name = display_name(name or source)
         return self.embed_pixels(read_rgb(source, self.long_side, name=name), name)
 

@@ -157,8 +157,7 @@ def list_files(
 ) -> Iterator[tuple[str, int | None, int | None]]:
     """Yield (address, *version) of each file below an address, or of a single file: by folder, sorted by name.
 
-    Skips hidden folders, indexes of polyvoc, and files whose name is not wanted. What cannot be listed is reported to
-    `on_error`, or raises UnreachableError.
+    Skips hidden folders, indexes, and unwanted names. What cannot be listed is reported to `on_error`, or raises.
     """
     report = on_error or _raise_unreachable
     store, path, entry = _look_up(root)
@@ -407,10 +406,7 @@ def _store_errors(url: str) -> Iterator[None]:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Return whether a store reports that there is no such file.
-
-    fsspec raises FileNotFoundError, too, if a web server does not respond; then the cause is another error.
-    """
+    """Return whether there is no such file: fsspec raises FileNotFoundError, too, if a web server does not respond."""
     cause = error.__cause__
     responded = not isinstance(cause, TimeoutError) and not type(cause).__module__.startswith("aiohttp")
     return isinstance(error, FileNotFoundError) and (responded or getattr(cause, "status", None) in (404, 410))

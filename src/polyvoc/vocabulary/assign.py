@@ -177,7 +177,7 @@ class Cells:
     def probe(self, points: Points, effort: float = 1.0) -> tuple[Probes, Probes]:
         """Return which of its nearest cells each point probes, `effort` times the usual number: its own, then the others.
 
-        Its own cell comes first: the sooner a near word is found, the fewer others need their exact score.
+        The sooner a near word is found, the fewer others need their exact score.
         """
         count = min(self.count, round(effort * max(_MIN_PROBES, _PROBES * self.count**0.5)))
         scores = self._scores(points)
@@ -221,8 +221,7 @@ class PrincipalAxes:
         centred = sample - mean
         variance, axes = np.linalg.eigh(centred.T @ centred)  # ascending
         share = np.cumsum(variance[::-1]) / max(variance.sum(), np.finfo(np.float64).tiny)
-        needed = int(np.searchsorted(share, _HEAD_SHARE)) + 1
-        dimension = words.shape[1]
+        needed, dimension = int(np.searchsorted(share, _HEAD_SHARE)) + 1, words.shape[1]
         padded = np.zeros((dimension, _padded(dimension)), dtype=np.float32)
         padded[:, :dimension] = axes[:, ::-1]
         return cls(mean.astype(np.float32), padded, _padded(min(needed, dimension)))
@@ -255,9 +254,8 @@ class PrincipalAxes:
         words = np.concatenate(vocabularies)
         rows = np.zeros((start[-1], words.shape[1]), dtype=np.float32)
         rows[row] = words[order]
-        half = np.full(len(rows), np.inf, dtype=np.float32)
+        half, number = np.full(len(rows), np.inf, dtype=np.float32), np.full(len(rows), -1, dtype=np.int32)
         half[row] = np.einsum("ij,ij->i", words, words)[order] / 2
-        number = np.full(len(rows), -1, dtype=np.int32)
         number[row] = np.concatenate([np.arange(len(words)) for words in vocabularies])[order]
         parts = np.split(rows[:, : self.head], start[n_vocabularies:-1:n_vocabularies])
         heads = np.concatenate([part.T.ravel() for part in parts])

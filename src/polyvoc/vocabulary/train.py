@@ -178,10 +178,9 @@ def train(
     workers: TrainWorkers = LocalTrainWorkers(),  # noqa: B008 (holds nothing)
     name: str = SIFT,
 ) -> Vocabulary:
-    """Train a vocabulary on descriptors [n, dimension]; the same sample and options give the same vocabulary.
+    """Train a vocabulary on descriptors [n, dimension], numbers or bits; the same sample and options give the same one.
 
-    `source` names the photographs in the vocabulary's provenance. Bits (bool) are those of a binary feature. `name` is the kind
-    of bare descriptors, such as "superpoint"; a `Sample` has its own.
+    source: of the photographs, for the provenance; name: of the kind of bare descriptors, which a `Sample` has itself.
     """
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
@@ -231,12 +230,10 @@ def _cluster(
     """Return the centroids [size, dimension] of approximate k-means, and its number of rounds."""
     first = _distinct(descriptors, options.size, random)
     axes = PrincipalAxes.of(first)  # distances are the same in its coordinates
-    centroids = axes.rotate(first).rows
+    centroids, points = axes.rotate(first).rows, axes.rotate(descriptors).rows
     cells = Cells.among(centroids, axes)
-    points = axes.rotate(descriptors).rows
     point_set = workers.assign_points(points, cells)
-    words = np.zeros(len(points), dtype=np.int32)
-    last = np.inf
+    words, last = np.zeros(len(points), dtype=np.int32), np.inf
     for number in range(1, options.rounds + 1):
         scores, nearest = point_set.assign(cells.word_table([centroids]), centroids, words)
         moved, words = float(np.mean(nearest != words)), nearest

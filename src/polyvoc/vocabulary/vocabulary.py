@@ -262,8 +262,7 @@ def _read_vocabulary_meta(folder: Path) -> dict[str, Any]:
         raise _damaged(folder, str(error)) from error
     if meta.get("format") != FORMAT:
         raise VocabularyError(f"{folder}: not a vocabulary of polyvoc; {hint}")
-    version = meta.get("version")
-    if version != VERSION:
+    if (version := meta.get("version")) != VERSION:
         raise VocabularyError(f"{folder}: vocabulary format {version}, expected {VERSION}; update polyvoc or train again")
     for name, kind in _ENTRIES.items():
         if not isinstance(meta.get(name), kind):
