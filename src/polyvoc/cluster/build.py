@@ -134,23 +134,18 @@ class _Run:
         if isinstance(job, _Merge):
             reference = self._merge_task.remote(self._builder, job.parts, self._check)
         else:
-            sample = self._unchanged_sample() if job.isolated else None
+            known = self._sample if job.isolated else None
+            sample = known.path if known is not None and is_unchanged(known.path, known.state) else None
             reporter = _Reporter(self._actor, number)
             reference = self._build_task.remote(self._builder, job.items, sample, reporter, self._check)
         self._running[reference] = number, job
-
-    def _unchanged_sample(self) -> str | None:
-        if self._sample is not None and not is_unchanged(self._sample.path, self._sample.state):
-            self._sample = None
-        return None if self._sample is None else self._sample.path
 
     def _finished(self, seconds: float) -> list[Any]:
         """Return the finished tasks; wait until there is one."""
         running = list(self._running)
         if not running or not self._ray.wait(running, timeout=seconds)[0]:
             return []
-        ready: list[Any] = self._ray.wait(running, num_returns=len(running), timeout=0)[0]
-        return ready
+        return list(self._ray.wait(running, num_returns=len(running), timeout=0)[0])
 
     def _collect(self, reference: Any) -> Iterator[BuildResult | MergeResult]:
         """Yield the result of a finished task; if it was lost, plan its repetition."""
@@ -188,19 +183,17 @@ class _Run:
 
     def _was_healthy(self, number: int) -> bool:
         """Return whether the process of a lost task had read an image that is known to be good."""
-        try:
+        with suppress(self._ray.exceptions.RayError):
             return bool(self._ray.get(self._actor.was_healthy.remote(number), timeout=_ACTOR_SECONDS))
-        except self._ray.exceptions.RayError:
-            return False
+        return False
 
     def _count_in_running(self) -> int:
         """Return the number of images that running tasks have read."""
         sizes = {number: len(job.items) for number, job in self._running.values() if isinstance(job, Attempt)}
-        try:
+        with suppress(self._ray.exceptions.RayError):  # its machine was lost; it is restarted on another one
             counts: dict[int, int] = self._ray.get(self._actor.counts.remote(list(sizes)), timeout=_POLL_SECONDS)
-        except self._ray.exceptions.RayError:  # its machine was lost; it is restarted on another one
-            return 0
-        return sum(min(done, sizes[number]) for number, done in counts.items())
+            return sum(min(done, sizes[number]) for number, done in counts.items())
+        return 0
 
 
 class ProgressActor:
@@ -261,11 +254,10 @@ def _build(
             yield
         reporter.count()
 
-    if sample is not None:
-        with check.limit_time():
-            healthy = builder.can_read(sample)
-        if healthy:
-            reporter.report_healthy()
+    with check.limit_time():
+        healthy = sample is not None and builder.can_read(sample)
+    if healthy:
+        reporter.report_healthy()
     return builder.build_segment(items, guard)
 
 

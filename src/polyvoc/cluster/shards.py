@@ -350,8 +350,7 @@ class _FanOut:
         called = {shard for shard, _ in self.running.values()}
         if self.require_all and self.calls.keys() - self.results.keys() - called:
             seconds = min(seconds, _POLL_SECONDS)
-        done: list[Any] = self.replicas.ray.wait(list(self.running), timeout=seconds)[0]
-        return done
+        return list(self.replicas.ray.wait(list(self.running), timeout=seconds)[0])
 
     def _call_others(self, late: bool) -> None:
         """Call replicas of shards without a running call, and a second replica of those that are late."""

@@ -90,8 +90,7 @@ class RayTrainWorkers:
                  attempt: Attempt[Item], reference: Any) -> list[Result]:  # fmt: skip
         """Return the results of the items of a task; if it is lost, repeat it or its halves."""
         try:
-            results: list[Result] = get_result(self._ray, reference)
-            return results
+            return list(get_result(self._ray, reference))
         except LostTaskError as error:
             again = [(retry, send(retry.items)) for retry in attempt.after_loss()]
             if not again:
