@@ -29,9 +29,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.types import Features, GreyImage
-from samples import build, features, photograph, unflushed, vocabularies
-
-__all__ = ["unflushed"]
+from samples import build, features, photograph, vocabularies
 
 SIFT = 128  # numbers of a descriptor
 

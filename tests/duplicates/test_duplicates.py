@@ -29,7 +29,6 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.web.html import escaped
-from samples import unflushed
 
 BENCHMARKS = str(Path(__file__).parent.parent.parent / "benchmarks")
 sys.path.insert(0, BENCHMARKS)
@@ -37,8 +36,6 @@ sys.path.insert(0, BENCHMARKS)
 from alterations import ALTERATIONS, file_name  # noqa: E402
 
 sys.path.remove(BENCHMARKS)  # a file there has the name of a library
-
-__all__ = ["unflushed"]
 
 CHOSEN = ("astronaut", "cat", "coffee", "motorcycle")
 APPLIED = [name for name in ALTERATIONS if name != "ornate frame"]  # which makes another picture of a photograph

@@ -40,10 +40,8 @@ from polyvoc.types import Floats64, ImageRef
 from polyvoc.vocabulary.assign import project
 from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 from random_collections import World, random_evidence, random_world, with_long_signatures
-from samples import features, unflushed
+from samples import features
 from views import SCENES, VIEWS
-
-__all__ = ["unflushed"]
 
 Cell = tuple[int, int, int, int]  # kind, mask, bin, distance
 
@@ -308,11 +306,6 @@ def test_the_figure_has_a_line_for_each_row() -> None:
 
 
 # -- without ground truth
-
-
-@pytest.fixture
-def index(views_index: Path) -> Index:
-    return Index.open(views_index)
 
 
 @pytest.fixture(scope="module")

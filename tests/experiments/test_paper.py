@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benches import never
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.experiments.evaluate import evaluation_rules
 from polyvoc.experiments.match_table import Matcher
@@ -27,9 +28,7 @@ from polyvoc.experiments.paper.tables import table3, table5
 from polyvoc.experiments.report.report import Report, Section, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import FeatureOptions, SearchOptions
-from samples import photograph, unflushed
-
-__all__ = ["unflushed"]
+from samples import photograph
 
 SECTIONS = [
     *(f"table{number}" for number in range(2, 7)),
@@ -89,10 +88,6 @@ def section(report: Report, name: str) -> Section:
 def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
     """Return the cells of a table by the names of its rows."""
     return {str(row.cells[0]): list(row.cells[1:]) for row in section.tables[table].lines}
-
-
-def never(*arguments: Any, **options: Any) -> Any:
-    raise AssertionError("this was done before")
 
 
 # -- the whole

@@ -28,10 +28,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from random_collections import World, random_world
-from samples import unflushed
 from views import SCENES, VIEWS
-
-__all__ = ["unflushed"]
 
 CRITERIA: tuple[Criterion, ...] = ("either", "both", "mean", "first")
 
@@ -166,11 +163,6 @@ def test_two_vocabularies_with_signatures_are_needed() -> None:
 
 
 # -- without labels
-
-
-@pytest.fixture
-def index(views_index: Path) -> Index:
-    return Index.open(views_index)
 
 
 def observe_verified(index: Index, sampling: Sampling = Sampling()) -> Observations:  # noqa: B008 (frozen)

@@ -19,9 +19,6 @@ from polyvoc.experiments.paper.word_statistics import (
 )
 from polyvoc.index.segment import Segment
 from polyvoc.scoring.engine import Engine
-from samples import unflushed
-
-__all__ = ["unflushed"]
 
 SIZES = (40, 50, 30)
 
