@@ -111,20 +111,14 @@ def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("merge", get_args(Merge))
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"hamming": 30, "burstiness": "intra"}, {"sets": "image", "idf": "plain"}, {"line": (0.8, 0.1), "c": 5}],
-    ids=str,
-)
-def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge, more: dict[str, Any]) -> None:
-    options = scoring_options(merge=merge, **more)
-    images = np.split(bench.words, bench.store.starts[1:-1])
-    assert bench.signatures is not None
-    index = polyvoc.Index.from_words(images, bench.sizes, np.split(bench.signatures, bench.store.starts[1:-1]))
-    for question in (0, 5, 11):
-        rows = slice(int(bench.store.starts[question]), int(bench.store.starts[question + 1]))
-        expected = index.score_words(bench.words[rows], bench.signatures[rows], options)
-        assert np.array_equal(bench.scores(question, options), expected)
+def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge) -> None:
+    words, signatures = (np.split(rows, bench.store.starts[1:-1]) for rows in (bench.words, bench.signatures))
+    index = polyvoc.Index.from_words(words, bench.sizes, signatures)
+    several = ({}, {"hamming": 30, "burstiness": "intra"}, {"sets": "image", "idf": "plain"}, {"line": (0.8, 0.1), "c": 5})
+    for options in (scoring_options(merge=merge, **more) for more in several):
+        for question in (0, 5, 11):
+            expected = index.score_words(words[question], signatures[question], options)
+            assert np.array_equal(bench.scores(question, options), expected), options
 
 
 def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, vocabularies: Vocabularies) -> None:
@@ -143,10 +137,8 @@ def test_a_part_of_the_vocabularies(bench: QuantisedDataset) -> None:
     assert second.sizes == (300,) and second.vocabularies == bench.vocabularies[1:]
     assert np.array_equal(second.words, bench.words[:, 1:])
     index = polyvoc.Index.from_words(np.split(bench.words[:, 1:], bench.store.starts[1:-1]), (300,))
-    rows = bench.rows(3)
-    assert np.array_equal(
-        second.scores(3, scoring_options()), index.score_words(bench.words[rows, 1:], None, scoring_options())
-    )
+    expected = index.score_words(bench.words[bench.rows(3), 1:], None, scoring_options())
+    assert np.array_equal(second.scores(3, scoring_options()), expected)
     turned = bench.chosen([1, 0])
     assert np.allclose(turned.scores(3, options), bench.scores(3, options), rtol=1e-5)
     names = [bench.name, bench.first(1).name, second.name, turned.name]
@@ -216,11 +208,8 @@ def test_names_change_with_the_ground_truth(bench: QuantisedDataset, workbench: 
 
 
 def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("POLYVOC_CACHE", str(tmp_path / "mine"))
-    assert default_cache() == tmp_path / "mine"
-    monkeypatch.delenv("POLYVOC_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert default_cache() == tmp_path / "xdg" / "polyvoc"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache() == tmp_path / ".cache" / "polyvoc"
+    monkeypatch.delenv("POLYVOC_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for variable, folder in (("HOME", ".cache/polyvoc"), ("XDG_CACHE_HOME", "polyvoc"), ("POLYVOC_CACHE", "")):
+        monkeypatch.setenv(variable, str(tmp_path / variable))  # the later ones go first
+        assert default_cache() == tmp_path / variable / folder
