@@ -84,9 +84,16 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
-        secure_send = _SecurityHeaders(send)
+
+        async def secure_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                response_headers = MutableHeaders(scope=message)
+                for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
+                    response_headers.setdefault(name, value)
+            await send(message)
+
         try:
-            self._check_host(headers)
+            self._check_host(headers.get("host", ""))
             self._check_access(method, path, headers)
             limit = self._settings.max_upload * MEGA * (BATCH if path in BATCH_PATHS else 1)
             length = headers.get("content-length", "0")
@@ -100,23 +107,20 @@ class SecurityMiddleware:
                 rejected.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
             await JSONResponse({"error": str(rejected)}, rejected.status, rejected.headers)(scope, receive, secure_send)
 
-    def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._is_own_host(host):
-            name = _host_name(host) or "NAME"
-            raise Rejected(421, f"unknown Host header {host!r}; add it with --allow-host {name}")
-
-    def _is_own_host(self, host: str) -> bool:
-        """Return whether a Host header names this server.
+    def _check_host(self, host: str) -> None:
+        """Raise Rejected if a Host header does not name this server.
 
         Off loopback any IP address is accepted: only a name can be made to resolve to this server by an attacker.
         """
-        name = _host_name(host)
-        if name in {known.lower() for known in (self._settings.host, *self._settings.allow_host)} or is_loopback(name):
-            return bool(name)
-        if is_loopback(self._settings.host):
-            return False
-        return name == socket.gethostname().lower() or ip_address(name) is not None
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            name = ""
+        known = name in {own.lower() for own in (self._settings.host, *self._settings.allow_host)} or is_loopback(name)
+        if not known and not is_loopback(self._settings.host):
+            known = name == socket.gethostname().lower() or ip_address(name) is not None
+        if not name or not known:
+            raise Rejected(421, f"unknown Host header {host!r}; add it with --allow-host {name or 'NAME'}")
 
     def _check_access(self, method: str, path: str, headers: Headers) -> None:
         reads = method in READING
@@ -147,21 +151,6 @@ class SecurityMiddleware:
             yield
         finally:
             self._uploads -= uploads
-
-
-class _SecurityHeaders:
-    """Sends a response with the headers that restrict what browsers do with it."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            headers.setdefault("Cache-Control", "no-store")
-        await self._send(message)
 
 
 class _LimitedBody:
@@ -200,11 +189,3 @@ def _is_cross_origin(headers: Headers) -> bool:
 
 def _too_large(limit: int) -> str:
     return f"request larger than {limit // MEGA} megabytes; reduce the photograph, or start the server with --max-upload"
-
-
-def _host_name(host: str) -> str:
-    """Return the name or address in a Host header, without the port; empty if there is none."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from importlib import resources
 
 import uvicorn
@@ -62,8 +62,16 @@ def create_app(settings: Settings) -> FastAPI:
     service = Service(settings)
     edits = IndexEdits(service) if settings.write else None
     token = Token(settings.token)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        if edits is not None:
+            edits.close()
+        service.close()
+
     app = FastAPI(
-        title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
+        title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.service, app.state.edits, app.state.token = service, edits, token
     for router in (search_router, images_router, admin_router):
@@ -83,14 +91,6 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
-    if app.state.edits is not None:
-        app.state.edits.close()
-    app.state.service.close()
-
-
 def _serve_page(app: FastAPI) -> None:
     folder = resources.files("polyvoc.web") / "page"
 
@@ -103,20 +103,18 @@ def _serve_page(app: FastAPI) -> None:
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise OptionError if host and port cannot be used."""
-    try:
-        family, kind, protocol, _, endpoint = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        listener = socket.socket(family, kind, protocol)
+    with ExitStack() as opened:
         try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, endpoint = found[0]
+            listener = opened.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(endpoint)
             listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise OptionError(f"cannot listen at {host} port {port} ({error.strerror or error}); choose another --port") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise OptionError(f"cannot listen at {host} port {port} ({reason}); choose another --port") from None
+        opened.pop_all()
     return listener
 
 
