@@ -10,11 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Route
 
 from conftest import draw_scene
 from polyvoc.errors import OptionError
-from polyvoc.web.security import HEADERS, Rejected, SecurityMiddleware, Token
+from polyvoc.web.security import HEADERS, SecurityMiddleware, Token
 from polyvoc.web.settings import Settings, is_loopback
 from servers import BEARER, TOKEN, Served, jpeg, refused, serving, upload
 
@@ -62,7 +63,7 @@ HOSTS = [
 def test_host_names(known: dict[str, Any], accepted: bool, hosts: list[str]) -> None:
     middleware = SecurityMiddleware(None, settings(**known), Token(None))  # type: ignore[arg-type]
     for host in hosts:
-        with nullcontext() if accepted else pytest.raises(Rejected, match="--allow-host"):
+        with nullcontext() if accepted else pytest.raises(HTTPException, match="--allow-host"):
             middleware._check_host(host)
 
 

@@ -80,9 +80,6 @@ images_router = APIRouter(tags=["images"], responses=ERRORS)
 admin_router = APIRouter(tags=["administration"], responses=ERRORS)
 
 
-# -- search
-
-
 @search_router.post("/search", responses=STREAM)
 async def search(
     request: Request, service: ServiceOf, parameters: Annotated[SearchParameters, Query()], photo: OptionalPhoto = None
@@ -140,9 +137,6 @@ async def stored_picture(request: Request, service: ServiceOf, query: StoredName
     return _jpeg(request, await run(request, service.pictures, lambda: service.stored_picture(query, int(side))))
 
 
-# -- images
-
-
 @images_router.get("/images", response_model=ImageList)
 async def list_images(request: Request, service: ServiceOf, parameters: Annotated[PageParameters, Query()]) -> Response:
     """Return a page of the list of images."""
@@ -195,9 +189,6 @@ async def statistics(request: Request, service: ServiceOf) -> Response:
     return await respond(request, service.searches, service.statistics)
 
 
-# -- administration
-
-
 @admin_router.get("/about", response_model=dict[str, Any])
 async def about(request: Request, service: ServiceOf) -> Response:
     """Return what a page needs: the index, presets, choices and help texts of the options, and permissions."""
@@ -227,9 +218,6 @@ async def create_session(request: Request) -> Response:
     response = _json(_render({"ok": True}))
     response.set_cookie(token.cookie_name, token.cookie, httponly=True, samesite="strict")
     return response
-
-
-# -- running tasks and rendering results
 
 
 async def respond(request: Request, pool: Pool, task: Callable[[], Any], status: int = 200) -> Response:
@@ -311,9 +299,6 @@ def _jpeg(request: Request, content: bytes) -> Response:
 def _read(photo: UploadFile) -> Upload:
     """Read an uploaded file; called in the thread that uses it, so that waiting requests hold files, not memory."""
     return Upload(photo.filename or "photograph", photo.file.read())
-
-
-# -- errors
 
 
 def handle_errors(app: FastAPI) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from importlib import resources
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Response
@@ -28,6 +28,7 @@ from polyvoc.web.settings import Settings
 
 DESCRIPTION = """Finds the photographs of a collection that show the same thing as a query photograph.
 Options have the same names as in the library and on the command line."""
+PAGE = Path(__file__).parent / "page"
 STOP_SECONDS = 30  # for running requests when the server stops
 KEEP_ALIVE_SECONDS = 75  # of an idle connection: longer than the longest Retry-After
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -67,16 +68,21 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         if edits is not None:
-            edits.close()
+            edits.pool.close()  # finish the running edit
         service.close()
 
     app = FastAPI(
         title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.service, app.state.edits, app.state.token = service, edits, token
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+
     for router in (search_router, images_router, admin_router):
         app.include_router(router)
-    _serve_page(app)
+    app.mount("/page", StaticFiles(directory=PAGE))
     handle_errors(app)
     if settings.cors:
         app.add_middleware(
@@ -89,16 +95,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(SecurityMiddleware, settings=settings, token=token)
     app.add_middleware(MetricsMiddleware, metrics=service.metrics)  # the last one added gets a request first
     return app
-
-
-def _serve_page(app: FastAPI) -> None:
-    folder = resources.files("polyvoc.web") / "page"
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(str(folder / "index.html"), headers={"Cache-Control": "no-cache"})
-
-    app.mount("/page", StaticFiles(directory=str(folder)))
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -365,10 +365,6 @@ class IndexEdits:
         self.pool = Pool("edits", 1, EDIT_QUEUE)
         service.metrics.watch_pool(self.pool)
 
-    def close(self) -> None:
-        """Finish the running edit."""
-        self.pool.close()
-
     def add(self, uploads: Iterable[Upload]) -> dict[str, Any]:
         """Save uploads as files and index them; files that cannot be used are deleted again."""
         problems: list[Problem] = []
