@@ -22,87 +22,78 @@ from servers import PATIENCE, Gate, refused, serving, wait_until
 URL = "https://host/a.jpg?signature"
 
 
-def run_with_pool(threads: int, queue: int, test: Callable[[Pool, Gate], Awaitable[None]]) -> None:
-    async def main() -> None:
+def with_pool(threads: int, queue: int) -> Callable[[Callable[[Pool, Gate], Awaitable[None]]], Callable[[], None]]:
+    """Run an asynchronous test with a pool, which is idle at the end, and a closed gate."""
+
+    async def run(test: Callable[[Pool, Gate], Awaitable[None]]) -> None:
         pool = Pool("test", threads, queue)
         await test(pool, Gate())
         assert (pool.running, pool.waiting) == (0, 0)
         pool.close()
 
-    asyncio.run(main())
+    return lambda test: lambda: asyncio.run(run(test))
 
 
-def test_results_and_errors_are_returned() -> None:
-    async def test(pool: Pool, _: Gate) -> None:
-        assert await pool.submit(lambda: 7) == 7
-        with pytest.raises(ZeroDivisionError):
-            await pool.submit(lambda: 1 // 0)
-
-    run_with_pool(2, 2, test)
+@with_pool(2, 2)
+async def test_results_and_errors_are_returned(pool: Pool, _: Gate) -> None:
+    assert await pool.submit(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await pool.submit(lambda: 1 // 0)
 
 
-def test_a_full_queue_raises_and_the_queued_tasks_finish() -> None:
-    async def test(pool: Pool, gate: Gate) -> None:
-        futures = [pool.submit(gate.before(partial(int, number))) for number in range(5)]
-        gate.wait_for(2)
-        assert (pool.running, pool.waiting) == (2, 3)
-        for _ in range(3):
-            with pytest.raises(BusyError, match=r"try again in [1-9]") as caught:
-                pool.submit(lambda: 0)
-            assert caught.value.seconds >= 1
-        gate.open.set()
-        assert await asyncio.gather(*futures) == [0, 1, 2, 3, 4]
-        assert await pool.submit(lambda: 9) == 9  # there is room again
-
-    run_with_pool(2, 3, test)
+@with_pool(2, 3)
+async def test_a_full_queue_raises_and_the_queued_tasks_finish(pool: Pool, gate: Gate) -> None:
+    futures = [pool.submit(gate.before(partial(int, number))) for number in range(5)]
+    gate.wait_for(2)
+    assert (pool.running, pool.waiting) == (2, 3)
+    for _ in range(3):
+        with pytest.raises(BusyError, match=r"try again in [1-9]") as caught:
+            pool.submit(lambda: 0)
+        assert caught.value.seconds >= 1
+    gate.open.set()
+    assert await asyncio.gather(*futures) == [0, 1, 2, 3, 4]
+    assert await pool.submit(lambda: 9) == 9  # there is room again
 
 
-def test_a_waiting_task_that_is_cancelled_never_starts() -> None:
+@with_pool(1, 1)
+async def test_a_waiting_task_that_is_cancelled_never_starts(pool: Pool, gate: Gate) -> None:
     order: list[int] = []
-
-    async def test(pool: Pool, gate: Gate) -> None:
-        tasks = [gate.before(partial(order.append, number)) for number in range(4)]
-        running = pool.submit(tasks[0])
-        gate.wait_for()
-        waiting = pool.submit(tasks[1])
-        with pytest.raises(BusyError):
-            pool.submit(tasks[2])
-        waiting.cancel()
-        await asyncio.sleep(0)  # the loop passes the cancellation on
-        assert pool.waiting == 0
-        other = pool.submit(tasks[3])
-        gate.open.set()
-        await asyncio.gather(running, other)
-        assert order == [0, 3]
-
-    run_with_pool(1, 1, test)
+    tasks = [gate.before(partial(order.append, number)) for number in range(4)]
+    running = pool.submit(tasks[0])
+    gate.wait_for()
+    waiting = pool.submit(tasks[1])
+    with pytest.raises(BusyError):
+        pool.submit(tasks[2])
+    waiting.cancel()
+    await asyncio.sleep(0)  # the loop passes the cancellation on
+    assert pool.waiting == 0
+    other = pool.submit(tasks[3])
+    gate.open.set()
+    await asyncio.gather(running, other)
+    assert order == [0, 3]
 
 
-def test_a_running_task_that_is_cancelled_does_not_affect_others() -> None:
-    async def test(pool: Pool, gate: Gate) -> None:
-        running = pool.submit(gate.before(lambda: 0))
-        gate.wait_for()
-        running.cancel()
-        other = pool.submit(gate.before(lambda: 1))
-        gate.open.set()
-        assert await other == 1
-
-    run_with_pool(1, 1, test)
+@with_pool(1, 1)
+async def test_a_running_task_that_is_cancelled_does_not_affect_others(pool: Pool, gate: Gate) -> None:
+    running = pool.submit(gate.before(lambda: 0))
+    gate.wait_for()
+    running.cancel()
+    other = pool.submit(gate.before(lambda: 1))
+    gate.open.set()
+    assert await other == 1
 
 
-@pytest.mark.parametrize(("running", "cores"), [(1, 4), (2, 2), (3, 1), (4, 1)])
-def test_running_tasks_share_the_cores(running: int, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-
-    async def test(pool: Pool, gate: Gate) -> None:
-        assert pool.cores_per_task() == 4
-        futures = [pool.submit(gate.before(lambda: 0)) for _ in range(running)]
-        gate.wait_for(running)
-        assert pool.cores_per_task() == cores
+@with_pool(5, 0)
+async def test_running_tasks_share_the_cores(pool: Pool, gate: Gate) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 4)
+        futures = []
+        for cores in (4, 4, 2, 1, 1):  # with none, one, two, ... of them
+            assert pool.cores_per_task() == cores
+            futures.append(pool.submit(gate.before(lambda: 0)))
+            gate.wait_for()
         gate.open.set()
         await asyncio.gather(*futures)
-
-    run_with_pool(5, 0, test)
 
 
 def test_store_requests_return_results_and_errors(tmp_path: Path) -> None:
