@@ -1,4 +1,4 @@
-"""Small random collections with what tends to break an engine: empty images, bursts, unused words."""
+"""Small random collections with what often breaks an engine: empty images, bursts, unused words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
     query_signatures: Signatures  # as words, or with one more axis
 
     def arrays(self) -> list[npt.NDArray[Any]]:
-        """Give every array of the world."""
+        """Return every array of the world."""
         return [*self.images, self.words, *self.image_signatures, self.query_signatures]
 
 
@@ -71,7 +71,7 @@ def grid_options(number: int, **fixed: Any) -> SearchOptions:
 
 
 def random_world(seed: int, k: int | None = None) -> World:
-    """Give the world of a seed: K of 1..3 unless forced, 1..12 images of 0..25 features, a query of 0..8."""
+    """Return the world of a seed: K of 1..3 unless forced, 1..12 images of 0..25 features, a query of 0..8."""
     rng = np.random.default_rng([2014, seed])
     k = int(rng.integers(1, 4)) if k is None else k
     assert 1 <= k <= MOST_VOCABULARIES
@@ -96,7 +96,7 @@ def random_world(seed: int, k: int | None = None) -> World:
 
 
 def with_assignments(world: World, seed: int, assignments: int) -> World:
-    """Give the world with A distinct words per query feature and vocabulary, -1 where there are fewer.
+    """Return the world with A distinct words per query feature and vocabulary, -1 where there are fewer.
 
     The nearest word stays among them, except in the rare vocabulary that assigns nothing at all; the places
     of words and of -1 are shuffled.
@@ -121,7 +121,7 @@ def with_assignments(world: World, seed: int, assignments: int) -> World:
 
 
 def with_long_signatures(world: World, seed: int) -> World:
-    """Give the world with signatures of 128 bits: features that are near in the first 64 are near in the others."""
+    """Return the world with signatures of 128 bits: features that are near in the first 64 are near in the others."""
     rng = np.random.default_rng([2008, seed])
     return replace(
         world,
@@ -136,7 +136,7 @@ def _lengthened(rng: np.random.Generator, signatures: Signatures) -> Signatures:
 
 
 def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> LikelihoodTable:
-    """Draw a table of evidence: sets grouped anyhow, bins of the ratio or none, rows that fall below 0 and are rough."""
+    """Draw a likelihood table: random groups of sets, bins of the ratio or none, rough rows that fall below 0."""
     rng = np.random.default_rng([2009, seed, k, bits])
     n_groups = int(rng.integers(1, min(2**k - 1, 6) + 1))
     groups = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, 2**k - 1 - n_groups)])
@@ -189,7 +189,7 @@ class _Maker:
 
 
 def _flip(rng: np.random.Generator, signature: int, most: int) -> int:
-    """Give the signature with 0..most of its bits flipped."""
+    """Return the signature with 0..most of its bits flipped."""
     bits = rng.permutation(BITS)[: int(rng.integers(0, most + 1))]
     return signature ^ sum(1 << int(bit) for bit in bits)
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SearchOptions
 from polyvoc.search.index import Index
-from polyvoc.types import Features
+from polyvoc.types import Array, Features
 from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
 DIMENSION = 12
@@ -22,7 +22,7 @@ VARIABLE = "POLYVOC_PHOTOGRAPHS"  # of the environment: a folder with holidays15
 
 @pytest.fixture(autouse=True, scope="module")
 def unflushed() -> Iterator[None]:
-    """Import this to be quick: flushing matters in a power cut only, and takes most of the time of a small commit."""
+    """Import this for quick tests: flushing matters only in a power cut, and takes most of the time of a small commit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyvoc.storage.files._flush", lambda descriptor: None)
         patch.setattr("polyvoc.storage.sqlite.FLUSH", "OFF")
@@ -30,7 +30,7 @@ def unflushed() -> Iterator[None]:
 
 
 def vocabularies(k: int = 2, size: int = 30, signed: bool = True, dimension: int = DIMENSION) -> list[Vocabulary]:
-    """Give K vocabularies of random words; their sizes differ."""
+    """Return K vocabularies of random words; their sizes differ."""
     found = []
     rotation = random_rotation(dimension, BITS) if signed else None
     for number in range(k):
@@ -44,7 +44,7 @@ def vocabularies(k: int = 2, size: int = 30, signed: bool = True, dimension: int
 
 
 def features(seed: int, count: int = 20, dimension: int = DIMENSION) -> Features:
-    """Give random features; a third of them repeat others with a little noise, so that words repeat."""
+    """Return random features; a third of them repeat others with a little noise, so that words repeat."""
     rng = np.random.default_rng([2, seed])
     descriptors = rng.random((count, dimension))
     for repeated in range(count // 3):
@@ -61,7 +61,7 @@ def features(seed: int, count: int = 20, dimension: int = DIMENSION) -> Features
 
 
 def collection(count: int, first: int = 0) -> dict[str, Features]:
-    """Give named images of different lengths, every seventh without a feature."""
+    """Return named images of different lengths, every seventh without a feature."""
     return {f"image {seed}": features(seed, 0 if seed % 7 == 6 else 8 + seed % 13) for seed in range(first, first + count)}
 
 
@@ -76,9 +76,15 @@ def build(path: Path, images: Mapping[str, Features], made_with: Sequence[Vocabu
     return Index.open(path)
 
 
+def quantised(index: Index, query: Features, options: SearchOptions) -> tuple[Array, Array | None]:
+    """Return the words and signatures of features by the vocabularies of an index."""
+    return index.folder.quantiser.quantise(query.descriptors, options.assignments)
+
+
 def scores(index: Index, query: Features, options: SearchOptions) -> dict[str, float]:
-    """Score every image, by name."""
-    values = index.score_words(*index.folder.quantiser.quantise(query.descriptors), options)
+    """Return the score of every image, by name."""
+    words, signatures = quantised(index, query, options)
+    values = index.score_words(words, signatures, options)
     return {row.path: float(value) for row, value in zip(index.images(), values, strict=True)}
 
 

@@ -1,4 +1,4 @@
-"""Small pictures with an arrangement, as words and signatures: seen again, scrambled, or something else altogether."""
+"""Small pictures as words, signatures and keypoints: seen again, scrambled, or of something else."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Picture:
     angle: Array  # [n] degrees
 
     def __len__(self) -> int:
-        """Count the features."""
+        """Return the number of features."""
         return len(self.words)
 
     @property
-    def asked(self) -> Query:
-        """Ask for it."""
+    def query(self) -> Query:
+        """Return a query for it."""
         return Query(self.words, self.signatures, Keypoints(self.xy, self.scale, self.angle))
 
     def chosen(self, rows: Any) -> Picture:
-        """Give some of its features."""
+        """Return a picture of some of its features."""
         bits = None if self.signatures is None else self.signatures[rows]
         return Picture(self.words[rows], bits, self.xy[rows], self.scale[rows], self.angle[rows])
 
     def arrays(self) -> list[Array]:
-        """Give all that it is made of."""
+        """Return its arrays."""
         return [array for array in vars(self).values() if array is not None]
 
 
 def picture(rng: Random, count: int = 40, bits: int = 64) -> Picture:
-    """Give a picture of features all over it; bits: 0, 64 or 128."""
+    """Return a picture of features all over it; bits: 0, 64 or 128."""
     shape = (count, len(SIZES)) if bits <= 64 else (count, len(SIZES), 2)
     return Picture(
         rng.integers(0, SIZES, (count, len(SIZES))).astype(np.int32),
@@ -63,7 +63,7 @@ def picture(rng: Random, count: int = 40, bits: int = 64) -> Picture:
 
 
 def seen_again(rng: Random, before: Picture, stray: float = 0.1, flips: int = 6) -> Picture:
-    """Give the same thing turned, scaled, stretched and moved; a share `stray` of its words and some bits are others."""
+    """Return the same thing turned, scaled, stretched and moved; a share `stray` of its words and some bits are others."""
     turn, zoom = np.radians(rng.uniform(-60, 60)), 2 ** rng.uniform(-0.7, 0.7)
     stretch = np.diag([rng.uniform(0.85, 1.15), 1.0])
     turned = zoom * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) @ stretch
@@ -78,13 +78,13 @@ def seen_again(rng: Random, before: Picture, stray: float = 0.1, flips: int = 6)
 
 
 def scrambled(rng: Random, before: Picture) -> Picture:
-    """Give the same words and signatures at random places."""
+    """Return the same words and signatures at random positions."""
     places = picture(rng, len(before), 0)
     return Picture(before.words, before.signatures, places.xy, places.scale, places.angle)
 
 
 def joined(*parts: Picture) -> Picture:
-    """Give a picture that shows all of some pictures."""
+    """Return a picture that shows all of some pictures."""
     signed = [part.signatures for part in parts if part.signatures is not None]
     bits = np.concatenate(signed) if len(signed) == len(parts) else None
     rest = [np.concatenate([getattr(part, name) for part in parts]) for name in ("words", "xy", "scale", "angle")]
@@ -92,14 +92,14 @@ def joined(*parts: Picture) -> Picture:
 
 
 def flipped(rng: Random, signatures: Array, most: int) -> Array:
-    """Give signatures with up to `most` bits of each 64 flipped."""
+    """Return signatures with up to `most` bits of each 64 flipped."""
     places = rng.integers(0, 64, (most, *signatures.shape)).astype(np.uint64)
     bits: Array = signatures ^ np.bitwise_or.reduce(np.uint64(1) << places, axis=0)
     return bits
 
 
 def engine_of(pictures: Sequence[Picture], segment_images: int = 1000) -> Engine:
-    """Index pictures with their places."""
+    """Return an engine of pictures with their keypoints."""
     segments = []
     for first in range(0, len(pictures), segment_images):
         part = pictures[first : first + segment_images]
@@ -117,12 +117,8 @@ def engine_of(pictures: Sequence[Picture], segment_images: int = 1000) -> Engine
     return Engine(segments, SIZES)
 
 
-def _half(values: Array) -> Array:
-    return values.astype(np.float16).astype(np.float64)
-
-
 def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Picture]]:
-    """Give a query and a collection: one image shows it anew, four have its words at random places, others some of them."""
+    """Return a query and a collection: one image shows it anew, four have its words at random positions, others some of them."""
     rng = np.random.default_rng([11, seed])
     query = picture(rng, 40, bits)
     right = joined(seen_again(rng, query, stray=0.2), picture(rng, 15, bits))
@@ -132,3 +128,7 @@ def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Pi
         some = rng.permutation(len(query))[: int(rng.integers(1, 12))]
         images.append(joined(scrambled(rng, query.chosen(some)), picture(rng, 20, bits)))
     return query, images
+
+
+def _half(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float64)

@@ -1,53 +1,122 @@
-"""The presets are ways to search that every index can go."""
+"""Options have limits, choices and help texts; presets are searches that every index can do."""
 
 from __future__ import annotations
 
-from typing import get_args
+import json
+import math
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.options import Preset, preset
+from polyvoc.options import (
+    ClusterOptions,
+    FeatureOptions,
+    PairOptions,
+    Preset,
+    ScoringOptions,
+    SearchOptions,
+    TrainOptions,
+    options_of,
+    preset,
+)
 from polyvoc.search.pipeline import search
+from polyvoc.types import LikelihoodTable
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import engine_of, picture, seen_again
 
 __all__ = ["unflushed"]
 
+RECORDS = (FeatureOptions, ScoringOptions, SearchOptions, PairOptions, TrainOptions, ClusterOptions)
+
+
+@pytest.mark.parametrize(
+    "record, changes, expected",
+    [
+        (SearchOptions, {"merge": "best"}, "merge='best' should be one of likelihood, posterior"),
+        (SearchOptions, {"burstiness": "both"}, "should be one of none, best, intra"),
+        (SearchOptions, {"norm": "self"}, "should be one of tfidf"),
+        (SearchOptions, {"top": 0}, "top=0 should be at least 1"),
+        (SearchOptions, {"verify": -1}, "verify=-1 should be at least 0"),
+        (SearchOptions, {"sigma": 0.0}, "sigma=0.0 should be above 0"),
+        (SearchOptions, {"c": math.inf}, "c=inf should be finite"),
+        (SearchOptions, {"line": (1.0, math.nan)}, "line=.* should be finite"),
+        (SearchOptions, {"line": (1.0,)}, "a pair"),
+        (SearchOptions, {"min_probability": 1.5}, "min_probability=1.5 should be from 0 to 1"),
+        (SearchOptions, {"hamming": -1}, "hamming=-1 should be at least 0"),
+        (SearchOptions, {"expand": 3, "verify": 0}, "expand=3 needs verified hits; set verify"),
+        (FeatureOptions, {"detector": "surf"}, "should be one of sift"),
+        (FeatureOptions, {"long_side": 31}, "at least 32"),
+        (TrainOptions, {"bits": 129}, "bits=129 should be from 0 to 128"),
+        (PairOptions, {"min_inliers": 0}, "min_inliers=0 should be at least 1"),
+        (ClusterOptions, {"timeout": 0}, "timeout=0 should be above 0"),
+        (ClusterOptions, {"address": ""}, "Ray cluster"),
+    ],
+)
+def test_impossible_values_raise(record: Any, changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        record(**changes)
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_every_field_is_an_option_with_help(record: Any) -> None:
+    """The defaults are within the limits of a server, and the fields of a search have a stage."""
+    options = options_of(record)
+    assert [one.name for one in options] == list(record.__dataclass_fields__)
+    for one in options:
+        assert one.help.endswith(".") and not one.help[0].islower(), one.name
+        assert bool(one.stage) == issubclass(record, ScoringOptions)
+        assert one.server_maximum is None or one.default is None or one.default <= one.server_maximum
+
+
+def test_as_dict_names_a_table_by_its_source() -> None:
+    table = LikelihoodTable((0, 0, 0, 1), (), ((1.0, 0.0),) * 2, "a test")
+    values = SearchOptions(likelihood_table=table).as_dict()
+    assert (values["likelihood_table"], values["merge"]) == ("a test", "likelihood")
+    assert SearchOptions().as_dict()["likelihood_table"] is None
+    assert json.loads(json.dumps(values))["line"] == [0.6, 0.4]
+
+
+# -- presets
+
 
 @pytest.mark.parametrize("bits", [0, 64, 128])
 @pytest.mark.parametrize("name", get_args(Preset))
-def test_a_preset_answers_with_and_without_signatures(name: str, bits: int) -> None:
+def test_a_preset_finds_with_and_without_signatures(name: str, bits: int) -> None:
     rng = np.random.default_rng(5)
     query = picture(rng, 30, bits)
     engine = engine_of([picture(rng, 30, bits), seen_again(rng, query), picture(rng, 30, bits)])
     options = preset(name, bits)
-    assert options.signed == (bits > 0)
-    hits = search(engine, query.asked, options)
-    assert engine.image_at(hits[0].place) == 1
-    assert (hits[0].inliers > 15) == (name != "fast")
+    assert options.needs_signatures == (bits > 0)
+    best = search(engine, query.query, options)[0]
+    assert best.image == 1 and (best.inliers > 15) == (name != "fast")
 
 
-def test_presets_differ_in_their_effort() -> None:
-    for signed in (True, False):
-        fast, default, best = (preset(name, 128 if signed else 0) for name in get_args(Preset))
-        assert fast.verify == 0 < default.verify <= best.verify
-        assert (fast.expansion, default.expansion) == ("none", "none") != (best.expansion, "none")
-        assert fast.merge == default.merge == best.merge == ("likelihood" if signed else "posterior")
+@pytest.mark.parametrize("bits, merge", [(0, "posterior"), (32, "b1"), (64, "likelihood"), (128, "likelihood")])
+def test_presets_differ_in_their_effort(bits: int, merge: str) -> None:
+    fast, default, best = (preset(name, bits) for name in get_args(Preset))
+    assert fast.verify == 0 < default.verify <= best.verify
+    assert fast.expand == default.expand == 0 < best.expand
+    assert fast.merge == default.merge == best.merge == merge
+    assert preset("default") == SearchOptions()
 
 
-def test_an_unknown_preset_is_one_line() -> None:
+def test_an_unknown_preset_raises() -> None:
     with pytest.raises(OptionError, match="preset='slow' should be one of fast, default, best"):
         preset("slow")
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_an_index_searches_by_its_default_preset(signed: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("index") / "a.polyvoc"
-    index = build(path, collection(6), vocabularies(2, signed=signed))
+def test_an_index_searches_by_its_default_preset(signed: bool, tmp_path: Path) -> None:
+    index = build(tmp_path / "index", collection(6), vocabularies(2, signed=signed))
     assert index.default_options == index.preset("default") == preset("default", index.folder.bits)
     query = features(2, 10)
-    assert index.search(query) == index.search(query, options=preset("default", index.folder.bits))
+    assert (
+        index.search(query)
+        == index.search(query, preset("default", index.folder.bits))
+        == index.search(query, preset="default")
+    )
     for name in get_args(Preset):
-        assert index.search(query, options=index.preset(name))[0].path == "image 2"
+        assert index.search(query, preset=name)[0].path == "image 2"

@@ -1,9 +1,10 @@
-"""The records refuse what makes no sense; a region keeps the features inside."""
+"""Records raise for impossible values; a region keeps the features inside."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +17,20 @@ from samples import features
 def test_only_features_strictly_inside_a_region_are_kept() -> None:
     xy = np.array([[10, 20], [10, 30], [11, 21], [30, 40], [29.5, 39.5], [20, 40], [20, 30], [50, 25]], np.float32)
     n = np.arange(8)
-    whole = Features(xy, n, 10 * n, np.eye(8), 60, 50)
-    kept = whole.inside((10, 20, 30, 40))
+    every = Features(xy, n, 10 * n, np.eye(8), 60, 50)
+    kept = every.inside((10, 20, 30, 40))
     assert kept.scale.tolist() == [2, 4, 6] and kept.angle.tolist() == [20, 40, 60]
     assert np.array_equal(kept.xy, xy[[2, 4, 6]]) and np.array_equal(kept.descriptors, np.eye(8)[[2, 4, 6]])
     assert (kept.width, kept.height) == (60, 50)
-    assert np.array_equal(whole.xy, xy)
+    assert np.array_equal(every.xy, xy)
 
 
-def test_the_whole_photograph_keeps_all() -> None:
-    whole = features(1, 30)
+def test_a_region_of_all_pixels_keeps_all() -> None:
+    every = features(1, 30)
     for region in ((0.0, 0.0, 101.0, 100.0), (-1e308, -1e308, 1e308, 1e308)):
-        kept = whole.inside(region)
+        kept = every.inside(region)
         for field in fields(Features):
-            assert np.array_equal(getattr(kept, field.name), getattr(whole, field.name))
+            assert np.array_equal(getattr(kept, field.name), getattr(every, field.name))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,22 @@ def test_the_whole_photograph_keeps_all() -> None:
         ((0, 0, 1e-9, 1e-9), "holds no feature; draw a larger one"),
     ],
 )
-def test_a_region_without_features_is_refused(region: Region, expected: str) -> None:
+def test_an_impossible_region_raises(region: Region, expected: str) -> None:
     with pytest.raises(OptionError, match=expected) as caught:
         features(1, 30).inside(region)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"xy": np.zeros((3, 2))}, "do not fit"),
+        ({"scale": np.zeros(3)}, "do not fit"),
+        ({"descriptors": np.zeros((3, 12))}, "2 positions but descriptors"),
+        ({"name": ""}, "kind='' should be a name"),
+        ({"descriptors": np.zeros((2, 0))}, "dimension=0 should be at least 1"),
+    ],
+)
+def test_features_that_do_not_fit_raise(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        replace(features(1, 2), **changes)

@@ -156,7 +156,7 @@ def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int,
     links = find_links(engine_of(images), preset("fast", bits))
     local = Engine(segments, segments[0].sizes)
     remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments))
-    query = replace(picture.asked, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
+    query = replace(picture.query, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
     searches = [replace(preset("default", bits), fuse=True)]
     for name, top in ((name, top) for name in ("fast", "default", "best") for top in (1, 6, 50)):
         for change in ({}, {"verify": 2 if name != "fast" else 0}, {"smooth": 0.5}):
@@ -340,7 +340,7 @@ def test_a_hit_that_is_lost_is_left_out_of_the_expansion(replica_sets: dict[int,
         return results
 
     remote.shards.at = lose  # type: ignore[method-assign]
-    candidates = search(remote, query.asked, replace(preset("best", 64), top=9))
+    candidates = search(remote, query.query, replace(preset("best", 64), top=9))
     assert lost and is_reliable(candidates[0])
 
 

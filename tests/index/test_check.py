@@ -1,4 +1,4 @@
-"""A healthy index gives no line; whatever is done to a file, or to a reference, is found and named."""
+"""An index without errors gives no line; every damage of a file or a reference is found and named."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polyvoc.errors import NotAnIndexError, PolyvocError, VersionError
-from polyvoc.index.catalogue import FILE, SEALED, Catalogue, _row_checksum
-from polyvoc.index.check import check_index
+from polyvoc.errors import DamagedError, NotAnIndexError, PolyvocError, VersionError
+from polyvoc.index.catalogue import CHECKED, FILE, Catalogue, _row_checksum
+from polyvoc.index.check import check
+from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.storage.files import META, checksum, write_array
+from polyvoc.storage.files import META, checksum, write_file
 from polyvoc.storage.folders import FileState
 from polyvoc.types import Problem
 from samples import build, collection, features, unflushed, vocabularies
@@ -51,43 +53,43 @@ def files(path: Path) -> list[str]:
 
 
 def contents(path: Path) -> dict[str, list[Any]]:
-    """Give every row of the catalogue."""
+    """Return every row of the catalogue."""
     connection = sqlite3.connect(path / FILE)
     connection.text_factory = bytes
-    tables = ("facts", "segments", "images", "deleted", "problems")
+    tables = ("settings", "segments", "images", "deleted", "problems")
     rows = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables}
     connection.close()
     return rows
 
 
 def edit(path: Path, sql: str, *values: Any) -> None:
-    """Change the catalogue behind its back."""
+    """Change the catalogue without its checksums."""
     connection = sqlite3.connect(path / FILE)
     with connection:
         assert connection.execute(sql, values).rowcount != 0
     connection.close()
 
 
-def put_facts(path: Path, facts: dict[str, Any]) -> None:
-    """Change facts with their seals."""
+def put_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Change settings with their checksums."""
     catalogue = Catalogue.open(path, writable=True)
     with catalogue.transaction():
-        catalogue.put_facts(facts)
+        catalogue.put_settings(settings)
     catalogue.close()
 
 
-def reseal(path: Path) -> None:
-    """Put the right seal on every row, as a mistaken program would."""
+def correct_checksums(path: Path) -> None:
+    """Write the right checksum to every row, as a mistaken program would."""
     connection = sqlite3.connect(path / FILE)
     with connection:
-        for table, (_, columns) in SEALED.items():
+        for table, (_, columns) in CHECKED.items():
             for rowid, *values in connection.execute(f"SELECT rowid, {columns} FROM {table}").fetchall():
-                connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", [_row_checksum(*values), rowid])
+                connection.execute(f"UPDATE {table} SET row_checksum = ? WHERE rowid = ?", [_row_checksum(*values), rowid])
     connection.close()
 
 
 def try_to_open(path: Path) -> None:
-    """Opening a damaged index works, or gives one clear line."""
+    """Opening a damaged index works, or raises an error of one line."""
     try:
         Index.open(path).close()
     except PolyvocError as error:
@@ -95,9 +97,9 @@ def try_to_open(path: Path) -> None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """Check, taking what check raises for a line."""
+    """Return the lines of a check, or the error that it raises."""
     try:
-        return list(check_index(path))
+        return list(check(path))
     except PolyvocError as error:
         return [str(error)]
 
@@ -106,70 +108,80 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
-# --- whole ----------------------------------------------------------------------------------------------------
+# --- no errors---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("signed", [True, False])
-def test_a_healthy_index_gives_no_line(tmp_path: Path, k: int, signed: bool) -> None:
+def test_an_index_without_errors(tmp_path: Path, k: int, signed: bool) -> None:
     path = tmp_path / "a.polyvoc"
     build(path, collection(20), vocabularies(k, signed=signed), commits=3).close()
-    assert list(check_index(path)) == []
+    assert list(check(path)) == []
     with IndexWriter.open(path) as writer:
         writer.remove(["image 1", "image 2"])
-    assert list(check_index(path)) == []
+    assert list(check(path)) == []
 
 
-def test_an_empty_index_gives_no_line(tmp_path: Path) -> None:
+def test_an_empty_index(tmp_path: Path) -> None:
     build(tmp_path / "a.polyvoc", {}).close()
-    assert list(check_index(tmp_path / "a.polyvoc")) == []
+    assert list(check(tmp_path / "a.polyvoc")) == []
 
 
-def test_long_runs_and_small_chunks_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_and_small_chunks_are_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = features(1, 1)
     many = features(1, 900)
     same = type(many)(many.xy, many.scale, many.angle, np.repeat(one.descriptors, 900, axis=0), 10, 10)
     build(tmp_path / "a.polyvoc", {"same": same, **collection(9)}, vocabularies(3)).close()
-    assert list(check_index(tmp_path / "a.polyvoc")) == []
+    assert list(check(tmp_path / "a.polyvoc")) == []
     monkeypatch.setattr("polyvoc.index.check.CHUNK", 7)
-    assert list(check_index(tmp_path / "a.polyvoc")) == []
+    assert list(check(tmp_path / "a.polyvoc")) == []
 
 
-def test_progress_is_told(healthy: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    assert list(check_index(healthy, lambda *values: told.append(values))) == []
-    assert [done for _, done, _ in told] == list(range(1, told[0][2] + 1))
+def test_progress(healthy: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    assert list(check(healthy, lambda *values: calls.append(values))) == []
+    assert [done for _, done, _ in calls] == list(range(1, calls[0][2] + 1))
+
+
+def test_further_checks(healthy: Path) -> None:
+    """They are given the folder, and may yield lines or raise; a line that was there before is left out."""
+
+    def fails(folder: IndexFolder) -> Iterator[str]:
+        yield f"{folder.path.name}: one"
+        raise DamagedError("two")
+
+    assert list(check(healthy, more=[fails, fails])) == [f"{healthy.name}: one", "two"]
 
 
 def test_checking_changes_nothing(index: Path) -> None:
     before = {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
     assert before == {name: ((index / name).read_bytes(), (index / name).stat().st_mtime_ns) for name in files(index)}
 
 
 # --- no index -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_index_raises(tmp_path: Path, index: Path) -> None:
+def test_anything_but_an_index_raises(tmp_path: Path, index: Path) -> None:
     with pytest.raises(NotAnIndexError, match="does not exist"):
-        check_index(tmp_path / "nothing")
+        check(tmp_path / "nothing")
     with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
-        check_index(tmp_path)
+        check(tmp_path)
     edit(index, "PRAGMA user_version = 99")
     with pytest.raises(VersionError, match="upgrade"):
-        check_index(index)
+        check(index)
     edit(index, "PRAGMA user_version = 0")
-    assert len(list(check_index(index))) == 1
+    assert len(list(check(index))) == 1
     edit(index, "PRAGMA application_id = 1")
     with pytest.raises(NotAnIndexError, match="not the catalogue"):
-        check_index(index)
+        check(index)
 
 
 # --- damaged files --------------------------------------------------------------------------------------------
 
 
 def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes | None]:
-    """Give a file with one byte flipped, the last or any; cut by one byte; emptied; deleted."""
+    """Yield a file with one byte flipped, the last or any; cut by one byte; empty; None: deleted."""
     for at in (len(data) - 1, int(rng.integers(0, len(data)))):
         yield flip(data, at)
     yield data[:-1]
@@ -188,12 +200,12 @@ def test_every_damaged_file_is_named(index: Path) -> None:
             path.unlink()
             if damaged is not None:
                 path.write_bytes(damaged)
-            lines = list(check_index(index))
+            lines = list(check(index))
             assert any(str(path) in line for line in lines), (name, lines)
             assert not any("\n" in line for line in lines)
             try_to_open(index)
             path.write_bytes(original)
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
 def test_a_damaged_catalogue_is_named_or_harmless(index: Path) -> None:
@@ -226,33 +238,41 @@ def test_another_segment_in_its_place_is_found(index: Path, tmp_path: Path) -> N
     build(tmp_path / "other.polyvoc", collection(5, first=50), vocabularies(3)).close()
     shutil.rmtree(index / SEGMENT)
     shutil.copytree(tmp_path / "other.polyvoc/segments/000001", index / SEGMENT)
-    assert any(SEGMENT in line for line in check_index(index))
+    assert any(SEGMENT in line for line in check(index))
 
 
 def test_another_vocabulary_in_its_place_is_found(index: Path) -> None:
     shutil.rmtree(index / "vocabularies/1")
     vocabularies(3, size=31)[1].save(index / "vocabularies/1")
-    assert any("vocabularies/1" in line for line in check_index(index))
+    assert any("vocabularies/1" in line for line in check(index))
 
 
 # --- damaged references: every checksum is right ------------------------------------------------------------
 
-FACTS = ("sizes", "vocabularies", "vocabulary_checksums", "dimension", "features", "commit", "last_segment", "norms")
+REQUIRED = ("sizes", "vocabularies", "vocabulary_checksums", "bits", "kind", "features", "commit", "last_segment")
+OPTIONAL = ("line", "embedding", "norms", "links", "duplicate_pairs")  # may be None or missing
 
 
-@pytest.mark.parametrize("name", FACTS)
-def test_a_missing_or_odd_fact_is_found(index: Path, name: str) -> None:
-    if name != "norms":  # may be None
-        for odd in (None, [], "text", -1, {"surprise": 1}):
-            copy = Path(shutil.copytree(index, index.with_name("odd.polyvoc")))
-            put_facts(copy, {name: odd})
-            assert any(FILE in line and name in line for line in check_index(copy)), odd
-            shutil.rmtree(copy)
-    edit(index, "UPDATE facts SET value = replace(value, '1', '2') || ' ' WHERE name = ?", name)
-    assert any(FILE in line and name in line for line in check_index(index))
+def names_setting(path: Path, name: str) -> bool:
+    lines = list(check(path))
+    return any(FILE in line and name in line for line in lines) and not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, *OPTIONAL])
+def test_a_missing_or_odd_setting_is_found(index: Path, name: str) -> None:
+    for odd in ([], "text", -1, {"surprise": 1}, *([None] if name in REQUIRED else [])):
+        copy = Path(shutil.copytree(index, index.with_name("odd.polyvoc")))
+        put_settings(copy, {name: odd})
+        assert names_setting(copy, name), odd
+        shutil.rmtree(copy)
+    if name in OPTIONAL and name != "norms":
+        put_settings(index, {name: None})
+        assert list(check(index)) == []
+    edit(index, "UPDATE settings SET value = replace(value, '1', '2') || ' ' WHERE name = ?", name)
+    assert names_setting(index, name)
     try_to_open(index)
-    edit(index, "DELETE FROM facts WHERE name = ?", name)
-    assert any(FILE in line and name in line for line in check_index(index))
+    edit(index, "DELETE FROM settings WHERE name = ?", name)
+    assert names_setting(index, name) == (name in REQUIRED)
     try_to_open(index)
 
 
@@ -277,39 +297,39 @@ EDITS = {
     "a segment with more images": "UPDATE segments SET n_images = n_images + 1 WHERE segment = 4",
     "a segment with fewer features": "UPDATE segments SET n_features = n_features - 1 WHERE segment = 4",
     "another checksum": "UPDATE segments SET checksum = 'f' WHERE segment = 4",
-    "a segment that is not there": "INSERT INTO segments VALUES (50, 1, 1, 'f', 1)",
-    "a segment forgotten": "DELETE FROM segments WHERE segment = 4",
-    "an id given again": "UPDATE sqlite_sequence SET seq = 3",
-    "ids forgotten": "DELETE FROM sqlite_sequence",
+    "a segment that does not exist": "INSERT INTO segments VALUES (50, 1, 1, 'f', 1)",
+    "a missing segment": "DELETE FROM segments WHERE segment = 4",
+    "an id used again": "UPDATE sqlite_sequence SET seq = 3",
+    "missing ids": "DELETE FROM sqlite_sequence",
     "another reason": "UPDATE problems SET reason = 'none'",
     "a missing table": "DROP TABLE deleted",
 }
 
 
-# What nothing but the seal of its row can tell, and a table without which no row can be sealed.
-ONLY_SEALED = ("another path", "another width", "another digest", "another reason", "a missing table")
+# Found by the checksum of the row alone, and a table without which no row has one.
+BY_CHECKSUM_ONLY = ("another path", "another width", "another digest", "another reason", "a missing table")
 
 
 @pytest.mark.parametrize("what", EDITS)
 def test_a_wrong_row_is_found(index: Path, what: str) -> None:
     edit(index, EDITS[what])
-    lines = list(check_index(index))
+    lines = list(check(index))
     assert lines and not any("\n" in line for line in lines)
     assert any(FILE in line or "segments/" in line for line in lines)
     try_to_open(index)
-    if what not in ONLY_SEALED:
-        reseal(index)
-        assert list(check_index(index))
+    if what not in BY_CHECKSUM_ONLY:
+        correct_checksums(index)
+        assert list(check(index))
         try_to_open(index)
 
 
-def test_two_images_in_each_others_place_are_found(index: Path) -> None:
+def test_two_images_with_exchanged_positions_are_found(index: Path) -> None:
     with Index.open(index) as opened:
         first, second, *_ = opened.folder.catalogue.images_in(1)
     edit(index, "UPDATE images SET position = -5 WHERE image = ?", first.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", first.position, second.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", second.position, first.image)
-    assert any("segment 1" in line and "ids.npy" in line for line in check_index(index))
+    assert any("segment 1" in line and "ids.npy" in line for line in check(index))
 
 
 Change = Callable[[dict[str, np.ndarray[Any, Any]]], None]
@@ -388,7 +408,7 @@ def test_arrays_that_contradict_each_other_are_found(tmp_path: Path) -> None:
         change(segment.arrays)
         store(path / "segments/000001", segment)
         commit_to(path, path / "segments/000001", segment)
-        lines = [line for line in check_index(path) if "segments" in line]
+        lines = [line for line in check(path) if "segments" in line]
         assert any(named in line for line in lines) == (named != "nothing"), (named, lines)
         try_to_open(path)
 
@@ -402,10 +422,10 @@ def segment_of_few_words(lengths: list[int]) -> Segment:
 
 
 def commit_to(path: Path, folder: Path, segment: Segment) -> None:
-    """Make the catalogue believe in a segment."""
-    put_facts(path, {"sizes": list(segment.sizes), "norms": None})
+    """Make the catalogue refer to a segment."""
+    put_settings(path, {"sizes": list(segment.sizes), "norms": None})
     edit(path, "UPDATE segments SET checksum = ?", checksum(folder / META))
-    reseal(path)
+    correct_checksums(path)
 
 
 def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
@@ -424,7 +444,7 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
         swap("postings", p, q)(arrays)
         store(folder, segment)
         commit_to(path, folder, segment)
-        assert any("order" in line or "sorted" in line for line in check_index(path))
+        assert any("order" in line or "sorted" in line for line in check(path))
 
 
 MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
@@ -434,7 +454,7 @@ MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
     ("vectors", "damaged"),
     [
         (np.tile(np.array([0.6, 0.8, 0, 0], np.float16), (6, 1)), False),
-        (np.zeros((6, 4), np.float16), False),  # nobody has one
+        (np.zeros((6, 4), np.float16), False),  # no image has one
         (np.ones((6, 4), np.float16), True),
         (np.full((6, 4), np.nan, np.float16), True),
         (np.zeros((6, 5), np.float16), True),
@@ -444,7 +464,7 @@ MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
         (None, True),
     ],
 )
-def test_vectors_that_are_none_are_found(
+def test_impossible_vectors_are_found(
     tmp_path: Path, vectors: np.ndarray[Any, Any] | None, damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyvoc.index.check.CHUNK", 7)
@@ -455,46 +475,49 @@ def test_vectors_that_are_none_are_found(
         segment.arrays["embeddings"] = vectors
     store(path / "segments/000001", segment)
     commit_to(path, path / "segments/000001", segment)
-    put_facts(path, {"embedding": MODEL})
-    lines = [line for line in check_index(path) if "embeddings.npy" in line]
+    put_settings(path, {"embedding": MODEL})
+    lines = [line for line in check(path) if "embeddings.npy" in line]
     assert bool(lines) == damaged
     try_to_open(path)
-    put_facts(path, {"embedding": None})
-    lines = [line for line in check_index(path) if "embeddings.npy" in line]
+    put_settings(path, {"embedding": None})
+    lines = [line for line in check(path) if "embeddings.npy" in line]
     assert bool(lines) == (vectors is not None)  # where no model made any
 
 
 @pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {**MODEL, "dimension": 0}, {**MODEL, "fingerprint": None}])
 def test_an_odd_model_is_found(index: Path, odd: Any) -> None:
-    put_facts(index, {"embedding": odd})
-    lines = list(check_index(index))
+    put_settings(index, {"embedding": odd})
+    lines = list(check(index))
     assert any(FILE in line and "embedding" in line for line in lines)
     assert not any("\n" in line for line in lines)
 
 
 def test_wrong_norms_are_found(index: Path) -> None:
-    (path,) = (index / "norms").iterdir()
+    folder = IndexFolder(index)
+    side = folder.side_file("norms")
+    assert side is not None
+    path = folder.side_path(side)
     values = np.load(path)
-    for wrong in (values[:-1], np.full_like(values, np.nan), values.astype(np.float64)):
-        write_array(path, wrong)
-        put_facts(index, {"norms": {"commit": int(path.stem), "checksum": checksum(path)}})
-        assert any(str(path) in line for line in check_index(index))
+    for wrong in (values[:-1], np.full_like(values, np.nan), -values, values.astype(np.float64)):
+        side = replace(side, rows=len(wrong), checksum=write_file(path, wrong))
+        put_settings(index, {"norms": side.as_setting()})
+        assert any(str(path) in line for line in check(index))
         try_to_open(index)
 
 
-def test_description_of_the_right_checksum_may_be_odd(index: Path) -> None:
+def test_an_odd_description_with_the_right_checksum_is_found(index: Path) -> None:
     meta = index / SEGMENT / "meta.json"
     described = json.loads(meta.read_text())
     for odd in ([], {}, {**described, "arrays": {}}, {**described, "n_images": "x"}, {**described, "sizes": None}):
         meta.write_text(json.dumps(odd))
         edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", checksum(meta))
-        reseal(index)
-        assert any(SEGMENT in line for line in check_index(index))
+        correct_checksums(index)
+        assert any(SEGMENT in line for line in check(index))
         try_to_open(index)
 
 
-def test_a_segment_merged_away_meanwhile_is_no_damage(index: Path) -> None:
-    lines = check_index(index)
+def test_a_segment_that_is_merged_meanwhile_is_no_error(index: Path) -> None:
+    lines = check(index)
     with IndexWriter.open(index) as writer:
         for number in range(12):
             writer.add(f"more {number}", features(number))

@@ -1,4 +1,4 @@
-"""Kill the writer at any moment: the index opens at its last commit, is whole, and the next writer finishes the work."""
+"""Kill the writer at any moment: the index opens at its last commit without errors, and the next writer finishes the work."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import NotAnIndexError
-from polyvoc.index import writer
+from polyvoc.index.build import CommitLimits
 from polyvoc.index.catalogue import FILE, UNFINISHED
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage import files, sqlite
 from processes import ForkServer, Run, watched
 from random_collections import plain
-from samples import features, photograph, scores, unflushed, vocabularies
+from samples import features, photograph, quantised, scores, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
 KILLED = -9
 SMALL = FeatureOptions(long_side=96, max_features=20)
+OFTEN = CommitLimits(images=1)
 Step = tuple[str, str, int]  # verb, name, seed of its features
 State = dict[str, int]  # seed of the features of each name
 
 
-# --- the work that is interrupted -------------------------------------------------------------------------------
+# --- the work that is killed ------------------------------------------------------------------------------------
 
 
 def plan(length: int) -> list[Step]:
-    """Give work of all kinds: add, replace, remove; no two of its states are the same."""
+    """Return work of all kinds: add, replace, remove; no two of its states are the same."""
     steps: list[Step] = []
     for number in range(length):
         steps.append(("add", f"image {number}", number))
@@ -48,63 +49,62 @@ def plan(length: int) -> list[Step]:
     return [*steps, ("remove", "image 0", 0), ("remove", "image 2", 0)]
 
 
-def state_after(steps: list[Step]) -> State:
-    state: State = {}
-    for verb, name, seed in steps:
-        state.pop(name, None)
-        if verb == "add":
-            state[name] = seed
-    return state
+def states_of(length: int) -> list[State]:
+    """Return the state before and after each step of a plan."""
+    states: list[State] = [{}]
+    for verb, name, seed in plan(length):
+        before = {other: known for other, known in states[-1].items() if other != name}
+        states.append({**before, name: seed} if verb == "add" else before)
+    return states
 
 
 def work(path: str, length: str) -> None:
-    """Do a plan from its beginning; what is there is replaced, what is gone stays gone."""
-    with IndexWriter.open(path, vocabularies(2)) as opened:
+    """Do a plan from its beginning; images that exist are replaced, and those that were removed stay so."""
+    with IndexWriter.open(path, vocabularies(2), limits=OFTEN) as writer:
         for verb, name, seed in plan(int(length)):
             if verb == "add":
-                opened.add(name, features(seed, 6))
-            elif opened.catalogue.image_at(name) or name in opened._intake.names:
-                opened.remove([name])
+                writer.add(name, features(seed, 6))
+            elif writer.catalogue.image_at(name):
+                writer.remove([name])
 
 
 def follow(path: str, folder: str) -> None:
     """Bring an index up to date with a folder."""
-    with IndexWriter.open(path, vocabularies(2, size=20, dimension=128), SMALL) as opened:
-        opened.update([folder])
+    with IndexWriter.open(path, vocabularies(2, size=20, dimension=128), SMALL, limits=OFTEN) as writer:
+        writer.update([folder])
+
+
+def warm() -> None:
+    """Load everything that the jobs need; leave out flushing, which matters only in a power cut."""
+    cv2.setNumThreads(1)
+    files._flush, sqlite.FLUSH = lambda descriptor: None, "OFF"
+    index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
+    index.score_words(np.zeros((1, 2), np.int32), merge="posterior", burstiness="none")
+    index.engine.segments[0].without([1]).live_batch()
 
 
 JOBS = {"work": work, "follow": follow}
 
 
-def warm() -> None:
-    """Prepare the process whose children are killed: everything is loaded, commits are frequent, and flushing is left out."""
-    cv2.setNumThreads(1)
-    writer.COMMIT_IMAGES = 1
-    files._flush, sqlite.FLUSH = lambda descriptor: None, "OFF"  # what matters in a power cut only
-    index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
-    index.score_words(np.zeros((1, 2), np.int32))
-    index.engine.segments[0].without([1]).live_batch()
-
-
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder, in memory if there is such a place: a killed process differs from a power cut."""
+    """A folder, in memory if possible: a killed process, unlike a power cut, loses nothing that was written."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[ForkServer]:
+def process() -> Iterator[ForkServer]:
     with ForkServer(__file__) as started:
         yield started
 
 
-# --- what must hold afterwards ----------------------------------------------------------------------------------
+# --- what must be true afterwards ----------------------------------------------------------------------------------
 
 
 def assert_unfinished(path: Path) -> None:
-    """The process died before there was a catalogue: the folder is not there, or is known as half made."""
+    """The process died before there was a catalogue: the folder does not exist, or is marked as unfinished."""
     assert not (path / FILE).exists()
     with pytest.raises(NotAnIndexError):
         Index.open(path)
@@ -113,26 +113,26 @@ def assert_unfinished(path: Path) -> None:
 
 
 def assert_committed(path: Path, allowed: list[State]) -> int:
-    """The index is whole and in one of the states, with the right words and scores; gives which."""
+    """The index has no errors and is in one of the states, with the right words and scores; return which."""
     with Index.open(path) as index:
-        assert list(check_index(path)) == []
-        held = {row.path: row.n_features for row in index.images()}
-        matching = [number for number, state in enumerate(allowed) if state.keys() == held.keys()]
-        assert matching, held
+        assert list(check(path)) == []
+        names = {row.path for row in index.images()}
+        matching = [number for number, state in enumerate(allowed) if state.keys() == names]
+        assert matching, names
         for number in matching:
-            if not held or has_content(index, allowed[number]):
+            if not names or has_content(index, allowed[number]):
                 return number
-    raise AssertionError(f"{held} with other features")
+    raise AssertionError(f"{names} with other features")
 
 
 def has_content(index: Index, state: State) -> bool:
-    """Compare with an index of the same images built at once, in memory."""
-    images = {row.path: index.quantise(features(state[row.path], 6), plain(hamming=3)) for row in index.images()}
+    """Return whether it equals an index of the same images that is built at once, in memory."""
+    images = {row.path: quantised(index, features(state[row.path], 6), plain()) for row in index.images()}
     bits = [signatures for _, signatures in images.values() if signatures is not None]
     anew = Index.from_words([words for words, _ in images.values()], index.engine.sizes, bits)
     for options in (plain(), plain(merge="bayes", hamming=3)):
         query = features(3, 6)
-        words, signatures = index.quantise(query, options)
+        words, signatures = quantised(index, query, options)
         expected = anew.score_words(words, signatures, options).tolist()
         if list(scores(index, query, options).values()) != expected:
             return False
@@ -142,7 +142,7 @@ def has_content(index: Index, state: State) -> bool:
 def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.integer]]:
     row = index.folder.catalogue.image_at(name)
     assert row is not None
-    segment, position = index._find(row.image)
+    segment, position = index.find(row.image)
     return index.engine.segments[segment].image_words(position).words
 
 
@@ -150,49 +150,46 @@ def assert_no_garbage(path: Path) -> None:
     """Nothing is left that no commit refers to."""
     with Index.open(path) as index:
         segments = {f"{number:06d}" for number in index.folder.catalogue.segments()}
-        norms = index.folder.catalogue.fact("norms")
+        norms = index.folder.side_file("norms")
     assert {entry.name for entry in path.iterdir()} <= {"lock", FILE, "norms", "segments", "vocabularies"}
     assert {entry.name for entry in (path / "segments").iterdir()} == segments
-    assert {entry.name for entry in (path / "norms").iterdir()} == ({f"{norms['commit']:06d}.npy"} if norms else set())
+    assert {entry.name for entry in (path / "norms").iterdir()} == ({f"{norms.serial:06d}.npy"} if norms else set())
     assert {entry.name for entry in (path / "vocabularies").iterdir()} == {"0", "1"}
 
 
 def assert_survived(path: Path, length: int) -> int:
     """After a kill: the last commit is there, and doing the work again ends as if nothing had happened."""
-    steps = plan(length)
-    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
+    states = states_of(length)
     reached = 0
     if (path / FILE).exists():
-        reached = assert_committed(path, prefixes)
+        reached = assert_committed(path, states)
     else:
         assert_unfinished(path)
     work(str(path), str(length))
-    assert_committed(path, [prefixes[-1]])
+    assert_committed(path, [states[-1]])
     assert_no_garbage(path)
     return reached
 
 
-# --- killing ----------------------------------------------------------------------------------------------------
+# --- killing -----------------------------------------------------------------------------------------------------
 
 
-def test_every_state_of_the_disk_is_a_commit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_state_of_the_disk_is_a_commit(place: Path) -> None:
     """Copy the index before and after every operation on the disk: a process killed there leaves just this behind."""
     length = 7
-    monkeypatch.setattr("polyvoc.index.writer.COMMIT_IMAGES", 1)
-    steps = plan(length)
-    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
+    states = states_of(length)
     reached = []
     for number, copy in enumerate(copies_of_every_state(place / "index", length, place)):
         if not (copy / FILE).exists():
             assert_unfinished(copy)
         else:
-            reached.append(assert_committed(copy, prefixes))
+            reached.append(assert_committed(copy, states))
         if number % 16 == 0:
             assert_survived(copy, length)
         shutil.rmtree(copy)
     assert reached == sorted(reached) and len(reached) > 100
     assert len(set(reached)) >= length
-    assert_committed(place / "index", [prefixes[-1]])
+    assert_committed(place / "index", [states[-1]])
     assert_no_garbage(place / "index")
 
 
@@ -202,7 +199,7 @@ def copies_of_every_state(path: Path, length: int, place: Path) -> list[Path]:
 
     def copy(name: str) -> None:
         nonlocal last
-        # One state of a folder that is being filled stands for all: nobody reads in it.
+        # One state of a folder that is being filled is enough: nothing reads in it.
         files = [file for file in path.rglob("*") if not file.parent.name.endswith(".partial") and file.is_file()]
         state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
         if state != last and path.exists():
@@ -216,74 +213,73 @@ def copies_of_every_state(path: Path, length: int, place: Path) -> list[Path]:
     return copies
 
 
-def test_killed_at_every_kind_of_step(nursery: ForkServer, place: Path) -> None:
+def test_killed_at_every_kind_of_step(process: ForkServer, place: Path) -> None:
     """Before or after an operation on the disk, all over a run with merges."""
     length = 12
-    whole = nursery.run("work", str(place / "whole"), str(length))
-    assert whole.status == 0
-    assert_survived(place / "whole", length)
+    complete = process.run("work", str(place / "complete"), str(length))
+    assert complete.status == 0
+    assert_survived(place / "complete", length)
     reached = []
-    for step in np.linspace(1, whole.steps, 20).astype(int).tolist():
+    for step in np.linspace(1, complete.steps, 20).astype(int).tolist():
         path = place / str(step)
-        assert nursery.run("work", str(path), str(length), step=step).status == KILLED
+        assert process.run("work", str(path), str(length), step=step).status == KILLED
         reached.append(assert_survived(path, length))
         shutil.rmtree(path)
     assert reached[0] == 0 and len(set(reached)) > 5
 
 
-def test_killed_at_random_moments(nursery: ForkServer, place: Path) -> None:
+def test_killed_at_random_moments(process: ForkServer, place: Path) -> None:
     rng = np.random.default_rng(9)
     length = 12
-    whole = nursery.run("work", str(place / "whole"), str(length))
+    complete = process.run("work", str(place / "complete"), str(length))
     killed = 0
     for number in range(50):
         path = place / str(number)
-        run = nursery.run("work", str(path), str(length), seconds=whole.seconds * (number + rng.random()) / 50)
+        run = process.run("work", str(path), str(length), seconds=complete.seconds * (number + rng.random()) / 50)
         killed += run.status == KILLED
         assert_survived(path, length)
         shutil.rmtree(path)
     assert killed > 10  # on a busy machine runs end before their time
 
 
-def test_killed_again_and_again(nursery: ForkServer, place: Path) -> None:
+def test_killed_again_and_again(process: ForkServer, place: Path) -> None:
     """Each run is killed a little later than the one before, in the same index."""
     length = 20
-    steps = plan(length)
-    prefixes = [state_after(steps[:end]) for end in range(len(steps) + 1)]
+    states = states_of(length)
     path = place / "index"
     run = Run(KILLED, 0, 0)
     fatal = 40
     while run.status == KILLED:
-        run = nursery.run("work", str(path), str(length), step=fatal)
+        run = process.run("work", str(path), str(length), step=fatal)
         fatal = int(fatal * 1.5)
         if (path / FILE).exists():
-            assert list(check_index(path)) == []
+            assert list(check(path)) == []
             assert len(Index.open(path)) <= length
     assert run.status == 0 and fatal > 500
-    assert_committed(path, [prefixes[-1]])
+    assert_committed(path, [states[-1]])
     assert_no_garbage(path)
 
 
-def test_killed_while_following_a_folder(nursery: ForkServer, place: Path) -> None:
+def test_killed_while_following_a_folder(process: ForkServer, place: Path) -> None:
     folder = place / "photos"
     paths = [str(photograph(folder / f"{number}.png", number, (96, 72))) for number in range(12)]
-    whole = nursery.run("follow", str(place / "whole"), str(folder))
-    assert whole.status == 0
-    expected = Index.open(place / "whole")
+    complete = process.run("follow", str(place / "complete"), str(folder))
+    assert complete.status == 0
+    expected = Index.open(place / "complete")
     query = expected.features(paths[3])
     for number in range(8):
         path = place / str(number)
-        nursery.run("follow", str(path), str(folder), seconds=whole.seconds * number / 8)
+        process.run("follow", str(path), str(folder), seconds=complete.seconds * number / 8)
         if (path / FILE).exists():
             with Index.open(path) as index:
-                assert list(check_index(path)) == []
-                held = [row.path for row in index.images()]
-                assert held == sorted(paths)[: len(held)]
+                assert list(check(path)) == []
+                names = [row.path for row in index.images()]
+                assert names == sorted(paths)[: len(names)]
         else:
             assert_unfinished(path)
         follow(str(path), str(folder))
         with Index.open(path) as index:
             for options in (plain(), plain(merge="bayes", hamming=3)):
                 assert scores(index, query, options) == scores(expected, query, options)
-        assert list(check_index(path)) == []
+        assert list(check(path)) == []
         assert_no_garbage(path)

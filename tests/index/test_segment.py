@@ -1,7 +1,8 @@
-"""A segment gives back what was put in: from memory, from its folder, and through merging."""
+"""A segment returns what it was built from: in memory, from its folder, and after merging."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ Array = npt.NDArray[Any]
 
 
 def batch_of(world: World, signed: bool = True, first_id: int = 0) -> Batch:
-    """Give the images of a world with geometry."""
+    """Return the images of a world with random geometry."""
     batch = Batch.of_words(world.images, len(world.sizes), world.image_signatures if signed else None, first_id)
     rng = np.random.default_rng(first_id)
     n = len(batch.words)
@@ -45,7 +46,7 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
 
 
 def part_of(batch: Batch, positions: list[int]) -> Batch:
-    """Give some images of a batch, the slow way."""
+    """Return some images of a batch, row by row."""
     rows = [np.arange(batch.feature_starts[p], batch.feature_starts[p + 1]) for p in positions]
     chosen = np.concatenate([np.empty(0, np.int64), *rows])
     return Batch(
@@ -61,19 +62,19 @@ def part_of(batch: Batch, positions: list[int]) -> Batch:
 
 def scores_of(segments: list[Segment], world: World, options: SearchOptions) -> list[Array]:
     engine = Engine(segments, world.sizes)
-    query = engine.query(world.words, world.query_signatures, options)
-    return engine.scores(query, options)
+    plan = engine.plan(options)
+    return engine.scores(engine.query(world.words, world.query_signatures, plan), plan)
 
 
 OPTIONS = [
     plain(merge=merge, hamming=hamming, burstiness=burstiness)
     for merge in ("b1", "bayes", "posterior")
-    for hamming, burstiness in ((None, "none"), (20, "none"), (24, "both"))
+    for hamming, burstiness in ((None, "none"), (20, "none"), (24, "intra"))
 ]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_saved_is_loaded(tmp_path: Path, seed: int) -> None:
+def test_a_saved_segment_is_loaded_as_it_was(tmp_path: Path, seed: int) -> None:
     world = random_world(seed)
     segment = Segment.build(batch_of(world, signed=seed % 2 == 0, first_id=seed), world.sizes)
     segment.save(tmp_path / "segment")
@@ -88,7 +89,7 @@ def test_saved_is_loaded(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_put_in_comes_out(tmp_path: Path, seed: int) -> None:
+def test_batch_and_images_come_back(tmp_path: Path, seed: int) -> None:
     world = random_world(seed)
     batch = batch_of(world, signed=seed % 3 != 0, first_id=7 + seed % 2)
     built = Segment.build(batch, world.sizes)
@@ -149,15 +150,15 @@ def test_merging_equals_building_at_once(seed: int) -> None:
 
 def test_joined_batches_have_vectors_where_any_has() -> None:
     world = random_world(3, k=2)
-    bare, seen = batch_of(world, first_id=1), batch_of(world, first_id=2)
-    assert Batch.concatenate([bare, bare]).embeddings is None
-    joined = Batch.concatenate([bare, seen, bare]).embeddings
-    assert joined is not None and seen.embeddings is not None and joined.dtype == np.float16
-    silent = np.zeros_like(seen.embeddings)
-    assert np.array_equal(joined, np.concatenate([silent, seen.embeddings, silent]))
-    longer = replace(seen, embeddings=np.ones((len(seen.ids), 4), np.float16))
+    without, vectors = batch_of(world, first_id=1), batch_of(world, first_id=2)
+    assert Batch.concatenate([without, without]).embeddings is None
+    joined = Batch.concatenate([without, vectors, without]).embeddings
+    assert joined is not None and vectors.embeddings is not None and joined.dtype == np.float16
+    zeros = np.zeros_like(vectors.embeddings)
+    assert np.array_equal(joined, np.concatenate([zeros, vectors.embeddings, zeros]))
+    longer = replace(vectors, embeddings=np.ones((len(vectors.ids), 4), np.float16))
     with pytest.raises(OptionError, match=r"vectors of \[3, 4\] numbers"):
-        Batch.concatenate([seen, longer])
+        Batch.concatenate([vectors, longer])
 
 
 def test_lists_hold_every_feature_once() -> None:
@@ -182,20 +183,26 @@ def test_large_vocabularies_and_no_images(tmp_path: Path) -> None:
         assert_same_batch(Segment.open(tmp_path / str(number)).live_batch(), made.live_batch())
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    sizes = (4, 5)
-    with pytest.raises(OptionError, match="do not fit into one segment"):
-        Segment.build(Batch.of_words([np.empty((0, 2), int)] * (MAX_IMAGES + 1), 2), sizes)
-    with pytest.raises(OptionError, match="3 vocabularies where 2"):
-        Segment.build(Batch.of_words([np.zeros((1, 3), int)], 3), sizes)
-    for word in (-1, 5):
-        with pytest.raises(OptionError, match="vocabulary 1 has 5 words"):
-            Segment.build(Batch.of_words([np.array([[0, word]])], 2), sizes)
-    for wrong in (np.zeros((2, 3), np.float16), np.zeros(1, np.float16), np.zeros((1, 3), np.float32)):
-        with pytest.raises(OptionError, match=r"should be float16 \[1, dimension\]"):
-            Segment.build(replace(Batch.of_words([np.zeros((1, 2), int)], 2), embeddings=wrong), sizes)
-    with pytest.raises(OptionError, match="signatures"):
-        Batch.of_words([np.zeros((2, 2), int)], 2, [np.zeros((1, 2), np.uint64)])
+NONE = np.empty((0, 2), int)
+
+
+@pytest.mark.parametrize(
+    "batch, message",
+    [
+        (lambda: Batch.of_words([NONE] * (MAX_IMAGES + 1), 2), "do not fit into one segment"),
+        (lambda: Batch.of_words([np.zeros((1, 3), int)], 3), "3 vocabularies where 2"),
+        (lambda: Batch.of_words([np.array([[0, -1]])], 2), "vocabulary 1 has 5 words"),
+        (lambda: Batch.of_words([np.array([[0, 5]])], 2), "vocabulary 1 has 5 words"),
+        (lambda: Batch.of_words([np.zeros((2, 2), int)], 2, [np.zeros((1, 2), np.uint64)]), "signatures"),
+        *(
+            (lambda bad=bad: replace(Batch.of_words([NONE], 2), embeddings=bad), r"should be float16 \[1, dimension\]")
+            for bad in (np.zeros((2, 3), np.float16), np.zeros(1, np.float16), np.zeros((1, 3), np.float32))
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_raises(batch: Callable[[], Batch], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Segment.build(batch(), (4, 5))
 
 
 @pytest.mark.parametrize(
@@ -208,11 +215,11 @@ def test_a_damaged_description_is_one_line(tmp_path: Path, text: str) -> None:
         Segment.open(tmp_path / "segment")
 
 
-def test_every_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
+def test_any_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
     Segment.build(batch_of(random_world(2, k=2)), random_world(2, k=2).sizes).save(tmp_path / "segment")
     path = tmp_path / "segment/meta.json"
     original = path.read_bytes()
-    refused = 0
+    raised = 0
     for at in range(0, len(original), 3):
         for mask in (0x01, 0x20):
             path.write_bytes(original[:at] + bytes([original[at] ^ mask]) + original[at + 1 :])
@@ -220,5 +227,5 @@ def test_every_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
                 Segment.open(tmp_path / "segment")
             except DamagedError as error:
                 assert "\n" not in str(error)
-                refused += 1
-    assert refused > 100
+                raised += 1
+    assert raised > 100

@@ -1,4 +1,4 @@
-"""The index follows the folders, one writer at a time; what was committed stays, whatever goes wrong."""
+"""An index follows its folders, one writer at a time; what was committed stays, whatever fails."""
 
 from __future__ import annotations
 
@@ -11,24 +11,36 @@ import subprocess
 import time
 import tracemalloc
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, PolyvocError, VocabularyError, WriteError
-from polyvoc.features.extract import extract as features_extract
-from polyvoc.index.build import BuildPlan, SegmentBuilder, read_photographs
+from polyvoc.errors import (
+    DamagedError,
+    LockedError,
+    NotAnIndexError,
+    OptionError,
+    PolyvocError,
+    UnreachableError,
+    VocabularyError,
+    WriteError,
+)
+from polyvoc.features.decode import read_grey
+from polyvoc.features.extract import extract
+from polyvoc.index.build import BuildPlan, CommitLimits, SegmentBuilder
 from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue
-from polyvoc.index.check import check_index
+from polyvoc.index.check import check
+from polyvoc.index.commit import Commits
 from polyvoc.index.folder import lock_folder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage.files import checksum
 from polyvoc.storage.folders import FileState
-from polyvoc.types import Features, IndexReport
+from polyvoc.types import Features, GreyImage, IndexReport, Source
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from processes import in_child
 from random_collections import plain
@@ -77,7 +89,7 @@ def names(index: Path) -> list[str]:
 
 
 def states(index: Path) -> dict[str, tuple[str, int]]:
-    """Give the content and time of every file; the lock is no content."""
+    """Return the content and time of every file but the lock."""
     files = [path for path in index.rglob("*") if path.is_file() and path.name != "lock"]
     return {str(path): (hashlib.md5(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in files}
 
@@ -91,13 +103,13 @@ def counts(report: IndexReport) -> tuple[int, int, int, int, int]:
 
 def test_the_first_update_adds_everything(index: Path, folder: Path) -> None:
     assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
             assert opened.search(path)[0].path == str(path)
         row = next(opened.images())
         assert (row.width, row.height) == (160, 120)
-        assert row.n_features == len(features_extract(folder / "a.png", SMALL))
+        assert row.n_features == len(extract(folder / "a.png", SMALL))
         assert row.digest == checksum(folder / "a.png")
 
 
@@ -107,7 +119,7 @@ def test_a_second_update_writes_nothing(index: Path, update: Callable[..., Index
     assert states(index) == before
 
 
-def test_new_changed_and_vanished_photographs(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_new_changed_and_missing_photographs(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
     photograph(folder / "new.png", 10)
     photograph(folder / "a.png", 11)
     (folder / "b.png").unlink()
@@ -117,7 +129,7 @@ def test_new_changed_and_vanished_photographs(index: Path, folder: Path, update:
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
             assert opened.search(path)[0].path == str(path)
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
     assert counts(update()) == (0, 0, 0, 4, 0)
 
 
@@ -127,7 +139,7 @@ def test_a_moved_photograph(index: Path, folder: Path, update: Callable[..., Ind
     assert names(index) == ["b.png", "c.png", "d.png", "moved.png"]
 
 
-def test_vanished_photographs_may_be_kept(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_missing_photographs_may_be_kept(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
     (folder / "a.png").unlink()
     assert counts(update(keep_missing=True)) == (0, 0, 0, 3, 0)
     assert "a.png" in names(index)
@@ -139,14 +151,14 @@ def test_a_touched_photograph_is_not_read_again(
     index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.utime(folder / "a.png", ns=(1_000_000_000, 1_000_000_000))
-    monkeypatch.setattr("polyvoc.features.extract.extract", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("polyvoc.index.build.read_image", lambda *_: pytest.fail("read again"))
     assert counts(update()) == (0, 0, 0, 4, 0)
     before = states(index)
     assert counts(update()) == (0, 0, 0, 4, 0)
-    assert states(index) == before and list(check_index(index)) == []
+    assert states(index) == before and list(check(index)) == []
 
 
-def test_broken_photographs_are_remembered(
+def test_broken_photographs_are_not_read_again(
     index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "broken.png").write_bytes(b"no photograph")
@@ -156,7 +168,7 @@ def test_broken_photographs_are_remembered(
     assert [Path(problem.path).name for problem in report.problems] == ["broken.png", "empty.jpg"]
     before = states(index)
     with monkeypatch.context() as patch:
-        patch.setattr("polyvoc.features.extract.extract", lambda *_: pytest.fail("read again"))
+        patch.setattr("polyvoc.index.build.read_image", lambda *_: pytest.fail("read again"))
         assert counts(update()) == (0, 0, 0, 4, 2)
     assert states(index) == before
     photograph(folder / "broken.png", 12)
@@ -164,19 +176,21 @@ def test_broken_photographs_are_remembered(
     assert counts(update()) == (1, 0, 0, 4, 0)
     with Index.open(index) as opened:
         assert opened.folder.catalogue.problems() == {}
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
-def test_a_photograph_that_breaks_is_dropped(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_an_image_whose_file_breaks_is_removed(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
     (folder / "a.png").write_bytes(b"broken now")
     assert counts(update()) == (0, 0, 0, 3, 1)
     assert names(index) == ["b.png", "c.png", "d.png"]
     photograph(folder / "a.png", 0)
     assert counts(update()) == (1, 0, 0, 3, 0)
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
-def test_an_emptied_folder_is_refused(index: Path, folder: Path, update: Callable[..., IndexReport], tmp_path: Path) -> None:
+def test_an_empty_folder_that_was_not_empty_raises(
+    index: Path, folder: Path, update: Callable[..., IndexReport], tmp_path: Path
+) -> None:
     photograph(tmp_path / "other/e.png", 20)
     assert update(folder, tmp_path / "other").added == 1
     shutil.move(folder, tmp_path / "unmounted")
@@ -198,41 +212,49 @@ def test_an_emptied_folder_is_refused(index: Path, folder: Path, update: Callabl
 def test_a_photograph_changed_while_it_is_read_is_read_again(
     folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extract = features_extract
-
-    def change_after_reading(path: str, options: FeatureOptions, root: bool) -> Features:
-        found = extract(path, options, root)
-        if path.endswith("a.png"):
-            photograph(Path(path), 30)
-            os.utime(path, ns=(5, 5))
-        return found
+    def change_after_reading(source: Source, options: FeatureOptions, name: str) -> Features:
+        if name.endswith("a.png"):
+            photograph(Path(name), 30)
+            os.utime(name, ns=(5, 5))
+        return extract(source, options, name=name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("polyvoc.features.extract.extract", change_after_reading)
+        patch.setattr("polyvoc.index.build.extract", change_after_reading)
         assert update().added == 4
     assert counts(update()) == (0, 1, 0, 3, 0)
 
 
-def test_a_photograph_that_is_gone_while_it_is_read_is_not_remembered(
+def test_a_photograph_that_is_missing_while_it_is_read_stays(
     index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk may be gone for a while: what the index holds from there stays."""
+    """A disk may be absent for a while: what the index holds from there stays."""
     photograph(folder / "a.png", 10)
-    aside, read = folder.with_name("aside"), read_photographs
-
-    def unmounted(*arguments: Any) -> Any:
-        folder.rename(aside)
-        return read(*arguments)
-
-    monkeypatch.setattr("polyvoc.index.writer.read_photographs", unmounted)
-    assert counts(update()) == (0, 0, 0, 3, 1)
-    aside.rename(folder)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("polyvoc.index.writer.IndexWriter._touch_same", lambda *_: folder.rename(folder.with_name("aside")))
+        assert counts(update()) == (0, 0, 0, 3, 1)
+    folder.with_name("aside").rename(folder)
     assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
     assert counts(update()) == (0, 1, 0, 3, 0)
 
 
-def test_names_that_are_no_text(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_a_photograph_that_is_unreachable_is_kept_and_tried_again(
+    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(source: Source, long_side: int, name: str | None = None) -> GreyImage:
+        if str(name or source).endswith(("b.png", "new.png")):
+            raise UnreachableError(f"{name or source}: cannot be opened (timeout)")
+        return read_grey(source, long_side)
+
+    for seed, name in enumerate(("a.png", "b.png", "new.png"), start=10):
+        photograph(folder / name, seed)
+    with monkeypatch.context() as patch:
+        patch.setattr("polyvoc.features.extract.read_grey", unreachable)
+        assert counts(update()) == (0, 1, 0, 2, 2)
+    assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
+    assert counts(update()) == (1, 1, 0, 3, 0)  # the files themselves have not changed
+
+
+def test_file_names_that_are_not_text(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
     photograph(folder / os.fsdecode(b"caf\xe9.png"), 40)
     (folder / os.fsdecode(b"broken\xff.png")).write_bytes(b"x")
     report = update()
@@ -243,17 +265,17 @@ def test_names_that_are_no_text(index: Path, folder: Path, update: Callable[...,
         hit = opened.search(folder / os.fsdecode(b"caf\xe9.png"))[0]
     assert os.fsencode(hit.path).endswith(b"caf\xe9.png")
     assert counts(update()) == (0, 0, 0, 5, 1)
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
-def test_progress_is_told(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+def test_progress(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
     with IndexWriter.open(tmp_path / "index", words, SMALL) as opened:
-        opened.update([folder], progress=lambda *values: told.append(values))
-    assert told == [("indexing", done, 4) for done in range(1, 5)]
+        opened.update([folder], progress=lambda *values: calls.append(values))
+    assert calls == [("indexing", done, 4) for done in range(1, 5)]
 
 
-def test_nothing_but_problems(words: list[Vocabulary], tmp_path: Path) -> None:
+def test_only_broken_photographs(words: list[Vocabulary], tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/a.jpg").write_bytes(b"x")
     for _ in range(2):
@@ -261,7 +283,7 @@ def test_nothing_but_problems(words: list[Vocabulary], tmp_path: Path) -> None:
             assert counts(opened.update([tmp_path / "photos"])) == (0, 0, 0, 0, 1)
     with Index.open(tmp_path / "index") as read:
         assert len(read) == 0 and read.search(features(1, 3, dimension=128)) == []
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
 
 
 # --- adding and removing by name --------------------------------------------------------------------------------
@@ -278,15 +300,15 @@ def test_adding_the_same_name_replaces(tmp_path: Path) -> None:
     with Index.open(tmp_path / "index") as index:
         assert [(row.image, row.path) for row in index.images()] == [(third, "a"), (third + 1, "b")]
         assert index.search(features(3))[0].image == third
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
 
 
-def test_what_waits_is_seen_by_an_update(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
+def test_an_update_commits_pending_images_first(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
     with IndexWriter.open(tmp_path / "index", words, SMALL) as opened:
         opened.add(str(folder / "a.png"), features(1, dimension=128))
         assert counts(opened.update([folder])) == (3, 1, 0, 0, 0)
     assert names(tmp_path / "index") == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
 
 
 def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,51 +319,51 @@ def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert opened.remove(["a.png", folder / "a.png"]) == 1
         assert opened.remove(["sub"]) == 2
         opened.add("name", features(1, dimension=128))
-        assert opened.remove(["name"]) == 1  # what waits, too
+        assert opened.remove(["name"]) == 1  # pending until now
     assert names(index) == ["b.png"]
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
-def test_features_that_would_harm_are_refused(tmp_path: Path) -> None:
-    good = features(1)
+@pytest.mark.parametrize(
+    "name, image, message",
+    [
+        ("a", features(1, dimension=7), r"holds sift \(12 numbers\), not sift \(7 numbers\)"),
+        ("a", replace(features(1), descriptors=features(1).descriptors * np.float32(np.nan)), "not finite"),
+        ("\ud800", features(1), "name"),
+        ("", features(1), "name"),
+    ],
+)
+def test_features_that_cannot_be_stored_raise(tmp_path: Path, name: str, image: Features, message: str) -> None:
     with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
-        with pytest.raises(OptionError, match=r"holds sift \(12 numbers\), not sift \(7 numbers\)"):
-            opened.add("a", features(1, dimension=7))
-        bad = Features(good.xy, good.scale, good.angle, good.descriptors * np.float32(np.nan), 1, 1)
-        with pytest.raises(OptionError, match="not finite"):
-            opened.add("a", bad)
-        with pytest.raises(OptionError, match="name"):
-            opened.add("\ud800", good)
-        opened.add("a", good)
-    assert len(Index.open(tmp_path / "index")) == 1
+        with pytest.raises(OptionError, match=message):
+            opened.add(name, image)
+        opened.add("b", features(1))
+    assert names(tmp_path / "index") == ["b"]
 
 
-def test_a_commit_never_holds_more_images_than_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.index.writer.COMMIT_IMAGES", 5)
-    with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
+@pytest.mark.parametrize(
+    "limits, sizes",
+    [
+        (CommitLimits(images=5), [5, 5]),  # a commit is one segment, also of images without features
+        (CommitLimits(features=15), [4, 4, 4]),
+        (CommitLimits(seconds=0), [8, 1, 1, 1, 1]),  # every image at once; the first eight were merged
+    ],
+)
+def test_commits_by_images_features_and_time(
+    tmp_path: Path, limits: CommitLimits, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyvoc.index.build.QUANTISE_FEATURES", 4)
+    with IndexWriter.open(tmp_path / "index", vocabularies(), limits=limits) as opened:
         for seed in range(12):
-            opened.add(str(seed), features(seed, seed % 2))
-        assert [size.n_images for size in opened.catalogue.segment_sizes()] == [5, 5]
-    assert len(Index.open(tmp_path / "index")) == 12
-
-
-def test_commits_come_by_time_and_by_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.index.build.QUANTISE_FEATURES", 8)
-    monkeypatch.setattr("polyvoc.index.writer.COMMIT_FEATURES", 30)
-    with IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
-        for seed in range(7):
-            opened.add(str(seed), features(seed, 10))
-        assert [size.n_images for size in opened.catalogue.segment_sizes()] == [3, 3]
-        monkeypatch.setattr("polyvoc.index.writer.COMMIT_SECONDS", 0.0)
-        opened.add("last", features(9, 1))
-        assert [size.n_images for size in opened.catalogue.segment_sizes()] == [3, 3, 2]
-    assert list(check_index(tmp_path / "index")) == []
+            opened.add(str(seed), features(seed, 10 * (seed % 2)))
+        assert sorted(size.n_images for size in opened.catalogue.segment_sizes()) == sorted(sizes)
+    assert len(Index.open(tmp_path / "index")) == 12 and list(check(tmp_path / "index")) == []
 
 
 # --- one writer at a time ---------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused_at_once(index: Path) -> None:
+def test_a_second_writer_raises_at_once(index: Path) -> None:
     def try_to_write() -> None:
         with pytest.raises(LockedError, match="being written by another process") as caught:
             IndexWriter.open(index)
@@ -351,8 +373,8 @@ def test_a_second_writer_is_refused_at_once(index: Path) -> None:
         started = time.monotonic()
         try_to_write()
         assert in_child(try_to_write) == 0
-        assert time.monotonic() - started < 10  # far less than a wait
-        assert len(Index.open(index)) == 4  # readers are welcome
+        assert time.monotonic() - started < 10  # it does not wait
+        assert len(Index.open(index)) == 4  # readers may open it
     with IndexWriter.open(index):
         pass
 
@@ -368,8 +390,8 @@ def test_a_dead_process_does_not_keep_the_lock(index: Path) -> None:
     assert len(Index.open(index)) == 5
 
 
-def test_an_index_made_meanwhile_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process makes the index after this one has looked, and before it has the lock."""
+def test_an_index_made_by_another_process_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made after this process has looked for one, and before it has the lock."""
     take = lock_folder
 
     def make_meanwhile(path: Path) -> object:
@@ -385,20 +407,25 @@ def test_an_index_made_meanwhile_is_not_made_again(tmp_path: Path, monkeypatch: 
 # --- opening ----------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
-    for content in ("file.txt", "vocabularies/0/words.npy", "segments/x", "catalogue.partial.txt"):
-        foreign = tmp_path / content.replace("/", "-") / "folder"
-        (foreign / content).parent.mkdir(parents=True)
-        (foreign / content).write_text("mine")
+@pytest.mark.parametrize("content", ["file.txt", "vocabularies/0/words.npy", "segments/x", "catalogue.partial.txt"])
+def test_a_folder_of_other_files_is_not_changed(tmp_path: Path, content: str) -> None:
+    other = tmp_path / "folder"
+    (other / content).parent.mkdir(parents=True)
+    (other / content).write_text("mine")
+    for path in (other, other / content):
         with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
-            IndexWriter.open(foreign, vocabularies())
-        assert (foreign / content).read_text() == "mine"
-        assert [path for path in foreign.rglob("*") if path.is_file()] == [foreign / content]
-    with pytest.raises(NotAnIndexError, match="is not a polyvoc index"):
-        IndexWriter.open(tmp_path / "file.txt/folder/file.txt", vocabularies())
+            IndexWriter.open(path, vocabularies())
+    assert (other / content).read_text() == "mine"
+    assert [path for path in other.rglob("*") if path.is_file()] == [other / content]
 
 
-def test_empty_and_unfinished_folders_are_taken(tmp_path: Path) -> None:
+def test_no_index_is_created_if_none_is_wanted(tmp_path: Path) -> None:
+    with pytest.raises(NotAnIndexError, match="polyvoc index FOLDER --index"):
+        IndexWriter.open(tmp_path / "index", create=False)
+    assert not (tmp_path / "index").exists()
+
+
+def test_empty_and_unfinished_folders_become_indexes(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     unfinished = tmp_path / "unfinished"
     for name in ("vocabularies/0", "vocabularies/.1.abc", "segments", "norms"):
@@ -416,10 +443,10 @@ def test_empty_and_unfinished_folders_are_taken(tmp_path: Path) -> None:
             "vocabularies",
         ]
         assert sorted(entry.name for entry in (path / "vocabularies").iterdir()) == ["0", "1"]
-        assert list(check_index(path)) == []
+        assert list(check(path)) == []
 
 
-def test_other_vocabularies_or_options_are_refused(index: Path, words: list[Vocabulary]) -> None:
+def test_other_vocabularies_or_options_raise(index: Path, words: list[Vocabulary]) -> None:
     with pytest.raises(OptionError, match="other vocabularies"):
         IndexWriter.open(index, words[:1])
     with pytest.raises(OptionError, match="max_features=30"):
@@ -428,14 +455,19 @@ def test_other_vocabularies_or_options_are_refused(index: Path, words: list[Voca
         assert opened.folder.feature_options == SMALL
 
 
-def test_vocabularies_must_go_together(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="1 to 9 vocabularies, not 10"):
-        IndexWriter.open(tmp_path / "index", vocabularies(10))
-    with pytest.raises(VocabularyError, match="do not go together"):
-        IndexWriter.open(tmp_path / "index", [*vocabularies(1), *vocabularies(1, dimension=20)])
+@pytest.mark.parametrize(
+    "given, error",
+    [
+        (vocabularies(10), "1 to 9 vocabularies, not 10"),
+        ([*vocabularies(1), *vocabularies(1, dimension=20)], "do not go together"),
+    ],
+)
+def test_vocabularies_must_fit_together(tmp_path: Path, given: list[Vocabulary], error: str) -> None:
+    with pytest.raises((OptionError, VocabularyError), match=error):
+        IndexWriter.open(tmp_path / "index", given)
 
 
-def test_a_damaged_index_is_one_line(index: Path) -> None:
+def test_a_damaged_index_raises_one_line(index: Path) -> None:
     (index / FILE).write_bytes((index / FILE).read_bytes()[:3000])
     with pytest.raises(PolyvocError) as caught:
         IndexWriter.open(index)
@@ -452,25 +484,73 @@ def test_an_error_keeps_the_last_commit(tmp_path: Path) -> None:
         opened.add("b", features(2))
         raise ZeroDivisionError
     assert names(tmp_path / "index") == ["a"]
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
 
 
-def test_an_interrupt_commits_what_waits(
-    folder: Path, update: Callable[..., IndexReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(IndexWriter):
-        def _add(self, *values: object) -> int:
-            if len(self._intake.names) == 2:
-                raise KeyboardInterrupt
-            return super()._add(*values)  # type: ignore[arg-type]
+def interrupt_once(patch: pytest.MonkeyPatch, owner: type, name: str, after: bool) -> None:
+    """Raise KeyboardInterrupt in the first call of a method, before or after its work."""
+    work, calls = getattr(owner, name), []
 
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Interrupted.open(tmp_path / "index", vocabularies(2, 20, dimension=128), SMALL) as opened,
-    ):
-        opened.update([folder])
+    def interrupted(*values: Any) -> Any:
+        calls.append(name)
+        if len(calls) == 1 and not after:
+            raise KeyboardInterrupt
+        result = work(*values)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return result
+
+    patch.setattr(owner, name, interrupted)
+
+
+def test_an_interrupt_keeps_what_was_read(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), IndexWriter.open(tmp_path / "index", words, SMALL) as opened:
+        opened.update([folder], progress=interrupt)
     assert names(tmp_path / "index") == ["a.png", "b.png"]
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
+
+
+@pytest.mark.parametrize(
+    "owner, name, after",
+    [
+        (Commits, "add", False),
+        (Commits, "add", True),
+        (Commits, "_place", True),
+        (Catalogue, "add_images", False),
+        (SegmentBuilder, "stage", False),
+        (SegmentBuilder, "stage", True),
+    ],
+)
+def test_an_interrupted_commit_is_made_once(
+    folder: Path, words: list[Vocabulary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, after: bool
+) -> None:
+    """Of photographs that were read, and of features that were added."""
+    limits = CommitLimits(images=2)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_once(patch, owner, name, after)
+        with IndexWriter.open(tmp_path / "read", words, SMALL, limits=limits) as opened:
+            opened.update([folder])
+    assert names(tmp_path / "read") == ["a.png", "b.png"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_once(patch, owner, name, after)
+        with IndexWriter.open(tmp_path / "added", vocabularies(), limits=limits) as opened:
+            opened.add("one", features(1))
+            opened.add("two", features(2))
+    assert names(tmp_path / "added") == ["one", "two"]
+    for path in (tmp_path / "read", tmp_path / "added"):
+        assert list(check(path)) == []
+
+
+def test_an_interrupt_right_after_a_commit_does_not_commit_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt), IndexWriter.open(tmp_path / "index", vocabularies()) as opened:
+        opened.add("one", features(1))
+        interrupt_once(monkeypatch, IndexWriter, "_start_pending", after=False)
+        opened.commit()
+    assert names(tmp_path / "index") == ["one"] and list(check(tmp_path / "index")) == []
 
 
 def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,7 +563,7 @@ def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.
         assert opened.catalogue.count_images() == 0
         opened.commit()
         assert opened.catalogue.count_images() == 1
-    assert list(check_index(tmp_path / "index")) == []
+    assert list(check(tmp_path / "index")) == []
 
 
 def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
@@ -494,12 +574,12 @@ def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
     damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DamagedError, match=r"000003/xy\.npy is damaged"), IndexWriter.open(path) as opened:
         opened.add("more", features(1))
-    assert any(str(damaged) in line for line in check_index(path))
+    assert any(str(damaged) in line for line in check(path))
     damaged.write_bytes(data)
-    assert list(check_index(path)) == [] and "more" in names(path)
+    assert list(check(path)) == [] and "more" in names(path)
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="cannot be written"):
         IndexWriter.open(tmp_path / "file/index", vocabularies())
@@ -531,16 +611,16 @@ def test_a_full_disk_keeps_the_last_commit(small_disk: Path) -> None:
     found = {row.path for row in index.images()}
     assert found in (set(committed), {*committed, str(len(committed))})  # the last merge may have failed, not its commit
     assert index.search(features(3, 30), options=plain())[0].path == "3"
-    assert list(check_index(path)) == []
+    assert list(check(path)) == []
     index.close()
     with IndexWriter.open(path) as opened:  # makes room
         opened.remove([str(seed) for seed in range(len(committed) - 1)])
         opened.add("new", features(7))
-    assert "new" in names(path) and list(check_index(path)) == []
+    assert "new" in names(path) and list(check(path)) == []
 
 
 @pytest.mark.parametrize("free", [0, 20, 60, 90, 110, 130])
-def test_a_disk_too_small_for_an_index_is_one_line(small_disk: Path, free: int) -> None:
+def test_a_disk_too_small_for_an_index_raises_one_line(small_disk: Path, free: int) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (700 - free) * 1024)
     with pytest.raises(PolyvocError) as caught, IndexWriter.open(small_disk / "index", vocabularies()) as opened:
@@ -550,7 +630,7 @@ def test_a_disk_too_small_for_an_index_is_one_line(small_disk: Path, free: int) 
     assert "\n" not in str(caught.value)
     filler.unlink()
     build(small_disk / "index", collection(3), vocabularies()).close()
-    assert list(check_index(small_disk / "index")) == []
+    assert list(check(small_disk / "index")) == []
 
 
 def test_a_limit_on_file_sizes_keeps_the_last_commit(tmp_path: Path) -> None:
@@ -571,72 +651,72 @@ def test_a_limit_on_file_sizes_keeps_the_last_commit(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
     assert in_child(write_much) == 0
-    assert list(check_index(path)) == []
+    assert list(check(path)) == []
     assert {"image 0", "image 1", "image 2"} <= set(names(path))
 
 
-def test_what_nobody_refers_to_is_swept(index: Path) -> None:
+def test_files_that_no_commit_refers_to_are_removed(index: Path) -> None:
     before = states(index)
     for name in ("segments/000099", "segments/000099.partial", "segments/000001.partial"):
         shutil.copytree(index / "segments/000001", index / name)
     (index / "norms/000099.npy").write_bytes(b"old")
-    shutil.copytree(index / "segments/000001", index / "incoming/abc")
-    assert list(check_index(index)) == []
+    shutil.copytree(index / "segments/000001", index / "staging/abc")
+    assert list(check(index)) == []
     with IndexWriter.open(index):
         assert states(index) == before
 
 
-def test_locked_by_a_reader_that_never_ends_is_one_line(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_never_ends_raises(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.storage.sqlite.BUSY_SECONDS", 0.05)
     reader = sqlite3.connect(index / FILE, isolation_level=None)
     reader.execute("BEGIN")
-    reader.execute("SELECT * FROM facts").fetchall()
+    reader.execute("SELECT * FROM settings").fetchall()
     with pytest.raises(LockedError, match="another process"), IndexWriter.open(index) as opened:
         opened.add("a", features(1, dimension=128))
     reader.close()
-    assert list(check_index(index)) == []
+    assert list(check(index)) == []
 
 
 # --- workers ----------------------------------------------------------------------------------------------------
 
 
 class Idle:
-    """Workers who look at what they are given, and make nothing."""
+    """Workers that look at what they are given, and build nothing."""
 
     def __init__(self, look: Callable[[SegmentBuilder, BuildPlan], None]) -> None:
         self.look = look
 
-    def work(self, workshop: SegmentBuilder, photographs: BuildPlan, *_: object) -> Generator[Any, None, None]:
-        self.look(workshop, photographs)
+    def work(self, builder: SegmentBuilder, plan: BuildPlan, *_: object) -> Generator[Any, None, None]:
+        self.look(builder, plan)
         yield from ()
 
 
-def test_workers_find_a_place_for_what_they_make(index: Path, folder: Path) -> None:
-    """Made by the writer: over a network it might believe for a while that a folder of others is not there."""
+def test_the_writer_makes_the_staging_folder(index: Path, folder: Path) -> None:
+    """Over a network, a folder that another machine creates may be invisible here for a while."""
     seen: list[bool] = []
     photograph(folder / "new.png", 10)
     with IndexWriter.open(index) as opened:
-        idle = Idle(lambda workshop, photographs: seen.append((workshop.folder.path / "incoming").is_dir()))
+        idle = Idle(lambda builder, plan: seen.append((builder.folder.path / "staging").is_dir()))
         opened.update([folder], workers=idle)
-    assert seen == [True] and not (index / "incoming").exists()
+    assert seen == [True] and not (index / "staging").exists()
 
 
-def test_workers_are_told_which_photographs_and_one_that_is_well(index: Path, folder: Path) -> None:
-    given: list[BuildPlan] = []
+def test_workers_get_the_photographs_and_one_that_is_unchanged(index: Path, folder: Path) -> None:
+    plans: list[BuildPlan] = []
     for name in ("new.png", "b.png"):
         photograph(folder / name, 10)
     with IndexWriter.open(index) as opened:
-        opened.update([folder], workers=Idle(lambda _, photographs: given.append(photographs)))
-    (wanted,) = given
-    assert [(one.image, Path(one.path).name) for one in wanted.some(range(2))] == [(5, "new.png"), (6, "b.png")]
-    assert len(wanted) == 2 and wanted.known is not None and Path(wanted.known.path).name == "d.png"
+        opened.update([folder], workers=Idle(lambda _, plan: plans.append(plan)))
+    (plan,) = plans
+    assert [(item.image, Path(item.path).name) for item in plan.items(range(2))] == [(5, "new.png"), (6, "b.png")]
+    assert len(plan) == 2 and plan.sample_row is not None and Path(plan.sample_row.path).name == "d.png"
 
 
-def test_millions_of_photographs_take_little_memory_while_workers_work() -> None:
+def test_a_plan_of_millions_of_photographs_takes_little_memory() -> None:
     files = [(str(number), FileState(number, number)) for number in range(100_000)]
     tracemalloc.start()
-    wanted = BuildPlan(1, files)
-    for first in range(0, len(wanted), 500):
-        assert wanted.some(range(first, first + 500))[0].image == first + 1
+    plan = BuildPlan(1, files)
+    for first in range(0, len(plan), 500):
+        assert plan.items(range(first, first + 500))[0].image == first + 1
     assert tracemalloc.get_traced_memory()[1] < 2 * len(files)  # bytes
     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Rankings of the engine: ties, deletions, bad queries."""
+"""Rankings of the engine: ties, deletions, single images, collections that do not fit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import norms_of
 from random_collections import plain
 
 OPTIONS = plain(merge="b1", idf="none", norm="none")
@@ -17,30 +17,37 @@ def engine(images: list[list[int]], segment_images: int = 2) -> Engine:
     return Engine.from_words([np.array(image).reshape(-1, 1) for image in images], (10,), segment_images=segment_images)
 
 
-def ranking(of: Engine, words: list[int], options: SearchOptions = OPTIONS) -> list[int]:
-    query = of.query(np.array(words).reshape(-1, 1), None, options)
-    return [one.image for one in of.best(query, options)[0]]
+def ranking(of: Engine, words: list[int], depth: int = 10) -> list[int]:
+    plan = of.plan(OPTIONS)
+    query = of.query(np.array(words).reshape(-1, 1), None, plan)
+    best, _ = of.best(query, plan, depth)
+    assert [one.image for one in of.rank(of.scores(query, plan), of.images(), depth)] == [one.image for one in best]
+    return [one.image for one in best]
 
 
-def test_ties_are_broken_by_image() -> None:
-    images = [[5], [1], [5, 5], [1], [1]]
-    for segment_images in (1, 2, 5):
-        assert ranking(engine(images, segment_images), [1, 5]) == [2, 0, 1, 3, 4]
-        assert ranking(engine(images, segment_images), [1, 5], plain(merge="b1", idf="none", norm="none", top=2)) == [
-            2,
-            0,
-        ]
+@pytest.mark.parametrize("segment_images", [1, 2, 5])
+def test_ties_are_broken_by_image(segment_images: int) -> None:
+    made = engine([[5], [1], [5, 5], [1], [1]], segment_images)
+    assert ranking(made, [1, 5]) == [2, 0, 1, 3, 4]
+    assert ranking(made, [1, 5], depth=2) == [2, 0]
 
 
-def test_images_without_a_vote_are_no_hits() -> None:
+def test_requested_images_come_with_their_scores() -> None:
+    made = engine([[5], [1], [5, 5], []])
+    plan = made.plan(OPTIONS)
+    best, requested = made.best(made.query(np.array([[5]]), None, plan), plan, 1, requested=[(0, 0), (1, 1)])
+    assert [(one.image, one.ref, one.score) for one in best] == [(2, (1, 0), 2)]
+    assert [(one.image, one.ref, one.score) for one in requested] == [(0, (0, 0), 1), (3, (1, 1), 0)]
+
+
+def test_images_without_a_vote_are_not_ranked() -> None:
     assert ranking(engine([[1], [2], []]), [2]) == [1]
     assert ranking(engine([]), [2]) == []
 
 
 def test_deleted_images_do_not_count() -> None:
     images = [[1, 2], [1], [1, 1], [3]]
-    whole = engine(images, 4)
-    partly = Engine([whole.segments[0].without([1, 2])], (10,))
+    partly = Engine([engine(images, 4).segments[0].without([1, 2])], (10,))
     rebuilt = engine([images[0], images[3]], 4)
     assert partly.statistics.n_images == 2
     assert np.array_equal(partly.statistics.occurrences, rebuilt.statistics.occurrences)
@@ -48,52 +55,32 @@ def test_deleted_images_do_not_count() -> None:
     assert ranking(partly, [1, 3]) == [0, 3]
 
 
-@pytest.mark.parametrize(
-    "words, options, message",
-    [
-        (np.zeros((1, 2), int), OPTIONS, "should be integers"),
-        (np.full((1, 1), 10), OPTIONS, "outside"),
-        (np.full((1, 1), -2), OPTIONS, "outside"),
-        (np.zeros((1, 1), int), plain(hamming=20), "signatures"),
-    ],
-)
-def test_queries_that_do_not_fit_are_refused(words: np.ndarray, options: SearchOptions, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        engine([[1]]).query(words, None, options)
-
-
-def test_collections_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(OptionError, match="vocabular"):
-        Engine.from_words([], (5,) * 10)
-    with pytest.raises(OptionError, match="vocabulary 0 has 10 words"):
-        engine([[10]])
-    with pytest.raises(OptionError, match="signatures"):
-        Engine.from_words([np.zeros((1, 1), int)], (10,), signatures=[])
-
-
-def test_a_word_given_twice_counts_once() -> None:
-    images = [np.array([[1, 2], [3, 0]]), np.array([[1, 0]])]
-    of = Engine.from_words(images, (4, 4))
-    options = plain(merge="bayes", assignments=2, burstiness="intra", idf="none")
-    twice = of.query(np.array([[[1, 1], [2, 2]]] * 50), None, options)
-    once = of.query(np.array([[[1, -1], [2, -1]]] * 50), None, options)
-    assert np.array_equal(of.scores(twice, options)[0], of.scores(once, options)[0])
-
-
-def test_unsigned_words_ask_as_well() -> None:
-    """Words of a segment are unsigned, and have no room for -1."""
-    made = engine([[5], [1, 5]])
-    for words in (np.array([[5], [1]]), np.array([[5], [1]], np.uint16)):
-        (scores,) = made.scores(made.query(words, None, OPTIONS), OPTIONS)
-        assert scores.tolist() == [1, 2]
+def test_single_images_are_found_and_read() -> None:
+    made = engine([[5], [1, 2], []])
+    assert [made.find(image) for image in (0, 1, 2, 3)] == [(0, 0), (0, 1), (1, 0), None]
+    assert [stored.words.ravel().tolist() for stored in made.image_words([(1, 0), (0, 1)])] == [[], [1, 2]]
+    assert Engine([made.segments[0].without([1])], (10,)).find(1) is None
 
 
 def test_long_images_have_right_norms() -> None:
-    of = Engine.from_words([np.zeros((70_000, 1), int)], (1,))
-    assert of.norms(plain(idf="none"))[0].tolist() == [70_000]
+    made = Engine.from_words([np.zeros((70_000, 1), int)], (1,))
+    assert made.shards.each(norms_of, made.plan(plain(idf="none")).norm)[0].tolist() == [70_000]
 
 
-@pytest.mark.parametrize("image", [np.array([[0.5]]), np.array([[2**40]]), np.zeros((2, 3), int), np.array([[-1]])])
-def test_images_that_do_not_fit_are_refused(image: np.ndarray) -> None:
-    with pytest.raises(OptionError):
-        Engine.from_words([image], (10,))
+@pytest.mark.parametrize(
+    "images, changes, message",
+    [
+        ([], {"sizes": (5,) * 10}, "10 vocabularies; 1 to 9"),
+        ([], {"sizes": ()}, "0 vocabularies; 1 to 9"),
+        ([np.array([[10]])], {}, "vocabulary 0 has 10 words"),
+        ([np.array([[-1]])], {}, "vocabulary 0 has 10 words"),
+        ([np.array([[0.5]])], {}, "integers"),
+        ([np.array([[2**40]])], {}, "larger than any vocabulary"),
+        ([np.zeros((2, 3), int)], {}, "integers"),
+        ([np.zeros((1, 1), int)], {"signatures": []}, "1 images but signatures of 0"),
+        ([], {"segment_images": 0}, "segment_images=0 should be at least 1"),
+    ],
+)
+def test_a_collection_that_does_not_fit_raises(images: list[np.ndarray], changes: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Engine.from_words(images, **{"sizes": (10,), **changes})  # type: ignore[arg-type]

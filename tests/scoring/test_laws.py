@@ -1,4 +1,4 @@
-"""The engine against the oracle on random collections, and the laws that hold for every collection."""
+"""The engine against the reference on random collections, and laws that are true for every collection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLOOR = 1e-6  # of the largest score: below it scores are compared absolutely
 
 
 def spread_options(count: int, **fixed: Any) -> Iterator[tuple[int, SearchOptions]]:
-    """Give `count` numbers with options from all over the grid: 97 and the length of the grid are coprime."""
+    """Yield `count` numbers with options from all over the grid: 97 and the length of the grid are coprime."""
     for number in range(count):
         sets = np.random.default_rng([8, number]).choice(["feature", "image"])
         yield number, grid_options(97 * number, **{"sets": str(sets), **fixed})
@@ -50,7 +50,7 @@ def world_and_index(seed: int, k: int | None = None) -> tuple[World, polyvoc.Ind
 
 
 def any_world(seed: int, k: int | None = None) -> World:
-    """Give the world of a seed; every third has signatures of 128 bits."""
+    """Return the world of a seed; every third has signatures of 128 bits."""
     world = random_world(seed, k)
     return with_long_signatures(world, seed) if seed % 3 == 0 else world
 
@@ -60,15 +60,15 @@ def index_of(world: World, **changes: Any) -> polyvoc.Index:
 
 
 def completed(world: World, options: SearchOptions) -> SearchOptions:
-    """Give the options with a table of evidence, if they want one: always the same for a world and a rule."""
+    """Return the options with a likelihood table, if they need one: always the same for a world and a rule."""
     if options.merge != "likelihood" or options.likelihood_table is not None:
         return options
     bits = 64 if world.query_signatures.ndim == world.words.ndim else 128
-    seed = len(world.words) + 10 * GRID.index(_place(options))
+    seed = len(world.words) + 10 * GRID.index(_grid_point(options))
     return replace(options, likelihood_table=random_evidence(seed, len(world.sizes), bits))
 
 
-def _place(options: SearchOptions) -> tuple[Any, ...]:
+def _grid_point(options: SearchOptions) -> tuple[Any, ...]:
     kinds = (options.burstiness, options.idf, options.norm)
     return (options.hamming is not None, *kinds)
 
@@ -79,7 +79,7 @@ def engine(index: polyvoc.Index, world: World, options: SearchOptions, threads: 
     return np.asarray(index.score_words(world.words, signatures=signatures, options=options, threads=threads))
 
 
-def oracle(world: World, options: SearchOptions) -> npt.NDArray[np.float64]:
+def expected_scores(world: World, options: SearchOptions) -> npt.NDArray[np.float64]:
     return reference.score_words(
         world.images, world.sizes, world.words, completed(world, options), world.image_signatures, world.query_signatures
     )
@@ -99,12 +99,12 @@ def assert_same(scores: npt.NDArray[Any], expected: npt.NDArray[Any], case: obje
 
 @pytest.mark.parametrize("sets", ["feature", "image"])
 @pytest.mark.parametrize("merge", RULES)
-def test_engine_agrees_with_the_oracle(merge: Merge, sets: Sets) -> None:
+def test_engine_agrees_with_the_reference(merge: Merge, sets: Sets) -> None:
     positive = 0
     for number in range(len(GRID)):
         world, index = world_and_index(number)
         options = grid_options(number, merge=merge, sets=sets)
-        expected = oracle(world, options)
+        expected = expected_scores(world, options)
         positive += bool(expected.any())
         assert_close(engine(index, world, options), expected, (number, options))
     assert positive > len(GRID) / 3  # a comparison of zeros would show nothing
@@ -117,7 +117,7 @@ def test_engine_agrees_with_several_words_per_feature(merge: Merge, assignments:
     for number, options in spread_options(250, merge=merge, assignments=assignments):
         single, index = world_and_index(number)
         world = with_assignments(single, number, assignments)
-        expected = oracle(world, options)
+        expected = expected_scores(world, options)
         positive += bool(expected.any())
         assert_close(engine(index, world, options), expected, (number, options))
     assert positive > 60
@@ -128,10 +128,10 @@ def test_engine_agrees_with_many_vocabularies(k: int) -> None:
     for merge in RULES:
         for number, options in spread_options(16, merge=merge):
             world, index = world_and_index(number, k)
-            assert_close(engine(index, world, options), oracle(world, options), (number, options))
+            assert_close(engine(index, world, options), expected_scores(world, options), (number, options))
             several = replace(options, assignments=2)
             world = with_assignments(world, number, 2)
-            assert_close(engine(index, world, several), oracle(world, several), (number, several))
+            assert_close(engine(index, world, several), expected_scores(world, several), (number, several))
 
 
 def test_signatures_are_optional() -> None:
@@ -186,7 +186,7 @@ def test_one_vocabulary_makes_all_rules_equal() -> None:
     for number, options in spread_options(100):
         world, index = world_and_index(number, 1)
         expected = engine(index, world, replace(options, merge="b0")).astype(np.float64)
-        for merge in RULES[1:-1]:  # a table of evidence weighs the matches of one vocabulary, too
+        for merge in RULES[1:-1]:  # a likelihood table weights the matches of one vocabulary, too
             rule = replace(options, merge=merge)
             assert_close(engine(index, world, rule), expected, (number, rule))
 
@@ -206,7 +206,7 @@ def test_nothing_in_common_gives_zero() -> None:
             assert_same(engine(index, apart, rule), np.zeros(len(world.images)), (number, rule))
 
 
-def test_inputs_stay_as_they_are() -> None:
+def test_inputs_are_not_modified() -> None:
     for number, options in spread_options(40):
         for assignments in (1, 2):
             world = with_assignments(random_world(number), number, assignments)
@@ -219,11 +219,11 @@ def test_inputs_stay_as_they_are() -> None:
             assert all(np.array_equal(a, b) for a, b in zip(before, world.arrays(), strict=True))
 
 
-# -- what an index goes through
+# -- stored and deleted
 
 
 @pytest.mark.parametrize("merge", ["likelihood", "bayes"])
-def test_saved_is_loaded(merge: Merge, tmp_path: Path) -> None:
+def test_saved_segments_score_the_same(merge: Merge, tmp_path: Path) -> None:
     for number, options in spread_options(30, merge=merge):
         world = any_world(number)
         built = index_of(world, segment_images=3)
@@ -236,7 +236,7 @@ def test_saved_is_loaded(merge: Merge, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("merge", RULES)
-def test_deleted_images_are_as_if_they_had_never_been(merge: Merge) -> None:
+def test_deleted_images_have_no_effect(merge: Merge) -> None:
     positive = 0
     for number, options in spread_options(60, merge=merge):
         world, index = world_and_index(number)
@@ -249,7 +249,7 @@ def test_deleted_images_are_as_if_they_had_never_been(merge: Merge) -> None:
             images=tuple(world.images[i] for i in left),
             image_signatures=tuple(world.image_signatures[i] for i in left),
         )
-        expected = oracle(rest, options)
+        expected = expected_scores(rest, options)
         positive += bool(expected.any())
         assert_close(scores, expected, (number, options))
     assert positive > 12

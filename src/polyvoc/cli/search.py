@@ -44,7 +44,7 @@ def search_command(  # noqa: PLR0913, PLR0917
         typer.Option(metavar="X0 Y0 X1 Y1", help="Search with a part of the photograph, in pixels from its upper left corner."),
     ] = None,
     index: IndexPath = DEFAULT_INDEX,
-    fast: Annotated[bool, typer.Option("--fast", help="Rank by words alone, without geometric verification.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Rank by scores alone, without geometric verification.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Add query expansion; takes about twice as long.")] = False,
     threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use. Default: all.")] = None,
     ray: Ray = None,

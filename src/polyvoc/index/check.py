@@ -65,6 +65,8 @@ def _lines(one: Check, folder: IndexFolder) -> Iterator[str]:
         yield from one(folder)
     except PolyvocError as error:
         yield str(error)
+    except (TypeError, ValueError, KeyError) as error:  # a setting of another type
+        yield f"{folder.path}: cannot be checked further ({error!r})"
 
 
 def _check_settings(folder: IndexFolder) -> Iterator[str]:

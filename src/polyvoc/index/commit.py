@@ -19,7 +19,7 @@ from polyvoc.index.build import MergeInput, MergeResult, SavedSegment
 from polyvoc.index.catalogue import Catalogue, ImageRow, SegmentSize
 from polyvoc.index.folder import SEGMENTS, SIDE_FILES, STAGING, IndexFolder, SideFile
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.storage.files import move_folder, write_errors
+from polyvoc.storage.files import META, checksum, move_folder, write_errors
 from polyvoc.storage.folders import FileState
 from polyvoc.types import Problem
 
@@ -94,9 +94,11 @@ class Commits:
     def _place(self, saved: SavedSegment) -> int:
         """Move a segment from staging to its place; no commit refers to it yet."""
         number = self.catalogue.next_segment()
-        target = self.folder.segment_folder(number)
-        shutil.rmtree(target, ignore_errors=True)  # of a commit that failed after it was written
-        move_folder(self.folder.staging_folder(saved.token), target)
+        source, target = self.folder.staging_folder(saved.token), self.folder.segment_folder(number)
+        moved = (target / META).is_file() and checksum(target / META) == saved.row.checksum  # then its commit was interrupted
+        if not moved:
+            shutil.rmtree(target, ignore_errors=True)  # of a commit that failed after it was written
+            move_folder(source, target)
         return number
 
     def remove(self, rows: Sequence[ImageRow]) -> None:

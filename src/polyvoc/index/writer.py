@@ -313,7 +313,12 @@ class IndexWriter:
         self._commits.open_staging()
         with closing(workers.work(self._builder, plan, self._commits.next_merge, progress)) as results:
             for result in results:
-                self._take(result, replaced, report)
+                try:
+                    self._take(result, replaced, report)
+                except KeyboardInterrupt:
+                    if isinstance(result, BuildResult):  # what was built is kept
+                        self._take(result, replaced, report)
+                    raise
         order = {path: number for number, (path, _) in enumerate(files)}
         report.problems[n_before:] = sorted(report.problems[n_before:], key=lambda problem: order[problem.path])
         self._commits.remove_staging()
