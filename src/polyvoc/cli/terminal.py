@@ -16,7 +16,6 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from polyvoc.options import FeatureOptions
-from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ def print_problems(problems: Sequence[Problem]) -> None:
 
 def print_results(results: list[SearchResult], timings: bool, named: bool) -> None:
     """Print hits, best first; with the name of each query if there are several."""
+    from polyvoc.search.probability import nothing_found_text, probability_text
+
     for result in results:
         hits = result.hits
         if named:
