@@ -44,7 +44,9 @@ def test_it_works_in_an_empty_environment(wheel: Path, photographs: Path, tmp_pa
     run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
     assert "polyvoc" in run(programs / "polyvoc", "--version", folder=tmp_path)
     run(programs / "polyvoc", "index", photographs, folder=tmp_path)
-    result = json.loads(run(programs / "polyvoc", "search", photographs / "wall-b.jpg", "--top", "3", "--json", folder=tmp_path))
+    result = json.loads(
+        run(programs / "polyvoc", "search", photographs / "wall-b.jpg", "--top", "3", "--json", folder=tmp_path)
+    )
     assert {Path(hit["path"]).name for hit in result["hits"]} == {"wall-a.jpg", "wall-b.jpg", "wall-c.jpg"}
     source = "import polyvoc\nindex: polyvoc.Index = polyvoc.open('photos.polyvoc')\nreveal_type(index.search(3)[0].score)\n"
     (tmp_path / "program.py").write_text(source, encoding="utf-8")

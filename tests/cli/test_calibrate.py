@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from commands import answer, refuse, run
+from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
@@ -33,7 +33,7 @@ LINE = (0.7, 0.25)
 SOURCE = {"pairs": 30}
 
 
-def check(path: Path) -> list[str]:
+def errors_of(path: Path) -> list[str]:
     return list(check(path, more=[check_table]))
 
 
@@ -49,11 +49,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
-    given: list[object] = []
-    for number, vocabulary in enumerate(vocabularies):
-        vocabulary.save(tmp_path / "words" / str(number))
-        given += ["--vocabulary", tmp_path / "words" / str(number)]
-    return given
+    return vocabulary_flags(vocabularies, tmp_path)
 
 
 # -- an index without labels
@@ -76,7 +72,7 @@ def test_an_index_calibrates_itself(index: Path) -> None:
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
     result = answer("calibrate", "--index", index, "--save")
     assert result["saved"]
-    assert list(check(index)) == []
+    assert errors_of(index) == []
     info = answer("info", "--index", index)
     assert info["default_options"]["line"] == result["tied"]
     assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
@@ -278,7 +274,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     with IndexWriter.open(index) as writer:
         save_line(writer, (0.5, 0.5), SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
-    assert list(check(index)) == []
+    assert errors_of(index) == []
 
 
 def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
@@ -304,7 +300,7 @@ def test_an_index_without_a_line_works(index: Path) -> None:
         assert opened.default_options.line == SearchOptions().line
         with pytest.raises(DamagedError, match="'line' is missing"):
             opened.folder.catalogue.setting("line")
-    assert list(check(index)) == []
+    assert errors_of(index) == []
 
 
 def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
@@ -320,7 +316,7 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
     with IndexWriter.open(index) as writer:
         save_likelihood_table(writer, other)
     assert Index.open(index).default_options.likelihood_table == other
-    assert list(check(index)) == []
+    assert errors_of(index) == []
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
         save_likelihood_table(writer, default_table(3, 64))
     assert Index.open(index).default_options.likelihood_table == other
@@ -333,7 +329,7 @@ def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> Non
     with catalogue.transaction():
         catalogue.put_settings({"likelihood_table": values})
     catalogue.close()
-    (line,) = check(index)
+    (line,) = errors_of(index)
     assert "likelihood" in line
     assert len(line) < 500
     with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a likelihood table"):
@@ -345,12 +341,12 @@ def test_a_damaged_line_is_an_error(index: Path) -> None:
     with catalogue.transaction():
         catalogue.put_settings({"line": {"a": 0.5}})
     catalogue.close()
-    assert any("'line'" in line for line in check(index))
+    assert any("'line'" in line for line in errors_of(index))
     catalogue = Catalogue.open(index, writable=True)
     with catalogue.transaction():
         catalogue.put_settings({"line": {"a": 0.5, "b": 0.5, "source": {}}})
         catalogue.write("UPDATE settings SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
     catalogue.close()
-    assert any("'line'" in line for line in check(index))
+    assert any("'line'" in line for line in errors_of(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):
         Index.open(index)
