@@ -34,7 +34,7 @@ from polyvoc.experiments.paper.word_statistics import (
     heaps_law,
 )
 from polyvoc.features.extract import extract_many
-from polyvoc.index.statistics import norm_key, norms
+from polyvoc.index.statistics import norms
 from polyvoc.kernels.compiler import kernel
 from polyvoc.options import FeatureOptions, SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -147,7 +147,7 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
 
 def all_norms(engine: Engine) -> list[np.ndarray]:
     """Return the norms of all images."""
-    key = norm_key(PLAIN, len(engine.sizes))
+    key = PLAIN.norm_key(len(engine.sizes))
     return [norms(segment, engine.statistics, key) for segment in engine.segments]
 
 

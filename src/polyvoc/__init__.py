@@ -13,17 +13,30 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyvoc.errors import PolyvocError
-    from polyvoc.features.embedding import Embedder
-    from polyvoc.features.extract import extract, extract_many, root_sift, unpack_bits
-    from polyvoc.index.writer import IndexWriter
-    from polyvoc.options import ClusterOptions, FeatureOptions, PairOptions, ScoringOptions, SearchOptions, TrainOptions
-    from polyvoc.search.explain import Explanation
-    from polyvoc.search.hits import Hit, Hits
-    from polyvoc.search.index import Index
-    from polyvoc.types import FeatureKind, Features, IndexReport, Problem
-    from polyvoc.vocabulary.train import train
-    from polyvoc.vocabulary.vocabulary import Vocabulary, default_vocabularies
+    from polyvoc.errors import PolyvocError as PolyvocError
+    from polyvoc.features.embedding import Embedder as Embedder
+    from polyvoc.features.extract import extract as extract
+    from polyvoc.features.extract import extract_many as extract_many
+    from polyvoc.features.extract import root_sift as root_sift
+    from polyvoc.features.extract import unpack_bits as unpack_bits
+    from polyvoc.index.writer import IndexWriter as IndexWriter
+    from polyvoc.options import ClusterOptions as ClusterOptions
+    from polyvoc.options import FeatureOptions as FeatureOptions
+    from polyvoc.options import PairOptions as PairOptions
+    from polyvoc.options import ScoringOptions as ScoringOptions
+    from polyvoc.options import SearchOptions as SearchOptions
+    from polyvoc.options import TrainOptions as TrainOptions
+    from polyvoc.search.explain import Explanation as Explanation
+    from polyvoc.search.hits import Hit as Hit
+    from polyvoc.search.hits import Hits as Hits
+    from polyvoc.search.index import Index as Index
+    from polyvoc.types import FeatureKind as FeatureKind
+    from polyvoc.types import Features as Features
+    from polyvoc.types import IndexReport as IndexReport
+    from polyvoc.types import Problem as Problem
+    from polyvoc.vocabulary.train import train as train
+    from polyvoc.vocabulary.vocabulary import Vocabulary as Vocabulary
+    from polyvoc.vocabulary.vocabulary import default_vocabularies as default_vocabularies
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from polyvoc.errors import OptionError
 from polyvoc.types import FeatureKind, LikelihoodTable
@@ -21,6 +21,8 @@ Burstiness = Literal["none", "best", "intra"]
 Sets = Literal["feature", "image"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best"]
+
+NAMES: Mapping[type, str] = {int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
 
 # Stages of a search, in their order. Scoring has the paper's options, which research varies; the others are for every day.
 SCORING, RERANKING, FUSION, ANSWER = "Scoring", "Re-ranking", "Fusion", "Answer"
@@ -66,10 +68,21 @@ class Option:
         """Return the condition that a value violates, None if there is none."""
         if self.choices:
             return None if value in self.choices else "one of " + ", ".join(self.choices)
-        if value is None or isinstance(value, (str, LikelihoodTable)):
+        types = [kind for kind in (get_args(self.kind) or (self.kind,)) if isinstance(kind, type)]
+        single = get_origin(self.kind) is not tuple
+        if single and not isinstance(value, tuple({**dict.fromkeys(types), **({int: None} if float in types else {})})):
+            return "a number" if float in types else " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
+        if single and not isinstance(value, (int, float)):
             return None
-        if not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
-            return "finite"
+        numbers = (value,) if single else value
+        if not isinstance(numbers, tuple) or (
+            not single and Ellipsis not in get_args(self.kind) and len(numbers) != len(types)
+        ):
+            return f"{len(types)} numbers"
+        if str in types:
+            return None
+        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+            return "finite numbers" if len(numbers) > 1 else "a finite number"
         if self.above is not None and not value > self.above:
             return f"above {self.above}"
         low, high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
@@ -106,9 +119,13 @@ class Checked:
     """An options record that raises OptionError where a value is not one of its choices or beyond its limits."""
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Convert lists to tuples, and check every field."""
         for one in options_of(type(self)):
-            one.check(getattr(self, one.name))
+            value = getattr(self, one.name)
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(self, one.name, value)
+            one.check(value)
 
 
 @dataclass(frozen=True)
@@ -156,28 +173,26 @@ class ScoringOptions(Checked):
         server_maximum=128,
     )
     sigma: float = option(
-        16.0, "With hamming: a match at distance h has the weight exp(-h^2 / sigma^2).", SCORING, above=0, server_maximum=1e4
+        16.0,
+        "With hamming: a match at distance h has the weight exp(-h^2 / sigma^2); 16 suits 64 bits, 26 suits 128.",
+        SCORING,
+        above=0,
+        server_maximum=1e4,
     )
     burstiness: Burstiness = option(
         "best",
-        "Matches of a query feature with one image: count all, only the best, or all with less weight.",
+        "Repeated structure: best, one match per query feature and image; intra, damped within an image (Jegou 2009).",
         SCORING,
     )
     sets: Sets = option("feature", "What the lists of the rules are sets of: features or images.", SCORING)
     assignments: int = option(
-        1, "Words that a query feature is assigned to, in each vocabulary.", SCORING, minimum=1, server_maximum=10
+        1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10
     )
     likelihood_table: LikelihoodTable | None = option(
         None,
         "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; none: the table of the index or of polyvoc.",
         SCORING,
     )
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        if len(self.line) != 2:
-            raise OptionError(f"line={self.line!r} should be a pair (a, b) of numbers")
-        super().__post_init__()
 
     def norm_key(self, n_vocabularies: int) -> NormKey:
         """Return the norm for an index of so many vocabularies."""
@@ -201,11 +216,7 @@ class SearchOptions(ScoringOptions):
     """How to search: scoring, then re-ranking, fusion, and which hits to return."""
 
     verify: int = option(
-        100,
-        "Candidates whose geometry is compared with the query; 0: none.",
-        RERANKING,
-        minimum=0,
-        server_maximum=1000,
+        100, "Candidates that are verified geometrically and re-ranked; 0: none.", RERANKING, minimum=0, server_maximum=1000
     )
     expand: int = option(
         0,

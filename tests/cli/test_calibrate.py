@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -35,6 +36,11 @@ SOURCE = {"pairs": 30}
 
 def errors_of(path: Path) -> list[str]:
     return list(check(path, more=[check_table]))
+
+
+def put_settings(path: Path, **settings: Any) -> None:
+    with closing(Catalogue.open(path, writable=True)) as catalogue, catalogue.transaction():
+        catalogue.put_settings(settings)
 
 
 @pytest.fixture
@@ -257,6 +263,8 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
 
 def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     before = Index.open(index)
+    with pytest.raises(DamagedError, match="'line' is missing"):
+        before.folder.catalogue.setting("line")
     commit = before.folder.catalogue.setting("commit")
     with IndexWriter.open(index) as writer:
         save_line(writer, LINE, SOURCE)
@@ -278,14 +286,12 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
 
 
 def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
-    with Index.open(index) as opened:
-        found = opened.features(views / "0" / "0.jpg")
+    found = Index.open(index).features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
         writer.add("another", found)
         save_line(writer, LINE, SOURCE)
     with Index.open(index) as opened:
-        assert len(opened) == SCENES * VIEWS + 1
-        assert opened.default_options.line == LINE
+        assert (len(opened), opened.default_options.line) == (SCENES * VIEWS + 1, LINE)
 
 
 @pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
@@ -293,14 +299,6 @@ def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
         save_line(writer, line, SOURCE)
     assert Index.open(index).default_options.line == SearchOptions().line
-
-
-def test_an_index_without_a_line_works(index: Path) -> None:
-    with Index.open(index) as opened:
-        assert opened.default_options.line == SearchOptions().line
-        with pytest.raises(DamagedError, match="'line' is missing"):
-            opened.folder.catalogue.setting("line")
-    assert errors_of(index) == []
 
 
 def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
@@ -325,10 +323,7 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
 @pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
 def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> None:
     values = {**table_as_dict(default_table(2, 64)), **change}
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"likelihood_table": values})
-    catalogue.close()
+    put_settings(index, likelihood_table=values)
     (line,) = errors_of(index)
     assert "likelihood" in line
     assert len(line) < 500
@@ -337,16 +332,11 @@ def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> Non
 
 
 def test_a_damaged_line_is_an_error(index: Path) -> None:
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"line": {"a": 0.5}})
-    catalogue.close()
+    put_settings(index, line={"a": 0.5})
     assert any("'line'" in line for line in errors_of(index))
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"line": {"a": 0.5, "b": 0.5, "source": {}}})
+    put_settings(index, line={"a": 0.5, "b": 0.5, "source": {}})
+    with closing(Catalogue.open(index, writable=True)) as catalogue, catalogue.transaction():
         catalogue.write("UPDATE settings SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
-    catalogue.close()
     assert any("'line'" in line for line in errors_of(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):
         Index.open(index)

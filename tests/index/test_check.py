@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, NotAnIndexError, PolyvocError, VersionError
-from polyvoc.index.catalogue import FILE, CHECKED, Catalogue, _row_checksum
+from polyvoc.index.catalogue import CHECKED, FILE, Catalogue, _row_checksum
 from polyvoc.index.check import check
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Batch, Segment

@@ -37,7 +37,7 @@ def search_command(  # noqa: PLR0913
     photographs: Annotated[list[str] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
     index: IndexPath = DEFAULT_INDEX,
     chosen: dict[str, Any],
-    fast: Annotated[bool, switch("--fast", "Rank by words alone, without comparing the geometry.")] = False,
+    fast: Annotated[bool, switch("--fast", "Rank by scores alone, without geometric verification.")] = False,
     best: Annotated[bool, switch("--best", "Search more thoroughly; takes up to twice as long.")] = False,
     region: Annotated[
         Region | None,
