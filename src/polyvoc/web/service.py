@@ -16,7 +16,6 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from polyvoc import __version__
-from polyvoc import open as open_index
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
@@ -90,13 +89,22 @@ class _Query:
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, spent on the features
 
 
+def _open(settings: Settings) -> Index:
+    """Open the index, on a cluster if the settings name one."""
+    if settings.cluster is None:
+        return Index.open(settings.index)
+    from polyvoc.cluster.shards import open_index
+
+    return open_index(settings.index, None, settings.cluster)
+
+
 class Service:
     """One open index and what is needed to serve it. Its methods may be called by several threads at a time."""
 
     def __init__(self, settings: Settings) -> None:
         """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
-        self._index = open_index(settings.index, ray=settings.cluster)
+        self._index = _open(settings)
         _ = self._index.folder.quantiser
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
