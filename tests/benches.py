@@ -19,8 +19,13 @@ from random_collections import World
 from samples import vocabularies
 
 
+def never(*arguments: Any, **options: Any) -> Any:
+    """Replaces what must not be called again."""
+    raise AssertionError("done before")
+
+
 class BareStore(FeatureStore):
-    """A store of files that have features, of which nobody knows the places."""
+    """A store of files that have features, without keypoints."""
 
     def geometry(self, file: int) -> npt.NDArray[np.float32]:
         return np.zeros((int(self.starts[file + 1] - self.starts[file]), 4), np.float32)

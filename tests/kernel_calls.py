@@ -8,10 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import config
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
@@ -24,12 +22,11 @@ from polyvoc.kernels.postings import find_runs
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
-from polyvoc.types import Floats32
+from polyvoc.types import Array, Floats32
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project, sign
 from polyvoc.vocabulary.train import LocalPointSet, train
 from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 
-Array = npt.NDArray[Any]
 IMAGES, FEATURES, QUERIES = 8, 40, 10
 SIZES = (3, 150, 4)  # lists and run directories of more than 64 entries, and shorter ones
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from polyvoc.errors import OptionError
 from polyvoc.types import FeatureKind, LikelihoodTable
@@ -22,8 +22,11 @@ Sets = Literal["feature", "image"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best"]
 
+NAMES: Mapping[type, str] = {int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
+
 # Stages of a search, in their order. Scoring has the paper's options, which research varies; the others are for every day.
 SCORING, RERANKING, FUSION, ANSWER = "Scoring", "Re-ranking", "Fusion", "Answer"
+CLUSTER = "Cluster"  # where the index is held
 
 # What each detector makes. An affine region is described by SIFT, too: the same vocabularies serve it.
 DETECTOR_KINDS: Mapping[str, FeatureKind] = {
@@ -65,10 +68,21 @@ class Option:
         """Return the condition that a value violates, None if there is none."""
         if self.choices:
             return None if value in self.choices else "one of " + ", ".join(self.choices)
-        if value is None or isinstance(value, (str, LikelihoodTable)):
+        types = [kind for kind in (get_args(self.kind) or (self.kind,)) if isinstance(kind, type)]
+        single = get_origin(self.kind) is not tuple
+        if single and not isinstance(value, tuple({**dict.fromkeys(types), **({int: None} if float in types else {})})):
+            return "a number" if float in types else " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
+        if single and not isinstance(value, (int, float)):
             return None
-        if not all(map(math.isfinite, value if isinstance(value, tuple) else (value,))):
-            return "finite"
+        numbers = (value,) if single else value
+        if not isinstance(numbers, tuple) or (
+            not single and Ellipsis not in get_args(self.kind) and len(numbers) != len(types)
+        ):
+            return f"{len(types)} numbers"
+        if str in types:
+            return None
+        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
+            return "finite numbers" if len(numbers) > 1 else "a finite number"
         if self.above is not None and not value > self.above:
             return f"above {self.above}"
         low, high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
@@ -105,9 +119,13 @@ class Checked:
     """An options record that raises OptionError where a value is not one of its choices or beyond its limits."""
 
     def __post_init__(self) -> None:
-        """Check every field."""
+        """Convert lists to tuples, and check every field."""
         for one in options_of(type(self)):
-            one.check(getattr(self, one.name))
+            value = getattr(self, one.name)
+            if isinstance(value, list):
+                value = tuple(value)
+                object.__setattr__(self, one.name, value)
+            one.check(value)
 
 
 @dataclass(frozen=True)
@@ -138,41 +156,43 @@ class NormKey(NamedTuple):
 class ScoringOptions(Checked):
     """How the words of a query become scores: the rules of the paper and what they are combined with."""
 
-    merge: Merge = option("likelihood", "Rule that merges the vocabularies.", SCORING)
+    merge: Merge = option("likelihood", "Rule that merges the matches of several vocabularies.", SCORING)
     idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1; squared in the score.", SCORING)
-    norm: Norm = option("tfidf", "Norm that an image's score is divided by.", SCORING)
+    norm: Norm = option("tfidf", "Norm of an image, which its score is divided by.", SCORING)
     # a + b = 1: two equal lists share every match. Fits with it give b = 0.23 to 0.33; without signatures rankings gain a
     # little up to b = 0.5 (docs/findings.md).
     line: tuple[float, float] = option(
-        (0.6, 0.4), "(a, b) of term 2: a true match is in the intersection with probability a r + b.", SCORING
+        (0.6, 0.4), "Term 2: a true match is in the intersection with probability a r + b.", SCORING
     )
     c: float = option(30.0, "Constant of term 3, ln(N c).", SCORING, above=0, server_maximum=1e9)  # the paper's Table 2
     hamming: int | None = option(
         None,
-        "Largest Hamming distance that still votes; none: only likelihood compares signatures.",
+        "Largest Hamming distance of a match; none: no limit (then only the rule likelihood compares signatures).",
         SCORING,
         minimum=0,
         server_maximum=128,
     )
     sigma: float = option(
-        16.0, "A vote at Hamming distance h has the weight exp(-h^2 / sigma^2).", SCORING, above=0, server_maximum=1e4
+        16.0,
+        "With hamming: a match at distance h has the weight exp(-h^2 / sigma^2); 16 suits 64 bits, 26 suits 128.",
+        SCORING,
+        above=0,
+        server_maximum=1e4,
     )
     burstiness: Burstiness = option(
-        "best", "Repeated structure: keep only the best match of a query feature with an image, or damp all of them.", SCORING
+        "best",
+        "Repeated structure: best, one match per query feature and image; intra, damped within an image (Jegou 2009).",
+        SCORING,
     )
-    sets: Sets = option("feature", "Whether the sets of the rules are sets of features or of images.", SCORING)
-    assignments: int = option(1, "Nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10)
+    sets: Sets = option("feature", "What the lists of the rules are sets of: features or images.", SCORING)
+    assignments: int = option(
+        1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10
+    )
     likelihood_table: LikelihoodTable | None = option(
         None,
         "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; none: the table of the index or of polyvoc.",
         SCORING,
     )
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        if len(self.line) != 2:
-            raise OptionError(f"line={self.line!r} should be a pair (a, b) of numbers")
-        super().__post_init__()
 
     def norm_key(self, n_vocabularies: int) -> NormKey:
         """Return the norm for an index of so many vocabularies."""
@@ -196,11 +216,11 @@ class SearchOptions(ScoringOptions):
     """How to search: scoring, then re-ranking, fusion, and which hits to return."""
 
     verify: int = option(
-        100, "Candidates that are verified geometrically and ranked anew; 0: none.", RERANKING, minimum=0, server_maximum=1000
+        100, "Candidates that are verified geometrically and re-ranked; 0: none.", RERANKING, minimum=0, server_maximum=1000
     )
     expand: int = option(
         0,
-        "Query expansion: add the features of up to this many verified hits; 0: off.",
+        "Query expansion: search again with the features of up to this many verified hits; 0: off.",
         RERANKING,
         minimum=0,
         server_maximum=50,
@@ -211,10 +231,10 @@ class SearchOptions(ScoringOptions):
     fuse: bool = option(False, "Add the similarity of the global embedding; needs an index made with --embedding.", FUSION)
     top: int = option(10, "Number of hits, at most.", ANSWER, minimum=1, server_maximum=1000)
     min_probability: float = option(
-        0.0, "Drop hits with a lower probability of showing the same thing.", ANSWER, minimum=0, maximum=1
+        0.0, "Only hits that show the same thing with at least this probability, such as 0.9.", ANSWER, minimum=0, maximum=1
     )
     require_all: bool = option(
-        False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", ANSWER
+        False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", CLUSTER
     )
 
     def __post_init__(self) -> None:
@@ -258,10 +278,10 @@ class TrainOptions(Checked):
 class ClusterOptions(Checked):
     """Where on a cluster an index is held."""
 
-    address: str = option("auto", "Address of a Ray cluster; auto: the one that runs here; local: this machine alone.")
-    shards: int = option(0, "Parts that the segments are distributed over, one process each; 0: one per core.", minimum=0)
-    replicas: int = option(1, "Processes that hold the same part.", minimum=1)
-    timeout: float = option(10.0, "Seconds that a search waits for a part.", above=0)
+    address: str = option("auto", "Address of a Ray cluster; auto: the one that runs here; local: this machine.", CLUSTER)
+    shards: int = option(0, "Parts that the index is divided into, one process each; 0: one per core.", CLUSTER, minimum=0)
+    replicas: int = option(1, "Processes that hold the same part.", CLUSTER, minimum=1)
+    timeout: float = option(10.0, "Seconds that a search waits for a part.", CLUSTER, above=0)
 
     def __post_init__(self) -> None:
         """Check every field."""

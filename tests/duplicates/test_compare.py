@@ -29,9 +29,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.types import Features, GreyImage
-from samples import build, features, photograph, unflushed, vocabularies
-
-__all__ = ["unflushed"]
+from samples import build, features, photograph, vocabularies
 
 SIFT = 128  # numbers of a descriptor
 
@@ -82,6 +80,11 @@ def test_only_sift_is_mirrored(index: Path) -> None:
         with Index.open(index) as opened:
             assert not can_mirror(opened)
         assert compare(writer) == []
+    other = features(1)
+    superpoint = Features(other.xy, other.scale, other.angle, np.zeros((len(other), SIFT)), 100, 100, name="superpoint")
+    for wrong, name in ((other, r"sift \(12 numbers\)"), (superpoint, "superpoint")):
+        with pytest.raises(OptionError, match=f"{name}.* cannot be mirrored.*--no-mirror"):
+            mirror_features(wrong)
 
 
 def test_unreadable_store_is_a_problem_of_each_image(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,13 +104,14 @@ def test_damaged_pairs_are_reported(index: Path) -> None:
         for valid in (pairs, pairs[:0]):
             writer.save_side_file(DUPLICATE_PAIRS, valid, compared)
             assert list(check_pairs(writer.folder)) == []
-        for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0)):
+        for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0), ("compared", -1)):
             wrong = pairs.copy()
-            wrong[name] = value
+            if name in compared:
+                compared[name] = value
+            else:
+                wrong[name] = value
             writer.save_side_file(DUPLICATE_PAIRS, wrong, compared)
             assert len(list(check_pairs(writer.folder))) == 1, name
-        writer.save_side_file(DUPLICATE_PAIRS, pairs, {**compared, "compared": -1})
-        assert len(list(check_pairs(writer.folder))) == 1
 
 
 # -- mirrored features are those of the mirrored image, as OpenCV finds them
@@ -156,11 +160,3 @@ def test_mirroring_twice_changes_nothing_and_agrees_with_its_transform(tmp_path:
     for name in ("xy", "scale", "descriptors", "width", "height"):
         np.testing.assert_allclose(getattr(again, name), getattr(original, name), atol=1e-4)
     np.testing.assert_allclose((again.angle - original.angle + 180) % 360 - 180, 0, atol=1e-3)
-
-
-def test_other_features_raise() -> None:
-    other = features(1)
-    superpoint = Features(other.xy, other.scale, other.angle, np.zeros((len(other), SIFT)), 100, 100, name="superpoint")
-    for wrong, name in ((other, r"sift \(12 numbers\)"), (superpoint, "superpoint")):
-        with pytest.raises(OptionError, match=f"{name}.* cannot be mirrored.*--no-mirror"):
-            mirror_features(wrong)

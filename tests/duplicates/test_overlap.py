@@ -58,9 +58,9 @@ def test_inverse_scale_and_shared_area(angle: float, factor: float, x: float, y:
 
 
 def test_equal_and_disjoint_images() -> None:
-    assert shared_area((100, 50), (100, 50), IDENTITY) == pytest.approx(5000)
-    assert shares((100, 50), (100, 50), IDENTITY) == pytest.approx((1, 1))
-    assert shared_area((100, 50), (100, 50), shift(100)) == 0
+    size = (100, 50)
+    assert (shared_area(size, size, IDENTITY), shared_area(size, size, shift(100))) == (pytest.approx(5000), 0)
+    assert shares(size, size, IDENTITY) == pytest.approx((1, 1))
 
 
 MIRROR = np.array([[-1.0, 0, 399], [0, 1, 0]])
@@ -123,12 +123,9 @@ def test_tones_do_not_matter_and_overlays_affect_few_tiles(drawn: Image.Image) -
     assert compared(marked, drawn).q25 < 0.5
 
 
-def test_other_images_are_unlike(drawn: Image.Image, tmp_path: Path) -> None:
+def test_other_images_are_unlike_and_without_overlap_or_contrast_nothing_is_known(drawn: Image.Image, tmp_path: Path) -> None:
     with Image.open(photograph(tmp_path / "b.png", 2, (480, 360))) as other:
         assert compared(other, drawn).median < 0.5
-
-
-def test_without_overlap_or_contrast_similarity_is_unknown(drawn: Image.Image) -> None:
     for x in (470.0, 500.0, -1000.0):
         assert np.isnan(compared(drawn, drawn, shift(x))).all()
     flat = GreyImage(np.full((100, 100), 128, np.uint8), 100, 100)

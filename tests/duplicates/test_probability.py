@@ -56,18 +56,14 @@ def test_fit_is_calibrated_on_other_pairs() -> None:
         assert copies[chosen].mean() == pytest.approx(predicted[chosen].mean(), abs=0.06)
 
 
-def test_separable_pairs_give_finite_coefficients() -> None:
+def test_separable_pairs_give_finite_coefficients_and_one_class_none() -> None:
     given = evidence(200)
     given[:, EVIDENCE.index("median")] = np.where(np.arange(200) < 100, 0.98, 0.1)
     fitted = fit_coefficients(given, np.arange(200) < 100, WITH_PIXELS)
-    assert all(np.isfinite(list(fitted.weights.values())))
     assert np.abs(list(fitted.weights.values())).max() < 100
-
-
-@pytest.mark.parametrize("copies", [np.zeros(5), np.ones(5)])
-def test_fit_needs_both_classes(copies: np.ndarray) -> None:
-    with pytest.raises(OptionError, match="copies and pairs that are not"):
-        fit_coefficients(evidence(5), copies, WITHOUT_PIXELS)
+    for copies in (np.zeros(200), np.ones(200)):
+        with pytest.raises(OptionError, match="copies and pairs that are not"):
+            fit_coefficients(given, copies, WITHOUT_PIXELS)
 
 
 def test_shipped_coefficients_are_plausible() -> None:
@@ -81,14 +77,8 @@ def test_shipped_coefficients_are_plausible() -> None:
     pairs["evidence"] = (copy, unrelated, second_shot) * 2
     pairs["evidence"][3:, EVIDENCE.index("median")] = np.nan  # pixels that could not be read
     predicted = shipped.probabilities(pairs)
-    assert predicted[0] > 0.95
-    assert predicted[1] < 0.1
-    assert predicted[2] < 0.3
+    assert predicted[0] > 0.95 and predicted[1] < 0.1 and predicted[2] < 0.3
     assert predicted[3] > predicted[5] > predicted[4]
-
-
-def test_round_trip_through_json() -> None:
-    shipped = shipped_duplicate_probability()
     assert DuplicateProbability.from_dict(json.loads(json.dumps(shipped.as_dict())), "here") == shipped
 
 

@@ -22,8 +22,7 @@ def test_json_and_back(figure: Figure) -> None:
 
 def test_arrays_become_numbers_of_json() -> None:
     drawn = Series("s", np.arange(3, dtype=np.float32), np.array([1.0, np.nan, np.inf]), np.zeros(3), np.ones(3))
-    assert drawn.x == (0.0, 1.0, 2.0)
-    assert drawn.y == (1.0, None, None)
+    assert (drawn.x, drawn.y) == ((0.0, 1.0, 2.0), (1.0, None, None))
     assert drawn == Series.from_dict(json.loads(json.dumps(drawn.as_dict())))
     assert finite(None) is None
 

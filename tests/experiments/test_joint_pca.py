@@ -23,6 +23,7 @@ def draw(seed: int, count: int, sizes: Sequence[int] = SIZES, longest: int = 40)
         first = rng.choice(max(sizes), rng.integers(1, longest), p=liked / liked.sum())
         columns = [np.where(rng.random(len(first)) < 0.7, first % size, rng.integers(0, size, len(first))) for size in sizes]
         images.append(np.stack(columns, axis=1))
+        images[-1].setflags(write=False)  # no image may be changed
     return images
 
 
@@ -109,7 +110,7 @@ def test_what_a_code_is() -> None:
     twice = [np.concatenate([words, words]) for words in queries]
     assert np.allclose(model.encode(twice), codes[:-1], atol=1e-4)  # length does not count
     assert model.encode([]).shape == (0, 10)
-    with_empty = JointPca.fit([empty, *train, empty], SIZES, 10)
+    with_empty = JointPca.fit([words.astype(np.uint16) for words in (empty, *train, empty)], SIZES, 10)
     assert np.array_equal(with_empty.encode(queries), codes[:-1])
 
 
@@ -120,15 +121,6 @@ def test_a_query_finds_what_it_is_a_part_of() -> None:
     wanted = [number for number, words in enumerate(database) if len(words) > 20]
     best = (model.encode(database) @ model.encode(halves).T).argmax(axis=0)
     assert np.mean(best == wanted) > 0.9
-
-
-def test_inputs_are_left_alone() -> None:
-    train = draw(14, 20)
-    for words in train:
-        words.setflags(write=False)
-    before = [words.copy() for words in train]
-    JointPca.fit([words.astype(np.uint16) for words in train], SIZES, 5).encode(train)
-    assert all(np.array_equal(a, b) for a, b in zip(before, train, strict=True))
 
 
 TRAIN = draw(15, 20)
@@ -153,8 +145,5 @@ def test_impossible_arguments_are_errors(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         JointPca.fit(images, sizes, dimensions, idf=False)
-
-
-def test_the_power_is_positive() -> None:
     with pytest.raises(OptionError, match="power"):
         JointPca.fit(TRAIN, SIZES, 1, power=0)

@@ -40,10 +40,8 @@ from polyvoc.types import Floats64, ImageRef
 from polyvoc.vocabulary.assign import project
 from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
 from random_collections import World, random_evidence, random_world, with_long_signatures
-from samples import features, unflushed
+from samples import features
 from views import SCENES, VIEWS
-
-__all__ = ["unflushed"]
 
 Cell = tuple[int, int, int, int]  # kind, mask, bin, distance
 
@@ -73,12 +71,6 @@ def test_falling_is_the_nearest_falling_sequence() -> None:
             assert (np.diff(found) <= 1e-12).all()
             assert (found * weights).sum() == pytest.approx((values * weights).sum())
             np.testing.assert_allclose(falling(found, weights), found, atol=1e-12)
-
-
-def test_a_falling_sequence_is_unchanged() -> None:
-    values = np.array([5.0, 3.0, 3.0, -1.0])
-    assert falling(values, np.ones(4)).tolist() == values.tolist()
-    assert falling(values[::-1].copy(), np.ones(4)).tolist() == [2.5] * 4
     assert falling(np.array([1.0, 4.0]), np.array([3.0, 1.0])).tolist() == [1.75, 1.75]
 
 
@@ -106,7 +98,9 @@ def cells_of(counted: Tally) -> dict[Cell, int]:
 
 
 def test_a_hand_worked_tally() -> None:
-    counted = tally(tiny_bench())
+    steps: list[tuple[str, int, int]] = []
+    counted = tally(tiny_bench(), progress=lambda *step: steps.append(step))
+    assert steps == [("matches: test", 1, 1)]
     assert cells_of(counted) == {(1, 3, 0, 2): 1, (1, 1, 0, 3): 1, (0, 3, 0, 20): 1, (0, 2, 0, 30): 1}
     assert counted.pairs.tolist() == [2 * 3, 2 * 2]  # unrelated, related: features of the query times those of the image
     assert (counted.bits, counted.n_vocabularies) == (64, 2)
@@ -114,12 +108,6 @@ def test_a_hand_worked_tally() -> None:
     above, equal = tally(tiny_bench(), [0.5]), tally(tiny_bench(), [3 / 5])
     assert set(cells_of(above)) == {(1, 3, 1, 2), (1, 1, 1, 3), (0, 3, 1, 20), (0, 2, 1, 30)}
     assert {cell[2] for cell in cells_of(equal)} == {0}  # an edge belongs to the bin below it
-
-
-def test_progress_is_reported() -> None:
-    steps: list[tuple[str, int, int]] = []
-    tally(tiny_bench(), progress=lambda *step: steps.append(step))
-    assert steps == [("matches: test", 1, 1)]
 
 
 def count_by_hand(world: World, asked: int, related: set[int], left_out: set[int], edges: tuple[float, ...]) -> Counter[Cell]:
@@ -147,15 +135,10 @@ def test_a_loop_counts_the_same(edges: tuple[float, ...]) -> None:
         world = with_long_signatures(world, seed) if seed % 2 else world
         if len(world.images) < 4:
             continue
-        bench = bench_of(
-            [*world.images],
-            [*world.image_signatures],
-            [Question(str(q), Path(), q) for q in (0, 1)],
-            {"": (Truth(frozenset({0, 1}), frozenset({3})),) * 2},
-        )
-        expected: Counter[Cell] = Counter()
-        for asked in (0, 1):
-            expected += count_by_hand(world, asked, {0, 1}, {asked, 3}, edges)
+        truths = {"": (Truth(frozenset({0, 1}), frozenset({3})),) * 2}
+        questions = [Question(str(q), Path(), q) for q in (0, 1)]
+        bench = bench_of([*world.images], [*world.image_signatures], questions, truths)
+        expected = sum((count_by_hand(world, q, {0, 1}, {q, 3}, edges) for q in (0, 1)), Counter())
         found = tally(bench, edges)
         assert cells_of(found) == dict(expected)
         lengths = [len(words) for words in world.images]
@@ -188,10 +171,8 @@ def test_tallies_add_up() -> None:
 
 
 def test_signatures_are_needed() -> None:
-    words = [np.array([[1, 1]], np.int32)] * 2
-    bench = bench_of(words, None, [Question("q", Path(), 0)], {"": (Truth(frozenset({1})),)})
     with pytest.raises(OptionError, match="needs vocabularies with signatures"):
-        tally(bench)
+        tally(replace(tiny_bench(), signatures=None))
 
 
 def test_the_medium_level_of_a_revisited_set_is_counted() -> None:
@@ -205,14 +186,14 @@ def test_the_medium_level_of_a_revisited_set_is_counted() -> None:
 # -- fitting
 
 
-def planted(k: int = 2, bits: int = 64, seed: int = 0, scale: float = 1.0) -> Tally:
+def planted(k: int = 2, bits: int = 64, seed: int = 0) -> Tally:
     """Draw matches: unrelated ones around half of the bits, of related ones a tenth much nearer."""
     rng = np.random.default_rng([11, k, bits, seed])
     counts = np.zeros((2, 2**k, 1, bits + 1), np.int64)
     for mask in range(1, 2**k):
         for kind, total, near in ((0, 400_000, 0.0), (1, 20_000, 0.1)):
-            chance = rng.binomial(bits, 0.45, int(total * scale))
-            close = rng.binomial(bits, 0.15, int(total * near * scale))
+            chance = rng.binomial(bits, 0.45, total)
+            close = rng.binomial(bits, 0.15, int(total * near))
             counts[kind, mask, 0] = np.bincount(np.concatenate([chance, close]), minlength=bits + 1)
     return Tally(counts, np.array([1e9, 3e7]), ())
 
@@ -220,13 +201,10 @@ def planted(k: int = 2, bits: int = 64, seed: int = 0, scale: float = 1.0) -> Ta
 @pytest.mark.parametrize(("k", "bits"), [(1, 64), (2, 64), (3, 128)])
 def test_a_table_falls_to_nothing(k: int, bits: int) -> None:
     table = fit_table(planted(k, bits), source="planted")
-    assert (table.n_vocabularies, table.bits, table.edges, table.source) == (k, bits, (), "planted")
-    assert table.groups == groups_by_size(k)
+    assert (table.groups, table.bits, table.edges, table.source) == (groups_by_size(k), bits, (), "planted")
     rows = np.array(table.rows)
-    assert rows.shape == (k, bits + 1)
-    assert (np.diff(rows, axis=1) <= 0).all()
-    assert (rows[:, int(REACH * bits) :] == 0).all()
-    assert (rows[:, 0] > 3).all()
+    assert rows.shape == (k, bits + 1) and (np.diff(rows, axis=1) <= 0).all()
+    assert (rows[:, 0] > 3).all() and (rows[:, int(REACH * bits) :] == 0).all()
 
 
 def test_a_row_is_the_logarithm_of_the_ratio() -> None:
@@ -239,19 +217,16 @@ def test_a_row_is_the_logarithm_of_the_ratio() -> None:
     assert set(table.rows[0][10:]) == {0.0}  # 43 % of 23 bits are 9
 
 
-def test_related_images_share_words_anyway() -> None:
-    """More chance matches of related images, at all distances alike, say nothing."""
+def test_more_matches_of_related_images_at_all_distances_change_nothing() -> None:
     counted = planted()
-    more = replace(counted, pairs=counted.pairs * [1, 0.5])
-    assert fit_table(more).rows == fit_table(counted).rows
+    assert fit_table(replace(counted, pairs=counted.pairs * [1, 0.5])).rows == fit_table(counted).rows
 
 
 def test_sets_that_are_grouped_are_counted_together() -> None:
     counted = planted(k=2)
     one = fit_table(counted, groups=(0, 0, 0, 0))
     apart = fit_table(counted, groups=(0, 0, 1, 2))
-    assert len(one.rows) == 1
-    assert len(apart.rows) == 3
+    assert (len(one.rows), len(apart.rows)) == (1, 3)
     alone = replace(counted, counts=counted.counts * (np.arange(4) == 2)[None, :, None, None])
     assert apart.rows[1] == fit_table(alone, groups=(0, 0, 0, 0)).rows[0]
     summed = replace(counted, counts=np.concatenate([0 * counted.counts[:, :1], counted.counts.sum(1, keepdims=True)], axis=1))
@@ -262,9 +237,7 @@ def test_bins_of_the_ratio_are_fitted_apart() -> None:
     low, high = planted(seed=1), planted(seed=2)
     both = Tally(np.concatenate([low.counts, high.counts], axis=2), low.pairs, (0.5,))
     table = fit_table(both)
-    assert table.rows[0] == fit_table(low).rows[0]
-    assert table.rows[1] == fit_table(high).rows[0]
-    assert table.rows[2:] == (fit_table(low).rows[1], fit_table(high).rows[1])
+    assert table.rows == tuple(fit_table(part).rows[row] for row in (0, 1) for part in (low, high))
 
 
 def test_too_few_matches_are_an_error() -> None:
@@ -289,10 +262,10 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         assert matches.distance is not None
         bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
-        said = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
+        llr = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
         options = scoring_options(merge="likelihood", likelihood_table=table)
         matcher = Matcher(bench)
-        weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(said, 0)
+        weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(llr, 0)
         expected = matcher.scores(matches, weights, options)
         np.testing.assert_allclose(bench.scores(0, options), expected, rtol=1e-4, atol=1e-6)
         positive += bool(expected.any())
@@ -308,11 +281,6 @@ def test_the_figure_has_a_line_for_each_row() -> None:
 
 
 # -- without ground truth
-
-
-@pytest.fixture
-def index(views_index: Path) -> Index:
-    return Index.open(views_index)
 
 
 @pytest.fixture(scope="module")
@@ -337,8 +305,7 @@ def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled:
     pairs = find_pairs(index, Sampling(inliers=80))
     assert 20 <= pairs.count < 0.9 * SCENES * VIEWS * (VIEWS - 1)
     table, known = fit_table_pairs(index, pairs), fit_table(tally(labelled))
-    error = reliability(table, tally_groups(labelled)).error
-    assert error < 0.6
+    assert reliability(table, tally_groups(labelled)).error < 0.6
     assert np.abs(np.array(table.rows) - np.array(known.rows))[:, 8:].max() < 1.0
     assert table.source == f"{pairs.count} verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
@@ -381,10 +348,7 @@ def test_few_pairs_are_an_error(index: Index) -> None:
     pairs = find_pairs(index, Sampling(queries=3))
     with pytest.raises(OptionError, match="3 queries of the index have 6 verified pairs"):
         fit_table_pairs(index, pairs)
-    nothing = tally_pairs(index, Pairs(Sampling(), (), {}, {}))
-    assert nothing.counts.sum() == 0
-    with pytest.raises(OptionError, match="too few"):
-        fit_table(nothing)
+    assert tally_pairs(index, Pairs(Sampling(), (), {}, {})).counts.sum() == 0
 
 
 def test_long_signatures_and_images_without_features(views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:

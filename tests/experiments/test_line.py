@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.line import Fit, fit_line, fit_line_pairs, line_figure, measure_line
+from polyvoc.experiments.fit.line import fit_line, fit_line_pairs, line_figure, measure_line
 from polyvoc.experiments.fit.true_matches import Observations, Sampling, find_pairs, observe_pairs
 from polyvoc.search.index import Index
 
@@ -24,6 +24,9 @@ def planted(a: float, b: float, seed: int = 0, groups: int = 60, features: int =
     true = rng.integers(1, 5, n)
     inside = rng.binomial(true, np.clip(a * ratio + b, 0, 1))
     return Observations(ratio, inside, true, np.repeat(np.arange(groups), features), groups, groups)
+
+
+SEEN = planted(0.7, 0.3)
 
 
 def test_the_planted_line_is_found() -> None:
@@ -59,41 +62,35 @@ def test_bins_by_hand() -> None:
 
 
 def test_bins_with_few_true_matches_do_not_count() -> None:
-    seen = planted(0.7, 0.3)
     more = {"ratio": 0.999, "inside": 0, "true": 5, "group": 0}
-    stray = replace(seen, **{name: np.append(getattr(seen, name), value) for name, value in more.items()})
-    assert fit_line(stray).free == pytest.approx(fit_line(seen).free)
-    assert fit_line(stray, least=1).free != pytest.approx(fit_line(seen, least=1).free)
+    stray = replace(SEEN, **{name: np.append(getattr(SEEN, name), value) for name, value in more.items()})
+    assert fit_line(stray).free == pytest.approx(fit_line(SEEN).free)
+    assert fit_line(stray, least=1).free != pytest.approx(fit_line(SEEN, least=1).free)
 
 
 def test_the_fit_is_repeatable_and_json() -> None:
-    seen = planted(0.7, 0.3)
-    result = fit_line(seen).as_dict()
-    assert json.loads(json.dumps(result, allow_nan=False)) == fit_line(seen).as_dict()
-    assert result["true_matches"] == seen.true.sum()
-    assert (result["features"], result["groups"], result["pairs"]) == (len(seen.ratio), 60, 60)
+    result = fit_line(SEEN).as_dict()
+    assert json.loads(json.dumps(result, allow_nan=False)) == fit_line(SEEN).as_dict()
+    assert result["true_matches"] == SEEN.true.sum()
+    assert (result["features"], result["groups"], result["pairs"]) == (len(SEEN.ratio), 60, 60)
     assert len({len(result["bins"][name]) for name in ("ratio", "share", "weight", "low", "high")}) == 1
 
 
 def test_one_group_has_no_interval() -> None:
-    seen = replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64))
-    fitted = fit_line(seen)
-    assert fitted.free == pytest.approx(fit_line(planted(0.7, 0.3)).free)
+    fitted = fit_line(replace(SEEN, group=np.zeros(60 * 400, np.int64)))
+    assert fitted.free == pytest.approx(fit_line(SEEN).free)
     assert (fitted.b.low, fitted.b.high) == (-math.inf, math.inf)
     result = fitted.as_dict()
     assert result["intervals"]["tied_b"] == [None, None]
     assert json.dumps(result, allow_nan=False)
+    assert set(line_figure({"one": fitted}).panels[0].series[0].low) == {None}
 
 
 def test_features_of_one_group_are_not_independent() -> None:
-    seen = planted(0.7, 0.3)
-    shaken = replace(seen, inside=np.where(seen.group % 2, seen.true, seen.inside))  # half of the groups are another world
-    mixed = np.random.default_rng(0).permutation(len(seen.group)) % 600
-    assert _width(fit_line(shaken)) > 5 * _width(fit_line(replace(shaken, group=mixed)))
-
-
-def _width(fitted: Fit) -> float:
-    return fitted.tied_b.high - fitted.tied_b.low
+    shaken = replace(SEEN, inside=np.where(SEEN.group % 2, SEEN.true, SEEN.inside))  # half of the groups are another world
+    mixed = np.random.default_rng(0).permutation(len(SEEN.group)) % 600
+    grouped, scattered = (fit_line(one).tied_b for one in (shaken, replace(shaken, group=mixed)))
+    assert grouped.high - grouped.low > 5 * (scattered.high - scattered.low)
 
 
 def test_nothing_to_fit_and_impossible_bins() -> None:
@@ -106,7 +103,7 @@ def test_nothing_to_fit_and_impossible_bins() -> None:
         measure_line((0.6, 0.4), empty)
     for width, least in ((0.0, 20), (0.6, 20), (0.1, 0)):
         with pytest.raises(OptionError, match="width"):
-            fit_line(planted(0.7, 0.3), width, least)
+            fit_line(SEEN, width, least)
 
 
 # -- fitted here, tested there
@@ -133,9 +130,7 @@ def test_the_right_line_predicts_best() -> None:
     level = measure_line((0.0, seen.share), seen)
     assert level.gain == pytest.approx(0)
     assert measure_line(fit_line(planted(0.7, 0.3, seed=2)).tied, seen).gain == pytest.approx(right.gain, abs=1e-3)
-
-
-def test_a_line_is_cut_as_the_rules_cut_it() -> None:
+    # A line is cut as the rules cut it.
     seen = Observations(np.array([0.0, 1.0]), np.array([0, 30]), np.array([30, 30]), np.array([0, 1]), 2, 2)
     result = measure_line((3.0, -1.0), seen)
     assert math.isfinite(result.likelihood)
@@ -143,7 +138,7 @@ def test_a_line_is_cut_as_the_rules_cut_it() -> None:
 
 
 def test_the_figure() -> None:
-    fits = {"one": fit_line(planted(0.7, 0.3)), "two": fit_line(planted(1.2, 0.2))}
+    fits = {"one": fit_line(SEEN), "two": fit_line(planted(1.2, 0.2))}
     drawn = line_figure(fits)
     assert [panel.title for panel in drawn.panels] == ["one", "two"]
     for panel, fitted in zip(drawn.panels, fits.values(), strict=True):
@@ -152,8 +147,6 @@ def test_the_figure() -> None:
         assert all(low <= y <= high for low, y, high in zip(points.low, points.y, points.high, strict=True))
         assert (free.y[0], tied.y[-1]) == (pytest.approx(fitted.free[1]), pytest.approx(1))
         assert max(free.y) <= 1
-    one = fit_line(replace(planted(0.7, 0.3), group=np.zeros(60 * 400, np.int64)))
-    assert set(line_figure({"one": one}).panels[0].series[0].low) == {None}
 
 
 def test_too_few_pairs_are_an_error(views_index: Path, index_path: Path) -> None:

@@ -149,38 +149,34 @@ def test_pair_ratios_by_brute_force(k: int) -> None:
             assert pairs[row] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("weigh", "k"), [(ablated, 2), (three_readings, 3), (three_differences, 3), (hamming_sets, 2), (joint_idf, 2)]
-)
-def test_weights_are_finite_and_not_negative(weigh: Weigh, k: int) -> None:
+READINGS: list[tuple[Weigh, int, dict[str, dict[str, Any]]]] = [
+    (ablated, 2, {"b1": {"merge": "b1"}, "bayes (the paper)": {"merge": "bayes"}, "posterior (complete)": {}}),
+    (three_readings, 3, {"b1": {"merge": "b1"}, "bayes, inclusive": {"merge": "bayes"}, "posterior": {}}),
+    (three_differences, 3, {"posterior, free line": {}}),
+    (
+        hamming_sets,
+        2,
+        {
+            "b1 + HE": {"merge": "b1", "hamming": 24},
+            "bayes + HE, sets before the test": {"merge": "bayes", "hamming": 24},
+            "posterior + HE, sets before the test": {"hamming": 24},
+        },
+    ),
+    (joint_idf, 2, {"b2": {"merge": "b2"}}),
+]
+
+
+@pytest.mark.parametrize(("weigh", "k", "same"), READINGS)
+def test_readings_are_finite_not_negative_and_those_of_the_engine(weigh: Weigh, k: int, same: dict[str, Any]) -> None:
     for seed in SEEDS:
         _, matcher, table = matched(seed, k)
-        for name, weights in weigh(matcher, table, LINE).items():
+        readings = weigh(matcher, table, LINE)
+        for name, weights in readings.items():
             assert weights.shape == table.query.shape, name
             assert np.isfinite(weights).all() and (weights >= 0).all(), name
-
-
-@pytest.mark.parametrize(
-    ("weigh", "k", "name", "options"),
-    [
-        (ablated, 2, "b1", scoring_options(merge="b1")),
-        (ablated, 2, "bayes (the paper)", scoring_options(merge="bayes", line=LINE)),
-        (ablated, 2, "posterior (complete)", scoring_options(merge="posterior", line=LINE)),
-        (three_readings, 3, "b1", scoring_options(merge="b1")),
-        (three_readings, 3, "bayes, inclusive", scoring_options(merge="bayes", line=LINE)),
-        (three_readings, 3, "posterior", scoring_options(merge="posterior", line=LINE)),
-        (three_differences, 3, "posterior, free line", scoring_options(merge="posterior", line=LINE)),
-        (hamming_sets, 2, "b1 + HE", scoring_options(merge="b1", hamming=24)),
-        (hamming_sets, 2, "bayes + HE, sets before the test", scoring_options(merge="bayes", hamming=24, line=LINE)),
-        (hamming_sets, 2, "posterior + HE, sets before the test", scoring_options(hamming=24, line=LINE)),
-        (joint_idf, 2, "b2", scoring_options(merge="b2")),
-    ],
-)
-def test_readings_equal_those_of_the_engine(weigh: Weigh, k: int, name: str, options: SearchOptions) -> None:
-    for seed in SEEDS:
-        _, matcher, table = matched(seed, k)
-        scores = matcher.scores(table, weigh(matcher, table, LINE)[name])
-        assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
+        for name, options in same.items():
+            expected = matcher.bench.scores(0, scoring_options(line=LINE, **options))
+            assert matcher.scores(table, readings[name]) == pytest.approx(expected, rel=1e-5, abs=1e-9), name
 
 
 def test_sets_after_the_hamming_test_by_brute_force() -> None:

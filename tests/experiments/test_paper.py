@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benches import never
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.experiments.evaluate import evaluation_rules
 from polyvoc.experiments.match_table import Matcher
@@ -27,9 +28,7 @@ from polyvoc.experiments.paper.tables import table3, table5
 from polyvoc.experiments.report.report import Report, Section, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import FeatureOptions, SearchOptions
-from samples import photograph, unflushed
-
-__all__ = ["unflushed"]
+from samples import photograph
 
 SECTIONS = [
     *(f"table{number}" for number in range(2, 7)),
@@ -91,21 +90,13 @@ def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
     return {str(row.cells[0]): list(row.cells[1:]) for row in section.tables[table].lines}
 
 
-def never(*arguments: Any, **options: Any) -> Any:
-    raise AssertionError("this was done before")
-
-
 # -- the whole
 
 
 def test_every_table_and_figure_is_there(report: Report) -> None:
     assert [section.id for section in report.sections] == SECTIONS == list(EXPERIMENTS)
-    for part in report.sections:
-        assert part.tables or part.figures
-        for table in part.tables:
-            assert table.lines, f"{part.id}: {table.caption}"
-    drawn = [section.id for section in report.sections if section.figures]
-    assert drawn == [f"figure{number}" for number in range(2, 8)]
+    assert all((part.tables or part.figures) and all(table.lines for table in part.tables) for part in report.sections)
+    assert [part.id for part in report.sections if part.figures] == [f"figure{number}" for number in range(2, 8)]
 
 
 def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
@@ -131,19 +122,13 @@ def test_numbers_are_beside_those_of_the_paper(report: Report) -> None:
     assert cells_of(section(report, "efficiency"))["`b1`"][1].paper is None  # not a million images
 
 
-def test_the_report_comes_back_from_json(report: Report) -> None:
-    data = json.loads(json.dumps(report.as_dict(), allow_nan=False))
-    assert Report.from_dict(data).as_dict() == report.as_dict()
-
-
 def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: Path) -> None:
     page = write_report(report, tmp_path / "out")
     assert page == tmp_path / "out" / "report.html"
     text = page.read_text(encoding="utf-8")
-    for part in report.sections:
-        assert f'id="{part.id}"' in text
-    assert "src=" not in text  # it needs nothing else
-    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8")) == report.as_dict()
+    assert all(f'id="{part.id}"' in text for part in report.sections) and "src=" not in text  # it needs nothing else
+    data = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert data == Report.from_dict(data).as_dict() == report.as_dict()
     plots = sorted(path.name for path in (tmp_path / "out" / "plots").iterdir())
     assert plots == [f"figure{name}.svg" for name in ("2", "3", "4", "5-1", "5-2", "6", "7")]
     for name in plots:
@@ -153,15 +138,15 @@ def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: 
 def test_a_second_run_takes_everything_from_the_cache(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QuantisedDataset, "scores", never)
     monkeypatch.setattr(Matcher, "table", never)
-    monkeypatch.setattr("polyvoc.experiments.workbench.train", never)
-    monkeypatch.setattr("polyvoc.experiments.workbench._quantise", never)
-    monkeypatch.setattr("polyvoc.experiments.paper.efficiency.measure", never)
+    for name in ("workbench.train", "workbench._quantise", "paper.efficiency.measure"):
+        monkeypatch.setattr(f"polyvoc.experiments.{name}", never)
     seen: list[tuple[str, int, int]] = []
     watched = replace(setup.workbench, progress=lambda *step: seen.append(step))
     again = run_experiments(replace(setup, workbench=watched))
     assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
     stages = [step for step in seen if step[0].startswith("experiments")]
     assert stages[0] == ("experiments: table2", 0, 20) and stages[-1] == ("experiments: done", 20, 20)
+    assert list((setup.workbench.cache / "efficiency").iterdir()) == []  # the collection is deleted
 
 
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
@@ -172,12 +157,6 @@ def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
 
 
 # -- single experiments
-
-
-def test_term_2_comes_from_the_other_dataset(setup: Setup) -> None:
-    assert setup.line("holidays") == tuple(setup.fitted("ukbench")["tied"])
-    assert setup.line("holidays", "free") == tuple(setup.fitted("ukbench")["free"])
-    assert setup.line("ukbench") == tuple(setup.fitted("holidays")["tied"]) != setup.line("holidays")
 
 
 def test_one_dataset_alone_takes_the_default_line(setup: Setup) -> None:
@@ -199,9 +178,7 @@ def test_one_question_alone_has_no_interval(setup: Setup, data: Path) -> None:
 
 
 def test_controls_on_the_same_features(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "polyvoc.experiments.paper.controls.DIMENSIONS", (4, 6, 500)
-    )  # 500 is too many for so few training photographs
+    monkeypatch.setattr("polyvoc.experiments.paper.controls.DIMENSIONS", (4, 6, 500))  # 500 are too many for so few photographs
     rows = cells_of(section(report, "table6"))
     assert "control: ASMK*, 0.1K words, 5 per query feature" in rows
     for name, dataset in setup.datasets.items():
@@ -220,10 +197,6 @@ def test_longer_codes_keep_the_words_and_the_first_bits(setup: Setup) -> None:
     for vocabulary in bench.vocabularies:
         longer = lengthened(setup, vocabulary)
         assert longer.bits == 128 and longer.shortened(64).fingerprint == vocabulary.fingerprint
-
-
-def test_the_collection_of_the_efficiency_figures_is_deleted(setup: Setup, report: Report) -> None:
-    assert list((setup.workbench.cache / "efficiency").iterdir()) == []
 
 
 def test_databases_grow_up_to_the_last_distractor(setup: Setup) -> None:
@@ -249,6 +222,9 @@ def test_half_of_the_photographs_are_distractors_unless_there_are_others(setup: 
 
 
 def test_no_line_is_fitted_on_the_photographs_of_the_evaluation(setup: Setup) -> None:
+    assert setup.line("holidays") == tuple(setup.fitted("ukbench")["tied"])
+    assert setup.line("holidays", "free") == tuple(setup.fitted("ukbench")["free"])
+    assert setup.line("ukbench") == tuple(setup.fitted("holidays")["tied"]) != setup.line("holidays")
     assert (setup.fitted_on("holidays"), setup.fitted_on("ukbench")) == ("ukbench", "holidays")
     revisited = replace(setup.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
     twins = replace(setup, datasets={"holidays": setup.datasets["holidays"], "rholidays": revisited})
@@ -290,12 +266,9 @@ def test_plans_train_what_the_paper_says() -> None:
     assert replace(FULL, scale=1e-9).words(10_000) == 1
 
 
-def test_sizes_that_lack_descriptors_are_left_out(setup: Setup, report: Report) -> None:
+def test_sizes_that_lack_descriptors_are_left_out(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     assert setup.sizes == (10_000, 20_000, 50_000)
     assert section(report, "figure6").text == ("Left out, too few training descriptors: 0.5K words.",)
-
-
-def test_no_more_descriptors_count_than_are_drawn(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 20)
     many = replace(setup, plan=FULL)
     vars(many)["store"] = replace(setup.store, starts=np.array([0, 100_000_000]))
@@ -310,12 +283,8 @@ def test_repetitions_are_averaged_by_question() -> None:
 
 
 def test_verdicts_follow_the_claims() -> None:
-    assert [verdict_on(claims) for claims in ([True, True], [True, False], [False], [])] == [
-        "reproduces",
-        "partly",
-        "does not",
-        "",
-    ]
+    claims = {"reproduces": [True, True], "partly": [True, False], "does not": [False], "": []}
+    assert all(verdict_on(values) == verdict for verdict, values in claims.items())
     bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
     assert above_zero([TableCell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
     assert difference_text(TableCell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"

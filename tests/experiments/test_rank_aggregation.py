@@ -36,27 +36,18 @@ def test_as_counted_by_brute_force(table: np.ndarray) -> None:
     assert aggregate(table).tolist() == [sum(other > key for other in keys) for key in keys]
 
 
-def test_by_hand() -> None:
-    scores = [[9, 5, 5, 0, 0], [1, 7, 3, 0, 2]]  # median ranks 2.5, 1.75, 2.25, 4.75, 3.75
-    assert aggregate(scores).tolist() == [2, 4, 3, 0, 1]
-
-
-def test_the_median_of_three_forgives_one_vocabulary() -> None:
-    assert aggregate([[3, 2, 1], [3, 2, 1], [0, 2, 1]]).tolist() == [2, 1, 0]
-
-
-def test_ties_fall_to_the_mean_rank_then_to_the_sum() -> None:
-    by_mean = [
-        [3, 2, 1, 0],
-        [2, 3, 1, 0],
-        [2, 3, 1, 0],
-        [0, 1, 2, 3],
-        [3, 0, 1, 2],
-    ]  # images 0 and 1: ranks 1 2 2 4 1, 2 1 1 3 4
-    assert aggregate(by_mean)[0] > aggregate(by_mean)[1]
-    by_sum = [[9, 1, 0], [4, 5, 0]]  # ranks 1 2 and 2 1
-    assert aggregate(by_sum)[0] > aggregate(by_sum)[1]
-    assert aggregate([[5, 4, 0], [4, 5, 0]]).tolist() == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("scores", "order"),
+    [
+        ([[9, 5, 5, 0, 0], [1, 7, 3, 0, 2]], [2, 4, 3, 0, 1]),  # median ranks 2.5, 1.75, 2.25, 4.75, 3.75
+        ([[3, 2, 1], [3, 2, 1], [0, 2, 1]], [2, 1, 0]),  # the median of three forgives one vocabulary
+        ([[3, 2, 1, 0], [2, 3, 1, 0], [2, 3, 1, 0], [0, 1, 2, 3], [3, 0, 1, 2]], [3, 2, 1, 0]),  # equal medians: by mean rank
+        ([[9, 1, 0], [4, 5, 0]], [2, 1, 0]),  # equal mean ranks: by the sum
+        ([[5, 4, 0], [4, 5, 0]], [1, 1, 0]),
+    ],
+)
+def test_by_hand(scores: list[list[int]], order: list[int]) -> None:
+    assert aggregate(scores).tolist() == order
 
 
 @given(tables)

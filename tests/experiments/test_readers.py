@@ -40,7 +40,7 @@ def right(dataset: Dataset, question: int, level: str = "") -> tuple[set[str], s
     return {names[i] for i in truth.relevant}, {names[i] for i in truth.junk}
 
 
-# --- Holidays ---------------------------------------------------------------------------------------------------------
+# -- Holidays
 
 
 def test_holidays(tmp_path: Path) -> None:
@@ -48,10 +48,8 @@ def test_holidays(tmp_path: Path) -> None:
     dataset = READERS["holidays"](tmp_path)
     assert (dataset.name, dataset.kind, dataset.measure, dataset.notes) == ("holidays", "photographs", "mAP", ())
     assert names_of(dataset) == ["100000.jpg", "100001.jpg", "100002.jpg", "100100.jpg", "100101.jpg"]
-    assert [(q.name, q.image, q.group, q.region) for q in dataset.questions] == [
-        ("100000", 0, "1000", None),
-        ("100100", 3, "1001", None),
-    ]
+    questions = [("100000", 0, "1000", None), ("100100", 3, "1001", None)]
+    assert [(q.name, q.image, q.group, q.region) for q in dataset.questions] == questions
     assert dataset.questions[1].source == tmp_path / "jpg2" / "100100.jpg"
     assert dataset.truths == {"": (Truth(frozenset({1, 2}), frozenset({0})), Truth(frozenset({4}), frozenset({3})))}
 
@@ -65,12 +63,9 @@ def test_photographs_are_preferred_to_descriptors(tmp_path: Path) -> None:
         READERS["holidays"](tmp_path, "hesaff")
     with pytest.raises(OptionError, match="kind='jpg' should be one of photographs, siftgeo, hesaff"):
         READERS["holidays"](tmp_path, "jpg")  # type: ignore[arg-type]
-
-
-def test_descriptors_are_taken_where_photographs_are_missing(tmp_path: Path) -> None:
-    fill(tmp_path, "100000.siftgeo", "100001.siftgeo", "readme.png")
-    dataset = READERS["holidays"](tmp_path)
-    assert (dataset.kind, names_of(dataset)) == ("siftgeo", ["100000.siftgeo", "100001.siftgeo"])
+    fill(tmp_path, "siftgeo/readme.png")
+    alone = READERS["holidays"](tmp_path / "siftgeo")
+    assert (alone.kind, names_of(alone)) == ("siftgeo", [f"10000{i}.siftgeo" for i in range(3)])
 
 
 def test_incomplete_groups_of_holidays_are_no_questions(tmp_path: Path) -> None:
@@ -84,21 +79,19 @@ def test_incomplete_groups_of_holidays_are_no_questions(tmp_path: Path) -> None:
     )
 
 
-# --- Ukbench ----------------------------------------------------------------------------------------------------------
+# -- Ukbench
 
 
 def test_ukbench(tmp_path: Path) -> None:
     fill(tmp_path, *(f"ukbench{number:05d}.jpg" for number in (*range(8), 9, 10, 11)))
     dataset = READERS["ukbench"](tmp_path)
-    assert dataset.measure == "N-S"
-    assert len(dataset.images) == 11
-    assert [question.image for question in dataset.questions] == list(range(8))
-    assert [question.group for question in dataset.questions] == ["0"] * 4 + ["1"] * 4
+    assert (dataset.measure, len(dataset.images)) == ("N-S", 11)
+    assert [(question.image, question.group) for question in dataset.questions] == [(i, str(i // 4)) for i in range(8)]
     assert dataset.truths[""][5] == Truth(frozenset({4, 5, 6, 7}))
     assert dataset.notes == ("1 groups are left out: fewer than four images (2)",)
 
 
-# --- Oxford and Paris -------------------------------------------------------------------------------------------------
+# -- Oxford and Paris
 
 
 def write_question(folder: Path, title: str, query: str, good: str, ok: str = "", junk: str = "") -> None:
@@ -128,6 +121,10 @@ def test_oxford(oxford: Path) -> None:
     assert dataset.questions[0].region == (10.5, 20.0, 100.0, 200.25)
     expected = {f"all_souls_00000{i}.jpg" for i in (0, 2, 4)}, {"hertford_000009.jpg"}
     assert right(dataset, 0) == right(dataset, 1) == expected
+    for photograph in (oxford / "oxbuild_images").iterdir():
+        photograph.rename(photograph.with_name(photograph.name + ".hesaff.sift"))
+    described = READERS["oxford"](oxford)
+    assert (described.kind, len(described.questions)) == ("hesaff", 3)
 
 
 def test_a_part_of_oxford_notes_what_is_missing(oxford: Path) -> None:
@@ -142,14 +139,6 @@ def test_a_part_of_oxford_notes_what_is_missing(oxford: Path) -> None:
     )
 
 
-def test_oxford_with_descriptors_of_perdoch(oxford: Path) -> None:
-    for photograph in (oxford / "oxbuild_images").iterdir():
-        photograph.rename(photograph.with_name(photograph.name + ".hesaff.sift"))
-    dataset = READERS["oxford"](oxford)
-    assert dataset.kind == "hesaff"
-    assert len(dataset.questions) == 3
-
-
 @pytest.mark.parametrize("name", ["oxford", "paris", "roxford", "rparis"])
 def test_missing_ground_truth_is_an_error(name: str, tmp_path: Path) -> None:
     fill(tmp_path, "jpg/all_souls_000000.jpg")
@@ -160,11 +149,11 @@ def test_missing_ground_truth_is_an_error(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file, text, message",
     [
-        ("all_souls_1_query.txt", "oxc1_all_souls_000000 1 2 3", "a region x1 y1 x2 y2"),
         ("all_souls_1_query.txt", "", "a region x1 y1 x2 y2"),
-        ("all_souls_1_query.txt", "oxc1_all_souls_000000 1 2 3 x", "a region"),
-        ("all_souls_1_query.txt", "oxc1_all_souls_000000 1 2 nan 4", "a region"),
-        ("all_souls_1_query.txt", "oxc1_all_souls_000000 5 2 3 4", "a region"),
+        *(
+            ("all_souls_1_query.txt", f"oxc1_all_souls_000000 {region}", "a region x1 y1 x2 y2")
+            for region in ("1 2 3", "1 2 3 x", "1 2 nan 4", "5 2 3 4")
+        ),
         ("all_souls_1_good.txt", "é", "not a list of image names"),
         ("all_souls_1_ok.txt", None, "no such file"),
     ],
@@ -193,7 +182,7 @@ def test_paris_leaves_out_web_pages(tmp_path: Path) -> None:
     assert dataset.notes[0].startswith("1 files are left out: a web page")
 
 
-# --- The revisited protocol -------------------------------------------------------------------------------------------
+# -- The revisited protocol
 
 
 def entry(easy: list[int], hard: list[int], junk: list[int]) -> dict[str, object]:
@@ -215,11 +204,9 @@ def revisited(tmp_path: Path) -> Path:
 def test_revisited_questions_are_not_in_the_database(revisited: Path) -> None:
     dataset = READERS["roxford"](revisited)
     assert names_of(dataset) == [f"{name}.jpg" for name in ("bridge_1", "bridge_2", "other", "tower_1", "tower_2")]
-    assert [(q.name, q.source.name, q.image) for q in dataset.questions] == [
-        ("q_tower", "q_tower.jpg", None),
-        ("q_bridge", "q_bridge.jpg", None),
-        ("q_tower_again", "q_tower_again.jpg", None),
-    ]
+    names = ("q_tower", "q_bridge", "q_tower_again")
+    assert [(q.name, q.source.name, q.image) for q in dataset.questions] == [(name, f"{name}.jpg", None) for name in names]
+    assert [q.group for q in dataset.questions] == ["q_tower", "q_bridge", "q_tower"]  # those that share answers
     assert dataset.questions[0].region == (1.0, 2.0, 30.0, 40.0)
     assert dataset.notes == ("1 questions are left out: their image or all relevant images are missing (q_lost)",)
 
@@ -231,10 +218,6 @@ def test_revisited_levels(revisited: Path) -> None:
     assert right(dataset, 0, "hard") == ({"tower_2.jpg"}, {"tower_1.jpg", "other.jpg"})
     assert right(dataset, 1, "hard") == (set(), {"bridge_1.jpg", "bridge_2.jpg"})
     assert {len(truths) for truths in dataset.truths.values()} == {3}
-
-
-def test_revisited_questions_that_share_answers_are_of_one_group(revisited: Path) -> None:
-    assert [question.group for question in READERS["roxford"](revisited).questions] == ["q_tower", "q_bridge", "q_tower"]
 
 
 def test_groups_join_through_others() -> None:
@@ -253,7 +236,7 @@ def test_a_part_of_a_revisited_set(revisited: Path) -> None:
     assert dataset.notes[1] == "3 images of the ground truth are missing (bridge_1, bridge_2, tower_1)"
 
 
-# --- Folders of groups ------------------------------------------------------------------------------------------------
+# -- Folders of groups
 
 
 def test_groups_by_sub_folder(tmp_path: Path) -> None:
@@ -284,16 +267,14 @@ def test_a_folder_without_groups_is_an_error(tmp_path: Path, names: list[str], m
         READERS["groups"](tmp_path)
 
 
-# --- All --------------------------------------------------------------------------------------------------------------
+# -- All
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_missing_or_empty_folder_is_an_error(name: str, tmp_path: Path) -> None:
     for folder, message in ((tmp_path / "nowhere", "no such folder; expected"), (tmp_path, "no images .*expected")):
-        with pytest.raises(DatasetError, match=message) as caught:
+        with pytest.raises(DatasetError, match=rf"^.*{message}.*\.jpg.*\Z"):  # in one line
             READERS[name](folder)
-        assert ".jpg" in str(caught.value)
-        assert "\n" not in str(caught.value)
 
 
 def test_hidden_files_are_skipped_and_links_are_followed(tmp_path: Path) -> None:
@@ -310,8 +291,7 @@ def test_distractors(tmp_path: Path) -> None:
     more = fill(tmp_path / "more", "b/100000.jpg", "a/x.png", "note.txt", "y.siftgeo")
     larger = with_distractors(dataset, more)
     assert [path.relative_to(tmp_path).as_posix() for path in larger.images[2:]] == ["more/a/x.png", "more/b/100000.jpg"]
-    assert (larger.questions, larger.truths) == (dataset.questions, dataset.truths)
-    assert larger.name == "holidays + 2"
+    assert (larger.name, larger.questions, larger.truths) == ("holidays + 2", dataset.questions, dataset.truths)
     assert len(dataset.images) == 2
     listed = with_distractors(dataset, [*list_images(more)[1:], dataset.images[0]])
     assert len(listed.images) == 3  # images that the dataset already has are skipped
@@ -339,6 +319,5 @@ def test_on_photographs(name: str, folder: str, counts: tuple[int, int]) -> None
     if not data or not Path(data, folder).is_dir():
         pytest.skip(f"POLYVOC_DATA does not name a folder that holds {folder}")
     dataset = READERS[name](Path(data, folder))
-    assert (len(dataset.images), len(dataset.questions)) == counts
-    assert dataset.notes == ()
+    assert (len(dataset.images), len(dataset.questions), dataset.notes) == (*counts, ())
     assert all(truth.relevant for truth in dataset.truths[""])

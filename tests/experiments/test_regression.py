@@ -36,6 +36,7 @@ def test_a_penalty_keeps_coefficients_finite() -> None:
     fitted = logistic(columns, (columns[:, 1] > 0).astype(np.float64), np.array([0.0, 1e-3]))
     assert 5 < fitted[1] < 1e4
     assert abs(fitted[0]) < 1e-6
+    np.testing.assert_allclose(sigmoid(np.array([-1e9, 0.0, 1e9])), [0, 0.5, 1], atol=1e-20)  # nothing overflows
 
 
 def test_nonnegative_coefficients() -> None:
@@ -44,7 +45,3 @@ def test_nonnegative_coefficients() -> None:
     targets = (rng.random(4000) < sigmoid(columns @ np.array([0.5, 2.0, -1.0]))).astype(np.float64)
     constant, first, second = logistic(columns, targets, np.full(3, 1e-3), nonnegative=True)
     assert second == 0 and first > 1 and np.isfinite(constant)
-
-
-def test_nothing_overflows() -> None:
-    np.testing.assert_allclose(sigmoid(np.array([-1e9, 0.0, 1e9])), [0, 0.5, 1], atol=1e-20)

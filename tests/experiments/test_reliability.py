@@ -11,7 +11,7 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.likelihood import Tally, fit_table, together
-from polyvoc.experiments.fit.reliability import Reliability, _pool_numbers, curve_figure, reliability
+from polyvoc.experiments.fit.reliability import _pool_numbers, curve_figure, reliability
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.types import LikelihoodTable
 
@@ -35,10 +35,8 @@ def drawn(table: LikelihoodTable, groups: int = 40, seed: int = 0, chance: float
     for _ in range(groups):
         counts = np.zeros((2, len(table.groups), 1, BITS + 1), np.int64)
         for mask in range(1, len(table.groups)):
-            counts[0, mask, 0] = rng.poisson(shape)
-            counts[1, mask, 0] = rng.poisson(
-                shape * np.exp(np.array(table.rows[table.groups[mask]]) + chance) * PAIRS[1] / PAIRS[0]
-            )
+            ratio = np.exp(np.array(table.rows[table.groups[mask]]) + chance)
+            counts[:, mask, 0] = rng.poisson([shape, shape * ratio * PAIRS[1] / PAIRS[0]])
         tallies.append(Tally(counts, PAIRS, ()))
     return tallies
 
@@ -49,14 +47,14 @@ def stretched(table: LikelihoodTable, by: float) -> LikelihoodTable:
 
 def test_the_error_of_a_right_table_is_small() -> None:
     found = reliability(truth(), drawn(truth()))
-    assert found.error < 0.1
+    assert found.error < 0.1 and reliability(truth(), drawn(truth(), chance=2.0)).error < 0.1
+    assert reliability(truth(), drawn(truth(), chance=0.0)).error < 0.15  # what related images share anyway does not matter
     assert [curve.name for curve in found.curves] == ["1 list", "2 lists"]
     covered = []
     for curve in found.curves:
         assert len(curve.predicted) > 6
         assert (np.diff(curve.predicted) < 0).all()  # the strongest first
-        assert (curve.low <= curve.observed).all()
-        assert (curve.observed <= curve.high).all()
+        assert ((curve.low <= curve.observed) & (curve.observed <= curve.high)).all()
         covered += ((curve.low - 0.05 <= curve.predicted) & (curve.predicted <= curve.high + 0.05)).tolist()
     assert np.mean(covered) > 0.8
 
@@ -68,12 +66,6 @@ def test_the_error_of_a_wrong_table_is_measured(by: float) -> None:
     for curve in found.curves:
         strong = curve.predicted > 1.0
         np.testing.assert_allclose(curve.observed[strong], curve.predicted[strong] / by, atol=0.6)
-
-
-def test_what_related_images_share_anyway_does_not_matter() -> None:
-    plain, rich = (reliability(truth(), drawn(truth(), chance=chance)) for chance in (0.0, 2.0))
-    assert plain.error < 0.15
-    assert rich.error < 0.1
 
 
 def test_a_table_on_what_it_was_fitted_on() -> None:
@@ -142,9 +134,7 @@ def test_what_cannot_be_compared_is_an_error() -> None:
 
 
 def test_the_figure_has_a_panel_for_each_test() -> None:
-    found: dict[str, Reliability] = {
-        name: reliability(truth(), drawn(truth(), groups=5, seed=n)) for n, name in enumerate("ab")
-    }
+    found = {name: reliability(truth(), drawn(truth(), groups=5, seed=n)) for n, name in enumerate("ab")}
     panels = curve_figure(found).panels
     assert [panel.title.split(":")[0] for panel in panels] == ["a", "b"]
     for panel, judged in zip(panels, found.values(), strict=True):

@@ -19,23 +19,10 @@ NUMBER = st.none() | st.floats(-1e6, 1e6) | st.just(float("nan"))
 CELLS = TEXT | st.builds(TableCell, NUMBER, st.integers(0, 4), NUMBER, NUMBER, NUMBER | TEXT, st.booleans(), TEXT)
 ROWS = st.lists(CELLS, max_size=3) | st.builds(Row, st.lists(CELLS, max_size=3), st.sampled_from(["", "header", "best"]))
 TABLES = st.builds(Table, TEXT, st.lists(TEXT, min_size=3, max_size=4), st.lists(ROWS, max_size=3))
-SECTIONS = st.builds(
-    Section,
-    st.from_regex("[a-z][a-z0-9-]{0,6}", fullmatch=True),
-    TEXT,
-    st.lists(TEXT, max_size=2),
-    st.lists(TABLES, max_size=2),
-    st.lists(figures(), max_size=1),
-    st.sampled_from(["", "reproduces", "partly", "does not"]),
-    TEXT,
-)
-REPORTS = st.builds(
-    Report,
-    TEXT,
-    TEXT,
-    st.lists(st.tuples(TEXT, TEXT), max_size=2),
-    st.lists(SECTIONS, max_size=3, unique_by=lambda section: section.id),
-)
+IDS, VERDICTS = st.from_regex("[a-z][a-z0-9-]{0,6}", fullmatch=True), st.sampled_from(["", "reproduces", "partly", "does not"])
+PARTS = (st.lists(TEXT, max_size=2), st.lists(TABLES, max_size=2), st.lists(figures(), max_size=1))
+SECTIONS = st.lists(st.builds(Section, IDS, TEXT, *PARTS, VERDICTS, TEXT), max_size=3, unique_by=lambda section: section.id)
+REPORTS = st.builds(Report, TEXT, TEXT, st.lists(st.tuples(TEXT, TEXT), max_size=2), SECTIONS)
 
 
 @settings(deadline=None)
@@ -54,12 +41,8 @@ def test_a_cell_leaves_out_what_is_missing() -> None:
 def test_rows_are_as_long_as_the_head() -> None:
     table = Table("t", ["a", "b", "c"], [["x", TableCell(1)], Row(["h"], "header")])
     assert table.lines == (Row(["x", TableCell(1), ""]), Row(["h", "", ""], "header"))
-    assert (
-        Table.from_dict(
-            {"caption": "t", "head": ["a", "b", "c"], "rows": [["x", {"value": 1}], {"cells": ["h"], "mark": "header"}]}
-        )
-        == table
-    )
+    rows = [["x", {"value": 1}], {"cells": ["h"], "mark": "header"}]
+    assert Table.from_dict({"caption": "t", "head": ["a", "b", "c"], "rows": rows}) == table
 
 
 @pytest.mark.parametrize(

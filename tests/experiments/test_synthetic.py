@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import polyvoc
+from disk import contents
 from polyvoc.errors import DatasetError, OptionError
 from polyvoc.experiments.datasets.descriptor_files import read_siftgeo
-from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.datasets.synthetic import (
     FORMAT,
     HEIGHT,
@@ -29,16 +29,12 @@ from polyvoc.experiments.datasets.synthetic import (
 from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.measures import average_precision, rank
 from polyvoc.features.extract import root_sift
-from polyvoc.options import SearchOptions, TrainOptions
+from polyvoc.options import TrainOptions
 from polyvoc.types import Floats32
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import train
 
 SMALL = WorldOptions(groups=3, views=2, distractors=4, training=2, features=80)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def descriptors_of(path: Path) -> Floats32:
@@ -65,29 +61,20 @@ def test_the_same_options_give_the_same_world(tmp_path: Path) -> None:
     assert first == contents(tmp_path / "second")
     assert all(first[name] != data for name, data in contents(tmp_path / "other").items())
     assert len(set(first.values())) == len(first)
-
-
-def test_a_larger_world_holds_the_smaller_one(tmp_path: Path) -> None:
-    write_world(tmp_path / "small", SMALL)
     write_world(tmp_path / "large", replace(SMALL, groups=4, views=3, distractors=5, training=3))
-    small, large = contents(tmp_path / "small"), contents(tmp_path / "large")
-    assert all(large[name] == data for name, data in small.items() if name != "world.json")
+    large = contents(tmp_path / "large")  # it holds the smaller one
+    assert all(large[name] == data for name, data in first.items() if name != "world.json")
 
 
-def test_a_world_is_read_again_with_its_own_options(tmp_path: Path) -> None:
+def test_a_world_is_read_again_with_its_own_options_and_completed(tmp_path: Path) -> None:
     made = read_world(tmp_path, SMALL)
-    before = contents(tmp_path)
+    complete = contents(tmp_path)
     assert read_world(tmp_path) == read_world(tmp_path, SMALL) == made
-    assert contents(tmp_path) == before
-
-
-def test_an_interrupted_world_is_completed(tmp_path: Path) -> None:
-    write_world(tmp_path, SMALL)
-    whole = contents(tmp_path)
+    assert contents(tmp_path) == complete
     for name in ("images/100101.siftgeo", "train/000001.siftgeo", "distractors/000003.siftgeo"):
         (tmp_path / name).unlink()
     read_world(tmp_path)
-    assert contents(tmp_path) == whole
+    assert contents(tmp_path) == complete
 
 
 def test_other_options_and_foreign_folders_are_errors(tmp_path: Path) -> None:
@@ -125,8 +112,7 @@ def test_features_look_like_those_of_photographs(tmp_path: Path) -> None:
     dataset = read_world(tmp_path, SMALL)
     found = [read_siftgeo(path) for path in dataset.images]
     counts = [len(features) for features in found]
-    assert 60 < np.mean(counts) < 100
-    assert len(set(counts)) > 1
+    assert 60 < np.mean(counts) < 100 and len(set(counts)) > 1
     xy = np.concatenate([features.xy for features in found])
     assert ((xy >= 0) & (xy <= (WIDTH, HEIGHT))).all()
     assert all((features.scale > 0).all() for features in found)
@@ -157,8 +143,7 @@ def test_a_view_is_an_affine_map_of_its_object() -> None:
     map_, *_ = np.linalg.lstsq(before, seen.xy, rcond=None)
     assert np.abs(before @ map_ - seen.xy).max() < 5  # positions are off by a pixel or so
     turn = (seen.angle - thing.angle[numbers] + 180) % 360 - 180
-    assert np.abs(np.median(turn)) <= 31
-    assert np.std(turn) < 10
+    assert np.abs(np.median(turn)) <= 31 and np.std(turn) < 10
     growth = np.sqrt(abs(np.linalg.det(map_[:2]))) / RADIUS
     assert np.median(seen.scale / thing.scale[numbers]) == pytest.approx(growth, rel=0.1)
 
@@ -168,21 +153,11 @@ def test_options_have_their_effect() -> None:
         world = _World(replace(SMALL, features=400, **changes))  # type: ignore[arg-type]
         return root_sift(world.photograph((1, 5), 0).descriptors)
 
-    def crowding(rows: Floats32) -> float:
-        return float((rows @ rows.T).mean())
-
-    assert crowding(photograph(bursts=1.0, shown=0.0)) > crowding(photograph(bursts=0.0, shown=0.0)) + 0.1
+    burst, plain = (photograph(bursts=bursts, shown=0.0) for bursts in (1.0, 0.0))
+    assert (burst @ burst.T).mean() > (plain @ plain.T).mean() + 0.1
     kinds = np.random.default_rng(0).choice(KINDS, 10_000, p=_World(SMALL).shares)
     counts = np.sort(np.bincount(kinds, minlength=KINDS))
     assert counts[-20:].sum() > 5 * counts[:20].sum()  # some patterns are far more common than others
-
-
-def mean_ap(dataset: Dataset, words: list[np.ndarray], index: polyvoc.Index, options: SearchOptions) -> float:  # type: ignore[type-arg]
-    values = []
-    for question, truth in zip(dataset.questions, dataset.truths[""], strict=True):
-        assert question.image is not None
-        values.append(average_precision(rank(index.score_words(words[question.image], options=options)), truth))
-    return float(np.mean(values))  # type: ignore[arg-type]
 
 
 def test_the_usual_world_is_neither_trivial_nor_hopeless(tmp_path: Path) -> None:
@@ -193,4 +168,8 @@ def test_the_usual_world_is_neither_trivial_nor_hopeless(tmp_path: Path) -> None
     assigner = Assigner(vocabularies)
     words = [assigner.assign(descriptors_of(path)) for path in dataset.images]
     index = polyvoc.Index.from_words(words, [500, 500])
-    assert 0.5 < mean_ap(dataset, words, index, scoring_options(merge="b1")) < 0.8
+    values = [
+        average_precision(rank(index.score_words(words[question.image], options=scoring_options(merge="b1"))), truth)
+        for question, truth in zip(dataset.questions, dataset.truths[""], strict=True)
+    ]
+    assert 0.5 < np.mean(values) < 0.8

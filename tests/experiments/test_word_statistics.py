@@ -19,21 +19,22 @@ from polyvoc.experiments.paper.word_statistics import (
 )
 from polyvoc.index.segment import Segment
 from polyvoc.scoring.engine import Engine
-from samples import unflushed
-
-__all__ = ["unflushed"]
 
 SIZES = (40, 50, 30)
+COUNTS = (30, 60, 90, 20)  # features of the photographs
 
 
-def real_words(counts: tuple[int, ...] = (30, 60, 90, 20)) -> dict[str, np.ndarray]:
+def real_words() -> dict[str, np.ndarray]:
     """Return words of a few photographs; those of a feature depend on each other."""
     rng = np.random.default_rng(0)
-    n = sum(counts)
+    n = sum(COUNTS)
     first = rng.integers(0, SIZES[0], n)
     words = np.column_stack([first, (first + rng.integers(0, 4, n)) % SIZES[1], (first + rng.integers(0, 3, n)) % SIZES[2]])
     signatures = rng.integers(0, 1 << 64, (n, 3), dtype=np.uint64)
-    return {"words": words.astype(np.uint16), "signatures": signatures, "counts": np.array(counts)}
+    return {"words": words.astype(np.uint16), "signatures": signatures, "counts": np.array(COUNTS)}
+
+
+REAL = real_words()
 
 
 def test_distinct_pairs_by_hand() -> None:
@@ -48,33 +49,30 @@ def test_heaps_law_of_pairs_that_never_repeat() -> None:
 
 
 def test_an_image_takes_different_features_of_one_photograph() -> None:
-    real = real_words()
-    world = World(real)
+    world = World(REAL)
     rows = world.draw(200, 20, seed=3).reshape(200, 20)
     photograph = np.searchsorted(world.starts, rows, side="right") - 1
     assert (photograph == photograph[:, :1]).all()
     assert all(len(set(row)) == 20 for row in rows.tolist())  # the smallest photograph has as many
     assert set(photograph[:, 0].tolist()) == {0, 1, 2, 3}
     longer = world.draw(50, 45, seed=3).reshape(50, 45)
-    counts = real["counts"][np.searchsorted(world.starts, longer[:, 0], side="right") - 1]
+    counts = REAL["counts"][np.searchsorted(world.starts, longer[:, 0], side="right") - 1]
     assert [len(set(row)) for row in longer.tolist()] == np.minimum(counts, 45).tolist()
 
 
 def test_words_without_redrawing_are_real() -> None:
-    real = real_words()
-    world = World(real)
+    world = World(REAL)
     words, signatures = world.images(30, 25, 3, seed=1)
     rows = world.draw(30, 25, seed=1)
-    assert words.dtype == np.int32 and np.array_equal(words, real["words"][rows])
-    changed = np.bitwise_count(signatures ^ real["signatures"][rows])
+    assert words.dtype == np.int32 and np.array_equal(words, REAL["words"][rows])
+    changed = np.bitwise_count(signatures ^ REAL["signatures"][rows])
     assert changed.mean() == pytest.approx(4, abs=0.15)  # one bit in sixteen
 
 
 def test_redrawing_changes_the_second_word_to_one_that_goes_with_the_third() -> None:
-    real = real_words()
-    plain, redrawn = (World(real, share).images(200, 25, 3, seed=1)[0] for share in (0.0, 0.5))
+    plain, redrawn = (World(REAL, share).images(200, 25, 3, seed=1)[0] for share in (0.0, 0.5))
     assert np.array_equal(plain[:, [0, 2]], redrawn[:, [0, 2]])
-    known = set(map(tuple, real["words"][:, 1:].tolist()))
+    known = set(map(tuple, REAL["words"][:, 1:].tolist()))
     assert set(map(tuple, redrawn[:, 1:].tolist())) <= known
     share = (plain[:, 1] != redrawn[:, 1]).mean()
     assert 0.25 < share < 0.5  # some are drawn as they were
@@ -82,42 +80,38 @@ def test_redrawing_changes_the_second_word_to_one_that_goes_with_the_third() -> 
 
 
 def test_the_same_seed_gives_the_same_collection() -> None:
-    real = real_words()
-    for one, other in zip(World(real, 0.3).images(9, 25, 2, 4), World(real, 0.3).images(9, 25, 2, 4), strict=True):
+    for one, other in zip(World(REAL, 0.3).images(9, 25, 2, 4), World(REAL, 0.3).images(9, 25, 2, 4), strict=True):
         assert np.array_equal(one, other)
-    assert not np.array_equal(World(real, 0.3).images(9, 25, 2, 4)[0], World(real, 0.3).images(9, 25, 2, 5)[0])
+    assert not np.array_equal(World(REAL, 0.3).images(9, 25, 2, 4)[0], World(REAL, 0.3).images(9, 25, 2, 5)[0])
 
 
 def test_a_query_consists_of_different_real_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = real_words()
     monkeypatch.setattr("polyvoc.experiments.paper.word_statistics.QUERY_FEATURES", 120)
-    words, signatures = World(real).query(2, seed=0)
+    words, signatures = World(REAL).query(2, seed=0)
     assert words.shape == signatures.shape == (120, 2)
     assert len(set(signatures[:, 0].tolist())) == 120
     assert {(*w, *s) for w, s in zip(words.tolist(), signatures.tolist(), strict=True)} <= {
-        (*w, *s) for w, s in zip(real["words"][:, :2].tolist(), real["signatures"][:, :2].tolist(), strict=True)
+        (*w, *s) for w, s in zip(REAL["words"][:, :2].tolist(), REAL["signatures"][:, :2].tolist(), strict=True)
     }
 
 
 def test_the_share_is_fitted_to_the_law() -> None:
-    real = real_words()
-
     def pairs(share: float) -> int:
-        return distinct_pairs(World(real, share).images(20, FEATURES, 2, 0)[0])
+        return distinct_pairs(World(REAL, share).images(20, FEATURES, 2, 0)[0])
 
     plain, most = pairs(0.0), pairs(1.0)
     wanted = plain + 3 * (most - plain) // 4
-    fit = fitted_world(real, {"factor": float(wanted), "exponent": 0.0}, 20)
+    fit = fitted_world(REAL, {"factor": float(wanted), "exponent": 0.0}, 20)
     assert fit["pairs_foretold"] == wanted and fit["pairs_without_redrawing"] == plain
     assert plain < wanted < most and fit["pairs_drawn"] == pairs(fit["redrawn"])
     assert pairs(fit["redrawn"] - 1 / 64) < wanted <= pairs(fit["redrawn"] + 1 / 64)  # five halvings
-    assert fit == fitted_world(real, {"factor": float(wanted), "exponent": 0.0}, 20)
-    assert fitted_world(real, {"factor": 1.0, "exponent": 0.0}, 20)["redrawn"] < 0.05  # fewer than there are already
+    assert fit == fitted_world(REAL, {"factor": float(wanted), "exponent": 0.0}, 20)
+    assert fitted_world(REAL, {"factor": 1.0, "exponent": 0.0}, 20)["redrawn"] < 0.05  # fewer than there are already
 
 
 def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.experiments.paper.word_statistics.MAX_IMAGES", 6)
-    world = World(real_words())
+    world = World(REAL)
     seen: list[tuple[str, int, int]] = []
     segments, rate = build(world, 10, SIZES[:2], tmp_path, lambda *step: seen.append(step))
     assert [segment.n_images for segment in segments] == [6, 4]
@@ -138,7 +132,7 @@ def test_segments_are_built_once_and_mapped(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_bytes_per_feature(tmp_path: Path) -> None:
-    segments, _ = build(World(real_words()), 8, SIZES[:2], tmp_path)
+    segments, _ = build(World(REAL), 8, SIZES[:2], tmp_path)
     size = bytes_per_feature(Engine(segments, SIZES[:2]))
     assert size["postings"] == 4  # two lists of two bytes
     assert size["signatures"] == 16

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import polyvoc
-from benches import described, write_descriptors
+from benches import described, never, write_descriptors
 from polyvoc.errors import OptionError
 from polyvoc.experiments.cache import default_cache, digest_of
 from polyvoc.experiments.datasets.descriptor_files import write_siftgeo
@@ -24,21 +24,9 @@ from polyvoc.features.extract import extract
 from polyvoc.options import FeatureOptions, Merge, TrainOptions
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import Vocabulary
-from samples import unflushed
-
-__all__ = ["unflushed"]
 
 OPTIONS = FeatureOptions(max_features=80)
-
-
-@pytest.fixture(scope="module")
-def workbench(tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    return Workbench(tmp_path_factory.mktemp("cache"), OPTIONS)
-
-
-@pytest.fixture(scope="module")
-def bench(workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> QuantisedDataset:
-    return workbench.bench(read_groups(photographs), vocabularies)
+Vocabularies = tuple[Vocabulary, ...]
 
 
 @pytest.mark.parametrize("odd", [{"name": "superpoint"}, {"binary": True}])
@@ -46,17 +34,13 @@ def test_vocabularies_of_other_kinds_are_an_error_before_photographs_are_read(
     odd: dict[str, Any],
     workbench: Workbench,
     photographs: Path,
-    vocabularies: tuple[Vocabulary, ...],
+    vocabularies: Vocabularies,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Workbench, "store", never)
     other = replace(vocabularies[1], **odd)
     with pytest.raises(OptionError, match=rf"^datasets are read as sift, the vocabulary is of {re.escape(str(other.kind))};"):
         workbench.bench(read_groups(photographs), [vocabularies[0], other])
-
-
-def never(*arguments: Any, **options: Any) -> Any:
-    raise AssertionError("this was made before")
 
 
 def nearly(signatures: Any, others: Any) -> bool:
@@ -67,9 +51,7 @@ def nearly(signatures: Any, others: Any) -> bool:
 # -- words and vocabularies
 
 
-def test_words_are_those_of_the_quantiser(
-    bench: QuantisedDataset, photographs: Path, vocabularies: tuple[Vocabulary, ...]
-) -> None:
+def test_words_are_those_of_the_quantiser(bench: QuantisedDataset, photographs: Path, vocabularies: Vocabularies) -> None:
     quantiser = Quantiser(vocabularies)
     for number, file in enumerate(sorted(photographs.glob("*.jpg"))):
         words, signatures = quantiser.quantise(extract(file, OPTIONS).descriptors)
@@ -80,7 +62,7 @@ def test_words_are_those_of_the_quantiser(
 
 
 def test_words_are_made_once(
-    bench: QuantisedDataset, workbench: Workbench, vocabularies: tuple[Vocabulary, ...], monkeypatch: pytest.MonkeyPatch
+    bench: QuantisedDataset, workbench: Workbench, vocabularies: Vocabularies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polyvoc.experiments.workbench._quantise", never)
     again = workbench.bench(bench.dataset, vocabularies)
@@ -91,7 +73,7 @@ def test_words_are_made_once(
 def test_words_do_not_depend_on_blocks(
     bench: QuantisedDataset,
     workbench: Workbench,
-    vocabularies: tuple[Vocabulary, ...],
+    vocabularies: Vocabularies,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -101,9 +83,7 @@ def test_words_do_not_depend_on_blocks(
     assert bench.signatures is not None and nearly(signatures, bench.signatures[:, 1])
 
 
-def test_vocabularies_without_signatures(
-    bench: QuantisedDataset, workbench: Workbench, vocabularies: tuple[Vocabulary, ...]
-) -> None:
+def test_vocabularies_without_signatures(bench: QuantisedDataset, workbench: Workbench, vocabularies: Vocabularies) -> None:
     plain = Vocabulary.create(vocabularies[0].centroids)
     words, signatures = workbench.words(bench.store, plain)
     assert signatures is None and np.array_equal(words, bench.words[:, 0])
@@ -131,23 +111,17 @@ def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("merge", get_args(Merge))
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"hamming": 30, "burstiness": "intra"}, {"sets": "image", "idf": "plain"}, {"line": (0.8, 0.1), "c": 5}],
-    ids=str,
-)
-def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge, more: dict[str, Any]) -> None:
-    options = scoring_options(merge=merge, **more)
-    images = np.split(bench.words, bench.store.starts[1:-1])
-    assert bench.signatures is not None
-    index = polyvoc.Index.from_words(images, bench.sizes, np.split(bench.signatures, bench.store.starts[1:-1]))
-    for question in (0, 5, 11):
-        rows = slice(int(bench.store.starts[question]), int(bench.store.starts[question + 1]))
-        expected = index.score_words(bench.words[rows], bench.signatures[rows], options)
-        assert np.array_equal(bench.scores(question, options), expected)
+def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge) -> None:
+    words, signatures = (np.split(rows, bench.store.starts[1:-1]) for rows in (bench.words, bench.signatures))
+    index = polyvoc.Index.from_words(words, bench.sizes, signatures)
+    several = ({}, {"hamming": 30, "burstiness": "intra"}, {"sets": "image", "idf": "plain"}, {"line": (0.8, 0.1), "c": 5})
+    for options in (scoring_options(merge=merge, **more) for more in several):
+        for question in (0, 5, 11):
+            expected = index.score_words(words[question], signatures[question], options)
+            assert np.array_equal(bench.scores(question, options), expected), options
 
 
-def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
+def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, vocabularies: Vocabularies) -> None:
     options = scoring_options(merge="b2", hamming=28, assignments=3)
     file = sorted(photographs.glob("*.jpg"))[4]
     words, signatures = Quantiser(vocabularies).quantise(extract(file, OPTIONS).descriptors, 3)
@@ -163,10 +137,8 @@ def test_a_part_of_the_vocabularies(bench: QuantisedDataset) -> None:
     assert second.sizes == (300,) and second.vocabularies == bench.vocabularies[1:]
     assert np.array_equal(second.words, bench.words[:, 1:])
     index = polyvoc.Index.from_words(np.split(bench.words[:, 1:], bench.store.starts[1:-1]), (300,))
-    rows = bench.rows(3)
-    assert np.array_equal(
-        second.scores(3, scoring_options()), index.score_words(bench.words[rows, 1:], None, scoring_options())
-    )
+    expected = index.score_words(bench.words[bench.rows(3), 1:], None, scoring_options())
+    assert np.array_equal(second.scores(3, scoring_options()), expected)
     turned = bench.chosen([1, 0])
     assert np.allclose(turned.scores(3, options), bench.scores(3, options), rtol=1e-5)
     names = [bench.name, bench.first(1).name, second.name, turned.name]
@@ -195,7 +167,7 @@ def test_only_features_strictly_inside_a_region_are_used(tmp_path: Path) -> None
 
 
 def test_questions_from_outside_are_not_in_the_database(
-    workbench: Workbench, photographs: Path, vocabularies: tuple[Vocabulary, ...]
+    workbench: Workbench, photographs: Path, vocabularies: Vocabularies
 ) -> None:
     files = sorted(photographs.glob("*.jpg"))
     database, outside = (*files[:2], *files[3:5]), (files[2], files[5])
@@ -236,11 +208,8 @@ def test_names_change_with_the_ground_truth(bench: QuantisedDataset, workbench: 
 
 
 def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("POLYVOC_CACHE", str(tmp_path / "mine"))
-    assert default_cache() == tmp_path / "mine"
-    monkeypatch.delenv("POLYVOC_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert default_cache() == tmp_path / "xdg" / "polyvoc"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_cache() == tmp_path / ".cache" / "polyvoc"
+    monkeypatch.delenv("POLYVOC_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for variable, folder in (("HOME", ".cache/polyvoc"), ("XDG_CACHE_HOME", "polyvoc"), ("POLYVOC_CACHE", "")):
+        monkeypatch.setenv(variable, str(tmp_path / variable))  # the later ones go first
+        assert default_cache() == tmp_path / variable / folder

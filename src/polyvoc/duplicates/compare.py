@@ -6,7 +6,7 @@ An image is compared as it is, and as its mirror image: word search, spatial ver
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from polyvoc.duplicates.overlap import (
     LONG_SIDE,
-    NO_SIMILARITY,
     PixelSimilarity,
     apply,
     compose,
@@ -79,18 +78,44 @@ def compare(writer: IndexWriter, mirror: bool = True, progress: Progress | None 
     Return the files that could not be read for their mirror image. Pairs are saved every SAVE_SECONDS and on interruption.
     """
     writer.commit()
+    problems: list[Problem] = []
     with Index.open(writer.folder.path) as index:
-        pair_search = PairSearch(index, mirror)
+        mirror = mirror and can_mirror(index)
+        stored, tasks = read_pairs(index.folder), pending_tasks(index, mirror)
+        found, last = [np.array(stored.pairs)], {"compared": stored.compared, "mirror_compared": stored.mirror_compared}
+        results = ordered_map(PairComparer(index).find_pairs, tasks, count_threads(None), "polyvoc-duplicates")
         saved = time.monotonic()
-        with closing(pair_search.run(progress)) as images:
+        with single_cv2_thread(), closing(results):
             try:
-                for _ in images:
+                for done, (task, (pairs, problem)) in enumerate(results, start=1):
+                    found.append(pairs)
+                    problems += [] if problem is None else [problem]
+                    for name in last if mirror else ("compared",):
+                        last[name] = max(last[name], task.image)
+                    if progress is not None:
+                        progress("comparing", done, len(tasks))
                     if time.monotonic() - saved >= SAVE_SECONDS:
-                        _save_pairs(writer, pair_search)
+                        _save_pairs(writer, index, found, last)
                         saved = time.monotonic()
             finally:
-                _save_pairs(writer, pair_search)
-        return pair_search.problems
+                _save_pairs(writer, index, found, last)
+    return problems
+
+
+def _save_pairs(writer: IndexWriter, index: Index, found: list[Pairs], last: dict[str, int]) -> None:
+    """Store the pairs found so far, unless nothing was compared since. Searches do not read them: this is no commit.
+
+    Only pairs of live images are stored, by their ids; of a pair found both plain and mirrored, the stronger.
+    """
+    before = writer.folder.side_file(DUPLICATE_PAIRS)
+    if before is not None and before.extra == last:
+        return
+    pairs, ids = np.concatenate(found), _live_ids(index)
+    pairs = pairs[np.isin(pairs["later"], ids) & np.isin(pairs["earlier"], ids)]
+    llr = pairs["evidence"][:, EVIDENCE.index("llr")]
+    pairs = pairs[np.lexsort((-llr, pairs["earlier"], pairs["later"]))]
+    again = (pairs["later"][1:] == pairs["later"][:-1]) & (pairs["earlier"][1:] == pairs["earlier"][:-1])
+    writer.save_side_file(DUPLICATE_PAIRS, pairs[np.concatenate([[True], ~again])[: len(pairs)]], dict(last))
 
 
 class PairTask(NamedTuple):
@@ -101,13 +126,6 @@ class PairTask(NamedTuple):
     mirror: bool
 
 
-class PairResult(NamedTuple):
-    """The pairs of an image, and why its mirror image could not be compared, if so."""
-
-    pairs: Pairs
-    problem: Problem | None
-
-
 class StoredPairs(NamedTuple):
     """The pairs that an index stores, and the last images that were compared; all with smaller ids were, too."""
 
@@ -116,49 +134,10 @@ class StoredPairs(NamedTuple):
     mirror_compared: int  # the same of mirror images
 
 
-class PairSearch:
-    """A search for pairs that continues where the last one stopped; it may stop after any image."""
-
-    def __init__(self, index: Index, mirror: bool = True) -> None:
-        """Start with the stored pairs of an index; `mirror`: compare mirror images, too, if the features allow it."""
-        self.index = index
-        self.problems: list[Problem] = []  # files that could not be read for their mirror image
-        self._mirror = mirror and can_mirror(index)
-        stored, self.compared, self.mirror_compared = read_pairs(index.folder)
-        self._pairs = [np.array(stored)]
-        self._tasks = pending_tasks(index, mirror)
-
-    def run(self, progress: Progress | None = None) -> Generator[int, None, None]:
-        """Compare images by id, yielding the id of each; closing the generator early starts no other."""
-        comparer = PairComparer(self.index)
-        results = ordered_map(comparer.find_pairs, self._tasks, count_threads(None), "polyvoc-duplicates")
-        with single_cv2_thread(), closing(results):
-            for done, (task, (pairs, problem)) in enumerate(results, start=1):
-                self._pairs.append(pairs)
-                self.problems += [] if problem is None else [problem]
-                self.compared = max(self.compared, task.image)
-                if self._mirror:
-                    self.mirror_compared = max(self.mirror_compared, task.image)
-                if progress is not None:
-                    progress("comparing", done, len(self._tasks))
-                yield task.image
-
-    def pairs(self) -> Pairs:
-        """Return all pairs of live images by their ids; of a pair found both plain and mirrored, the stronger."""
-        pairs, ids = np.concatenate(self._pairs), _live_ids(self.index)
-        pairs = pairs[np.isin(pairs["later"], ids) & np.isin(pairs["earlier"], ids)]
-        llr = pairs["evidence"][:, EVIDENCE.index("llr")]
-        pairs = pairs[np.lexsort((-llr, pairs["earlier"], pairs["later"]))]
-        again = (pairs["later"][1:] == pairs["later"][:-1]) & (pairs["earlier"][1:] == pairs["earlier"][:-1])
-        return np.asarray(pairs[np.concatenate([[True], ~again])[: len(pairs)]])
-
-
 def pending_tasks(index: Index, mirror: bool = True) -> list[PairTask]:
     """Return the images of an index that have not been compared yet, by id."""
-    stored = read_pairs(index.folder)
-    return list_tasks(
-        _live_ids(index).tolist(), stored.compared, stored.mirror_compared if mirror and can_mirror(index) else None
-    )
+    _, compared, mirror_compared = read_pairs(index.folder)
+    return list_tasks(_live_ids(index).tolist(), compared, mirror_compared if mirror and can_mirror(index) else None)
 
 
 def list_tasks(images: Sequence[int], compared: int, mirror_compared: int | None) -> list[PairTask]:
@@ -190,8 +169,11 @@ class PairComparer:
         """Return the weights of matches."""
         return match_table(self.index.engine, self._options)
 
-    def find_pairs(self, task: PairTask) -> PairResult:
-        """Compare an image with the earlier ones; of a pair that matches both plain and mirrored, return the stronger."""
+    def find_pairs(self, task: PairTask) -> tuple[Pairs, Problem | None]:
+        """Return the pairs of an image with earlier ones, and why its mirror image could not be compared, if so.
+
+        Of a pair that matches both plain and mirrored, the stronger is returned.
+        """
         row = self.index.image(task.image)
         pairs: dict[int, tuple[float, np.void]] = {}
         problem = None
@@ -204,7 +186,7 @@ class PairComparer:
                         pairs[candidate.image] = weight, self._pair(row, prepared, candidate, width)
         except (ImageError, OptionError) as error:  # its file, or the library that its store needs
             problem = Problem(row.path, str(error))
-        return PairResult(np.array([pair for _, pair in pairs.values()], PAIR), problem)
+        return np.array([pair for _, pair in pairs.values()], PAIR), problem
 
     def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
         """Yield the queries of an image; with the width of the image for its mirror image, else None."""
@@ -227,11 +209,10 @@ class PairComparer:
         """Return a pair with its evidence, as PAIR; mirror_width: width of the image if its mirror image was compared."""
         assert candidate.transform is not None
         other = self.index.image(candidate.image)
-        transform = (
-            candidate.transform if mirror_width is None else compose(candidate.transform, mirror_transform(mirror_width))
-        )
-        first, second = self._read_small(row.path), self._read_small(other.path)
-        similarity = NO_SIMILARITY if first is None or second is None else pixel_similarity(first, second, transform)
+        transform = candidate.transform
+        if mirror_width is not None:
+            transform = compose(transform, mirror_transform(mirror_width))
+        similarity = pixel_similarity(self._read_small(row.path), self._read_small(other.path), transform)
         evidence = {**self._feature_evidence(row, other, query, candidate), **similarity._asdict()}
         pair: np.void = np.array([(row.image, other.image, transform, [evidence[name] for name in EVIDENCE])], PAIR)[0]
         return pair
@@ -298,14 +279,6 @@ def read_pairs(folder: IndexFolder) -> StoredPairs:
     if side is None:
         return StoredPairs(np.empty(0, PAIR), 0, 0)
     return StoredPairs(folder.map_side_file(side, PAIR), side.extra["compared"], side.extra["mirror_compared"])
-
-
-def _save_pairs(writer: IndexWriter, pair_search: PairSearch) -> None:
-    """Store the pairs found so far, unless nothing was compared since. Searches do not read them: this is no commit."""
-    before = writer.folder.side_file(DUPLICATE_PAIRS)
-    compared = {"compared": pair_search.compared, "mirror_compared": pair_search.mirror_compared}
-    if before is None or before.extra != compared:
-        writer.save_side_file(DUPLICATE_PAIRS, pair_search.pairs(), compared)
 
 
 def check_pairs(folder: IndexFolder) -> Iterator[str]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import combinations, count
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -60,11 +59,6 @@ class ImageFile:
     def size(self) -> Size:
         """Return its width and height."""
         return self.width, self.height
-
-    @property
-    def suffix(self) -> str:
-        """Return the end of its name that tells its format, such as ".jpg"."""
-        return os.path.splitext(self.path)[1].lower()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +112,10 @@ def find_duplicates(
 ) -> Duplicates:
     """Return the groups of copies in an index, from the pairs that `compare` has stored."""
     rows = {row.image: row for row in index.images()}
-    files = {row.path: _image_file(row) for row in rows.values()}
+    files = {
+        row.path: ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed)
+        for row in rows.values()
+    }
     identical = list(_identical_links(index, rows.values(), files))
     known = {frozenset((link.first, link.second)) for link in identical}
     similar = _similar_links(read_pairs(index.folder).pairs, rows, mirror)
@@ -133,14 +130,13 @@ def find_duplicates(
     def content(file: ImageFile, copies: Sequence[tuple[Floats64, Size]]) -> float:
         if progress is not None:
             progress("grouping", next(done), n_linked)
-        return _read_content_share(file, copies)
+        try:
+            return content_share(read_grey(file.path, LONG_SIDE), copies) if copies else 1.0
+        except (ImageError, OptionError):  # its file cannot be read
+            return 1.0
 
     groups = group_copies(files, links, min_probability, content)
     return Duplicates(min_probability, len(files), tuple(links), tuple(groups), len(pending_tasks(index, mirror)))
-
-
-def _image_file(row: ImageRow) -> ImageFile:
-    return ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed)
 
 
 def _similar_links(pairs: Pairs, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
@@ -177,14 +173,6 @@ def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, Im
             yield Link(paths[0], other, 1.0, IDENTITY, identical=True)
 
 
-def _read_content_share(file: ImageFile, copies: Sequence[tuple[Floats64, Size]]) -> float:
-    """Return the share of an image that is content; 1 if its file cannot be read."""
-    try:
-        return content_share(read_grey(file.path, LONG_SIDE), copies) if copies else 1.0
-    except (ImageError, OptionError):
-        return 1.0
-
-
 # -- grouping
 
 Edges = dict[str, list[Link]]  # by path, directed so that the file is the first
@@ -192,8 +180,9 @@ Edges = dict[str, list[Link]]  # by path, directed so that the file is the first
 Content = Callable[[ImageFile, Sequence[tuple[Floats64, Size]]], float]
 
 
-def group_copies(files: Mapping[str, ImageFile], links: Iterable[Link], min_probability: float,
-                 content: Content = lambda file, copies: 1.0) -> list[Group]:  # fmt: skip
+def group_copies(
+    files: Mapping[str, ImageFile], links: Iterable[Link], min_probability: float, content: Content = lambda file, copies: 1.0
+) -> list[Group]:
     """Return the groups of files, by path, that links of at least some probability connect; the largest first."""
     check_min_probability(min_probability)
     edges: Edges = {}
@@ -244,8 +233,11 @@ def _split(members: dict[str, ImageFile], edges: Edges, min_probability: float) 
         best, reason = choose(list(left.values()))
         copies = _copies_of(best, left, edges, min_probability)
         if is_collage(best, left, edges):
-            complete = {copy.file.path for copy in copies if _shows_all(copy, best)}
-            copies = _copies_of(best, {path: left[path] for path in (best.path, *complete)}, edges, min_probability)
+            complete = {best.path: best}  # and copies that show all of it, and not a part
+            for copy in copies:
+                if copy.identical or shares(copy.file.size, best.size, copy.transform)[1] >= NEARLY_ALL:
+                    complete[copy.file.path] = copy.file
+            copies = _copies_of(best, complete, edges, min_probability)
         del left[best.path]
         for copy in copies:
             del left[copy.file.path]
@@ -288,21 +280,13 @@ def _overlap(one: ImageFile, other: ImageFile, transform: Floats64) -> bool:
     return max(shares(one.size, other.size, transform)) >= MIN_CHAIN_SHARE
 
 
-def _shows_all(copy: Copy, best: ImageFile) -> bool:
-    """Return whether a copy shows all of the best, and not a part of it."""
-    return copy.identical or shares(copy.file.size, best.size, copy.transform)[1] >= NEARLY_ALL
-
-
 def is_collage(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges) -> bool:
     """Return whether an image shows two others side by side, each reduced: only copies of all of it are its copies.
 
     Two crops of it lie side by side, too, but are not reduced in it: nothing is lost if it represents them.
     """
-    parts = [
-        link
-        for link in edges[best.path]
-        if link.second in left and not link.identical and scale(link.transform) * COLLAGE_SCALE >= 1
-    ]
+    others = (link for link in edges[best.path] if link.second in left and not link.identical)
+    parts = [link for link in others if scale(link.transform) * COLLAGE_SCALE >= 1]
     for one, other in combinations(parts, 2):
         between = compose(other.transform, inverse(one.transform))  # by way of the image that shows both
         if max(shares(left[one.second].size, left[other.second].size, between)) < MAX_PART_SHARE:
@@ -313,25 +297,14 @@ def is_collage(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges) -> 
 # -- the best of a group
 
 
-class Criterion(NamedTuple):
-    """Keeps the files whose score is at least a share of the largest; the reason is given if one is left."""
-
-    score: Callable[[ImageFile], float]
-    share: float
-    reason: Callable[[ImageFile], str]
-
-
-CRITERIA = (
-    Criterion(lambda f: f.width * f.height * f.content, SAME_PIXELS, lambda f: f"most pixels: {f.width} x {f.height}"),
-    Criterion(lambda f: f.bytes, SAME_BYTES, lambda f: f"as many pixels as any, largest file: {format_bytes(f.bytes)}"),
-    Criterion(lambda f: f.suffix in LOSSLESS, 1, lambda f: f"as many pixels as any, lossless: {f.suffix[1:]}"),
+# Score of a file, share of the largest score that is kept, and the reason that is given if one file is left.
+CRITERIA: tuple[tuple[Callable[[ImageFile], float], float, Callable[[ImageFile], str]], ...] = (
+    (lambda f: f.width * f.height * f.content, SAME_PIXELS, lambda f: f"most pixels: {f.width} x {f.height}"),
+    (lambda f: f.bytes, SAME_BYTES, lambda f: f"as many pixels as any, largest file: {format_bytes(f.bytes)}"),
+    (lambda f: _suffix(f) in LOSSLESS, 1, lambda f: f"as many pixels as any, lossless: {_suffix(f)[1:]}"),
     # A share of 1 is an integer, so that nanoseconds stay exact.
-    Criterion(
-        lambda f: -(math.inf if f.changed is None else f.changed),
-        1,
-        lambda f: f"as good as any, oldest: {format_day(f.changed)}",
-    ),
-    Criterion(lambda f: -len(f.path), 1, lambda f: "as good and as old as any, shortest path"),
+    (lambda f: -math.inf if f.changed is None else -f.changed, 1, lambda f: f"as good as any, oldest: {format_day(f.changed)}"),
+    (lambda f: -len(f.path), 1, lambda f: "as good and as old as any, shortest path"),
 )
 
 
@@ -344,6 +317,10 @@ def choose(files: Sequence[ImageFile]) -> tuple[ImageFile, str]:
         if len(kept) == 1:
             return kept[0], reason(kept[0])
     return min(kept, key=lambda file: file.path), "as good and as old as any, first by name"
+
+
+def _suffix(file: ImageFile) -> str:
+    return os.path.splitext(file.path)[1].lower()
 
 
 def format_bytes(size: int) -> str:

@@ -53,9 +53,8 @@ def _reason_to_keep(copy: ImageFile, best: ImageFile, best_changed: bool) -> str
         return f"the best file, {display_name(best.path)}, is missing or has changed since it was indexed"
     if _is_changed(copy):
         return "missing, or changed since it was indexed"
-    if not is_url(best.path) and os.path.realpath(copy.path) == os.path.realpath(best.path):
-        return "another path to the best file itself"
-    return None
+    same = not is_url(best.path) and os.path.realpath(copy.path) == os.path.realpath(best.path)
+    return "another path to the best file itself" if same else None
 
 
 def _is_changed(file: ImageFile) -> bool:
@@ -78,8 +77,9 @@ def check_target(folder: Path, index: Path, images: Iterable[str] = (), folders:
     for one in {os.path.realpath(one) for one in indexed}:
         within = os.path.relpath(target, one).split(os.sep)
         if within[0] != os.pardir and not any(part.startswith(".") and part != os.curdir for part in within):
-            raise OptionError(f"{folder} is inside the indexed folder {one}, so 'polyvoc index' would index the copies again; "
-                              "choose a folder elsewhere, or one whose name begins with a dot")  # fmt: skip
+            again = "so 'polyvoc index' would index the copies again"
+            advice = "choose a folder elsewhere, or one whose name begins with a dot"
+            raise OptionError(f"{folder} is inside the indexed folder {one}, {again}; {advice}")
 
 
 # -- move and undo

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +29,6 @@ MIN_CONTRAST = 4.0  # grey levels: tiles with a smaller standard deviation in bo
 MIN_TILES = 8  # tiles with contrast; with fewer the similarity is unknown
 CONTENT_SIDE = 96  # pixels, or up to twice as many, of the long side where plain frames are looked for
 PLAIN = 3.0  # grey levels within which a frame is of one colour
-UNKNOWN = float("nan")
 
 
 class PixelSimilarity(NamedTuple):
@@ -40,7 +40,7 @@ class PixelSimilarity(NamedTuple):
     tone_correlation: float  # rank correlation of the mean grey levels of all tiles, also of plain ones
 
 
-NO_SIMILARITY = PixelSimilarity(*[UNKNOWN] * len(PixelSimilarity._fields))
+NO_SIMILARITY = PixelSimilarity(*[math.nan] * len(PixelSimilarity._fields))
 
 
 def compose(after: Array, before: Array) -> Floats64:
@@ -139,8 +139,13 @@ def describe_change(copy: Size, best: Size, transform: Array) -> str:
     return ", ".join(changes) or "the same picture in another file"
 
 
-def pixel_similarity(first: GreyImage, second: GreyImage, transform: Array) -> PixelSimilarity:
-    """Compare the pixels of two images where they overlap; the transform maps points of the first to points of the second."""
+def pixel_similarity(first: GreyImage | None, second: GreyImage | None, transform: Array) -> PixelSimilarity:
+    """Compare the pixels of two images where they overlap; the transform maps points of the first to points of the second.
+
+    All is NaN if an image is None (not readable), or the overlap has too little contrast.
+    """
+    if first is None or second is None:
+        return NO_SIMILARITY
     corners = apply(transform, _corners((first.width, first.height)))
     x0, y0 = np.maximum(corners.min(axis=0), -0.5)
     x1, y1 = np.minimum(corners.max(axis=0), (second.width - 0.5, second.height - 0.5))
@@ -187,15 +192,14 @@ def rank_correlation(first: Floats64, second: Floats64) -> float:
 
     Images that share a frame and nothing else agree in tiles of the frame, but not in this.
     """
-    one, other = (_ranks(tiles.mean(axis=1)) for tiles in (first, second))
+
+    def ranks(tiles: Floats64) -> Floats64:  # minus their mean; equal values share theirs
+        _, number, counts = np.unique(tiles.mean(axis=1), return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[number]
+        return np.asarray(ranks - ranks.mean())
+
+    one, other = ranks(first), ranks(second)
     return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
-
-
-def _ranks(values: Floats64) -> Floats64:
-    """Return ranks minus their mean; equal values share theirs."""
-    _, number, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[number]
-    return np.asarray(ranks - ranks.mean())
 
 
 def content_share(image: GreyImage, copies: Sequence[tuple[Array, Size]]) -> float:
@@ -214,24 +218,10 @@ def content_share(image: GreyImage, copies: Sequence[tuple[Array, Size]]) -> flo
         added |= ~inside(apply(transform, points), size)
     empty = np.zeros(pixels.shape, bool)
     for corner in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
-        empty |= _connected(np.abs(pixels - pixels[corner]) <= PLAIN, corner)
+        same = np.abs(pixels - pixels[corner]) <= PLAIN
+        _, labels = cv2.connectedComponents(same.astype(np.uint8), connectivity=4)
+        empty |= labels == labels[corner]
     return 1 - float((empty.ravel() & added).mean())
-
-
-def _connected(same: npt.NDArray[np.bool_], start: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return the points of a mask that are connected to a start by steps within the mask."""
-    reached = np.zeros(same.shape, bool)
-    reached[start] = True
-    while True:
-        wider = reached.copy()
-        wider[1:] |= reached[:-1]
-        wider[:-1] |= reached[1:]
-        wider[:, 1:] |= reached[:, :-1]
-        wider[:, :-1] |= reached[:, 1:]
-        wider &= same
-        if (wider == reached).all():
-            return reached
-        reached = wider
 
 
 def _pixel_side(image: GreyImage) -> float:
@@ -256,7 +246,7 @@ def _sample(image: GreyImage, points: Floats64, step: float) -> Floats64:
     x1, y1 = np.minimum(x + 1, width - 1), np.minimum(y + 1, height - 1)
     upper = pixels[y, x] * (1 - right) + pixels[y, x1] * right
     lower = pixels[y1, x] * (1 - right) + pixels[y1, x1] * right
-    return np.where(within, upper * (1 - down) + lower * down, UNKNOWN)
+    return np.where(within, upper * (1 - down) + lower * down, np.nan)
 
 
 def _downscale(pixels: Array, factor: int) -> Floats64:

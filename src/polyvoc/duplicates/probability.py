@@ -40,8 +40,7 @@ class Coefficients:
 
     def probabilities(self, evidence: Array) -> Floats64:
         """Return the probability of every pair [P] by its evidence [P, len(EVIDENCE)]."""
-        logits = self.intercept + columns(evidence, tuple(self.weights)) @ np.array(list(self.weights.values()))
-        return sigmoid(logits)
+        return sigmoid(self.intercept + columns(evidence, tuple(self.weights)) @ np.array(list(self.weights.values())))
 
 
 @dataclass(frozen=True)

@@ -133,22 +133,14 @@ def bootstrap(
     return Interval(mean, float(low), float(high))
 
 
-def difference(
-    first: Values,
-    second: Values,
-    groups: Sequence[Hashable] | None = None,
-    *,
-    samples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
+def difference(first: Values, second: Values, groups: Sequence[Hashable] | None = None) -> Interval:
     """Return the mean of first - second and its bootstrap interval, paired by question.
 
     A question that either of them leaves out is left out.
     """
     if len(first) != len(second):
         raise OptionError(f"{len(first)} values and {len(second)}: give one of each per question")
-    return bootstrap(_floats(first) - _floats(second), groups, samples=samples, level=level, seed=seed)
+    return bootstrap(_floats(first) - _floats(second), groups)
 
 
 def draw_groups(count: int, seed: int, samples: int = 1000) -> npt.NDArray[np.float64]:
@@ -215,14 +207,10 @@ def _at(kind: str, k: int) -> Measure:
     return Measure(f"{kind}@{k}", partial(precision_at if kind == "mP" else recall_at, k=k), scale=100.0, digits=2)
 
 
-MEASURES: Mapping[str, Measure] = MappingProxyType(
-    {
-        entry.name: entry
-        for entry in (
-            Measure("mAP", average_precision, scale=100.0, digits=2),
-            *(_at("mP", k) for k in (1, 5, 10)),
-            Measure("N-S", ns, scale=1.0, digits=3),
-            *(_at("R", k) for k in (1, 4, 10, 100)),
-        )
-    }
+_ENTRIES = (
+    Measure("mAP", average_precision, scale=100.0, digits=2),
+    *(_at("mP", k) for k in (1, 5, 10)),
+    Measure("N-S", ns, scale=1.0, digits=3),
+    *(_at("R", k) for k in (1, 4, 10, 100)),
 )
+MEASURES: Mapping[str, Measure] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

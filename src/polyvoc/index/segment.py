@@ -304,7 +304,7 @@ def check_batch(batch: Batch, sizes: Sequence[int]) -> None:
     for k, size in enumerate(sizes):
         column = batch.words[:, k]
         if len(column) and (column.min() < 0 or column.max() >= size):
-            raise OptionError(f"vocabulary {k} has {size} words; found word {column.min()} or {column.max()}")
+            raise OptionError(f"words of vocabulary {k} should be 0 to {size - 1}; found {column.min()} to {column.max()}")
 
 
 def _join_embeddings(batches: Sequence[Batch]) -> npt.NDArray[np.float16] | None:
@@ -356,6 +356,9 @@ def _repeats(words: Array, feature_starts: Array, sizes: Sequence[int]) -> tuple
 def _stack_signatures(images: Sequence[Array], n_vocabularies: int) -> Array:
     """Join signatures [n_i, K] or [n_i, K, 2]; an image without features may have either shape."""
     arrays = [np.asarray(rows) for rows in images]
+    for rows in arrays:
+        if rows.size and (rows.dtype.kind not in "iu" or (rows.ndim == 3 and rows.shape[2] != 2)):
+            raise OptionError(f"signatures {rows.dtype}{list(rows.shape)} should be integers of 64 or 2 x 64 bits")
     if not any(rows.size and rows.ndim == 3 for rows in arrays):
         return _stack(arrays, n_vocabularies, np.uint64)
     planes = [_stack([rows.reshape(len(rows), n_vocabularies, -1)[:, :, b] for rows in arrays if rows.size], n_vocabularies,

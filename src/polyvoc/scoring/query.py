@@ -92,6 +92,8 @@ def _checked_signatures(signatures: Array | None, shape: tuple[int, ...], plan: 
         return None
     if signatures is None:
         raise OptionError(f"{needs_signatures_text(plan.options)} needs the signatures of the query; none were given")
+    if np.size(signatures) and np.asarray(signatures).dtype.kind not in "iu":
+        raise OptionError(f"query signatures of {np.asarray(signatures).dtype} should be integers")
     found = with_planes(np.asarray(signatures, np.uint64), len(shape))
     if plan.bits and 64 * found.shape[-1] != plan.bits:
         raise OptionError(f"the query has signatures of {64 * found.shape[-1]} bits, the index of {plan.bits}; use its "

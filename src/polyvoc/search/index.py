@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from polyvoc.types import Array, FeatureKind, Features, Floats32, ImageRef, Like
 ATTEMPTS = 5  # to open while a writer commits
 
 ReadEngine = Callable[[IndexFolder, Layout], Engine]
+Options = TypeVar("Options", bound=ScoringOptions)
 
 
 def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
@@ -119,7 +120,7 @@ class Index:
                    segment_images: int = MAX_IMAGES) -> Index:  # fmt: skip
         """Build an index in memory from images of words.
 
-        images: int arrays [n_i, K]; sizes: K vocabulary sizes; signatures: uint64 arrays [n_i, K].
+        images: int arrays [n_i, K]; sizes: K vocabulary sizes; signatures: uint64 arrays [n_i, K], or [n_i, K, 2] of 128 bits.
         """
         return cls(Engine.from_words(images, sizes, signatures, segment_images))
 
@@ -166,10 +167,11 @@ class Index:
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
         """Score every image against a query's words [Q, K] (or [Q, K, A]): one score per image, by id.
 
-        Options are those of `search`, without re-ranking; keywords change single ones, such as `merge="bayes"`.
+        Options are those of `search` without re-ranking (`default_options`: with signatures `merge="likelihood"` and
+        `burstiness="best"`, without them "posterior" and "none"); keywords change single ones. The plain rules of the paper
+        have `burstiness="none"`, for instance `score_words(words, merge="bayes", burstiness="none")`.
         """
-        options = replace(options, **changes) if options is not None else self.options(None, None, **changes)
-        plan = self.engine.plan(options)
+        plan = self.engine.plan(_changed(options or self.default_options, ScoringOptions, changes))
         scores = self.engine.scores(self.engine.query(words, signatures, plan), plan, threads)
         images = self.engine.images(threads)
         ids = [part.ids[part.live] for part in images]
@@ -216,11 +218,7 @@ class Index:
         if options is not None and preset is not None:
             raise OptionError(f"give options or preset={preset!r}, not both")
         chosen = options or (self.default_options if preset is None else self.preset(preset))
-        try:
-            return replace(chosen, **changes)
-        except TypeError:
-            unknown = changes.keys() - {option.name for option in options_of(SearchOptions)}
-            raise OptionError(f"{min(unknown)}: no such option; see polyvoc.SearchOptions") from None
+        return _changed(chosen, SearchOptions, changes)
 
     @cached_property
     def probability(self) -> HitProbability | None:
@@ -323,3 +321,11 @@ class Index:
         if self._folder is None:
             raise OptionError("this index was made from words: it has no photographs and no vocabularies")
         return self._folder
+
+
+def _changed(options: Options, record: type[Any], changes: Mapping[str, Any]) -> Options:
+    """Return options with changes to single fields; raise OptionError for one that the record does not have."""
+    unknown = changes.keys() - {option.name for option in options_of(record)} if changes else ()
+    if unknown:
+        raise OptionError(f"{min(unknown)}: no such option here; see polyvoc.{record.__name__}")
+    return replace(options, **changes)

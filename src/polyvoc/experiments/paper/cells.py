@@ -12,15 +12,8 @@ from polyvoc.experiments.report.report import TableCell
 from polyvoc.options import SearchOptions
 
 Cells = list[str | TableCell]  # a row of a table: its name first
-TITLES = {
-    "holidays": "Holidays",
-    "ukbench": "Ukbench",
-    "oxford": "Oxford",
-    "paris": "Paris",
-    "roxford": "ROxford",
-    "rparis": "RParis",
-    "groups": "Groups",
-}
+TITLES = {"roxford": "ROxford", "rparis": "RParis"}
+TITLES |= {name: name.title() for name in ("holidays", "ukbench", "oxford", "paris", "groups")}
 COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in every plot
 
 

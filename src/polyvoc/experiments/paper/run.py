@@ -18,35 +18,17 @@ from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5
 from polyvoc.experiments.paper.open_questions import ablations, hamming, lines, sets, three, weights
 from polyvoc.experiments.paper.setup import Plan, Setup
 from polyvoc.experiments.paper.signature_length import codes
-from polyvoc.experiments.paper.tables import assigned, table2, table3, table4, table5, table6
+from polyvoc.experiments.paper.tables import assignment, table2, table3, table4, table5, table6
 from polyvoc.experiments.report.html import render_report
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.report.report import Report, Section
 from polyvoc.experiments.workbench import Workbench
 
 Experiment = Callable[[Setup], Section]
-EXPERIMENTS: Mapping[str, Experiment] = {  # by the id of the section
-    "table2": table2,
-    "table3": table3,
-    "table4": table4,
-    "table5": table5,
-    "table6": table6,
-    "figure2": figure2,
-    "figure3": figure3,
-    "figure4": figure4,
-    "figure5": figure5,
-    "figure6": figure6,
-    "figure7": figure7,
-    "efficiency": efficiency,
-    "assignment": assigned,
-    "ablations": ablations,
-    "sets": sets,
-    "lines": lines,
-    "weights": weights,
-    "three": three,
-    "hamming": hamming,
-    "codes": codes,
-}
+TABLES = (table2, table3, table4, table5, table6)
+FIGURES = (figure2, figure3, figure4, figure5, figure6, figure7)
+MORE = (efficiency, assignment, ablations, sets, lines, weights, three, hamming, codes)
+EXPERIMENTS: Mapping[str, Experiment] = {run.__name__: run for run in (*TABLES, *FIGURES, *MORE)}  # by the id of the section
 USED = ("holidays", "oxford", "ukbench")  # by the paper
 TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin
 REPORT, NUMBERS, PLOTS = "report.html", "report.json", "plots"

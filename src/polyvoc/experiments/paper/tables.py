@@ -232,7 +232,7 @@ def _published_table6() -> Table:
     return Table(caption, ["method", *map(dataset_title, columns)], rows)
 
 
-def assigned(setup: Setup) -> Section:
+def assignment(setup: Setup) -> Section:
     """Multiple assignment for B2, which the paper expects to help (section 5.2)."""
     merges: tuple[Merge, ...] = ("b1", "b2", "bayes", "posterior")
     tables = []
