@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
-from polyvoc.index.catalogue import Settings
+from polyvoc.index.catalogue import IndexSettings
 from polyvoc.index.folder import (
     DUPLICATE_PAIRS,
     LINKS,
@@ -53,9 +53,9 @@ def test_a_side_file_is_replaced_and_read_back(path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {"serial": 1, "rows": -1, "checksum": ""}])
 def test_an_odd_setting_raises(odd: Any) -> None:
-    settings = Settings(Path("index/catalogue.sqlite"))
+    settings = IndexSettings(Path("index/catalogue.sqlite"))
     settings[LINKS] = odd
-    with pytest.raises(DamagedError, match="setting 'links' cannot be .* run 'polyvoc check'"):
+    with pytest.raises(DamagedError, match=r"setting 'links' cannot be .* run 'polyvoc check'"):
         SideFile.of(LINKS, settings)
 
 
