@@ -16,7 +16,6 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from polyvoc import __version__
-from polyvoc import open as open_index
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
@@ -96,7 +95,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
-        self._index = open_index(settings.index, ray=settings.cluster)
+        self._index = _open(settings)
         _ = self._index.folder.quantiser
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
@@ -338,6 +337,14 @@ class Service:
         if is_url(row.path):
             return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
         return _is_unchanged(row)
+
+
+def _open(settings: Settings) -> Index:
+    if settings.cluster is None:
+        return Index.open(settings.index)
+    from polyvoc.cluster.shards import open_index  # loads Ray
+
+    return open_index(settings.index, None, settings.cluster)
 
 
 def _is_unchanged(row: ImageRow, max_bytes: float = math.inf) -> bool:
