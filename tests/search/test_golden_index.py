@@ -60,7 +60,7 @@ def test_it_can_be_written(copy: Path) -> None:
         assert writer.add("one more", features(1, dimension=128)) == 13  # ids are never used again
         assert writer.remove(["scene-0a.png"]) == 1
     with Index.open(copy) as index:
-        assert len(index) == 10 and index.search(13)[0].path == "one more"
+        assert len(index) == 10 and index.image(13).path == "one more" and index.search(3)[0].image == 3
     assert list(check(copy)) == []
 
 
