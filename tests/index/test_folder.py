@@ -60,7 +60,7 @@ def test_an_odd_setting_raises(odd: Any) -> None:
 
 
 def test_a_side_file_comes_back_from_its_setting() -> None:
-    side, settings = SideFile(LINKS, 3, 5, "abc", {"commit": 7}), Settings(Path("catalogue.sqlite"))
+    side, settings = SideFile(LINKS, 3, 5, "abc", {"commit": 7}), IndexSettings(Path("catalogue.sqlite"))
     settings[LINKS] = side.as_setting()
     assert SideFile.of(LINKS, settings) == side
     settings[LINKS] = None
