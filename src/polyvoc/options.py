@@ -22,7 +22,7 @@ Sets = Literal["feature", "image"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best"]
 
-NAMES: Mapping[type, str] = {int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
+NAMES: Mapping[type, str] = {float: "a number", int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
 
 # Stages of a search, in their order. Scoring has the paper's options, which research varies; the others are for every day.
 SCORING, RERANKING, FUSION, ANSWER = "Scoring", "Re-ranking", "Fusion", "Answer"
@@ -59,38 +59,38 @@ class Option:
         return type(None) in get_args(self.kind)
 
     def check(self, value: Any) -> None:
-        """Raise OptionError if a value is none of the choices or beyond the limits."""
-        wanted = self._violated(value)
+        """Raise OptionError if a value has another type, is none of the choices or beyond the limits."""
+        wanted = self._wrong_type(value) or self._beyond_limits(value)
         if wanted is not None:
             raise OptionError(f"{self.name}={value!r} should be {wanted}")
 
-    def _violated(self, value: Any) -> str | None:
-        """Return the condition that a value violates, None if there is none."""
+    def _wrong_type(self, value: Any) -> str | None:
+        """Return what a value should be, None if it is that: one of the choices, or of the type of the field."""
         if self.choices:
             return None if value in self.choices else "one of " + ", ".join(self.choices)
         types = [kind for kind in (get_args(self.kind) or (self.kind,)) if isinstance(kind, type)]
-        single = get_origin(self.kind) is not tuple
-        if single and not isinstance(value, tuple({**dict.fromkeys(types), **({int: None} if float in types else {})})):
-            return "a number" if float in types else " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
-        if single and not isinstance(value, (int, float)):
+        if get_origin(self.kind) is tuple:
+            any_length = Ellipsis in get_args(self.kind)
+            allowed = (int, float) if float in types else tuple(types)
+            fits = isinstance(value, tuple) and (any_length or len(value) == len(types))
+            return None if fits and all(isinstance(item, allowed) for item in value) else f"{len(types)} numbers"
+        if isinstance(value, (int, *types) if float in types else tuple(types)):
             return None
-        numbers = (value,) if single else value
-        if not isinstance(numbers, tuple) or (
-            not single and Ellipsis not in get_args(self.kind) and len(numbers) != len(types)
-        ):
-            return f"{len(types)} numbers"
-        if str in types:
+        return " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
+
+    def _beyond_limits(self, value: Any) -> str | None:
+        """Return the limits of a number, None if it is within them."""
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(number, (int, float)) for number in numbers):
             return None
-        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-            return "finite numbers" if len(numbers) > 1 else "a finite number"
+        if not all(map(math.isfinite, numbers)):
+            return "finite"
         if self.above is not None and not value > self.above:
             return f"above {self.above}"
-        low, high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
-        if not low and not high:
-            return None
-        both = self.minimum is not None and self.maximum is not None
-        limit = f"at least {self.minimum}" if low else f"at most {self.maximum}"
-        return f"from {self.minimum} to {self.maximum}" if both else limit
+        too_low, too_high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
+        if self.minimum is not None and self.maximum is not None and (too_low or too_high):
+            return f"from {self.minimum} to {self.maximum}"
+        return f"at least {self.minimum}" if too_low else f"at most {self.maximum}" if too_high else None
 
 
 def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
-from polyvoc.index.catalogue import Settings
+from polyvoc.index.catalogue import IndexSettings
 from polyvoc.index.folder import (
     DUPLICATE_PAIRS,
     LINKS,
@@ -53,14 +53,14 @@ def test_a_side_file_is_replaced_and_read_back(path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {"serial": 1, "rows": -1, "checksum": ""}])
 def test_an_odd_setting_raises(odd: Any) -> None:
-    settings = Settings(Path("index/catalogue.sqlite"))
+    settings = IndexSettings(Path("index/catalogue.sqlite"))
     settings[LINKS] = odd
     with pytest.raises(DamagedError, match=r"setting 'links' cannot be .* run 'polyvoc check'"):
         SideFile.of(LINKS, settings)
 
 
 def test_a_side_file_comes_back_from_its_setting() -> None:
-    side, settings = SideFile(LINKS, 3, 5, "abc", {"commit": 7}), Settings(Path("catalogue.sqlite"))
+    side, settings = SideFile(LINKS, 3, 5, "abc", {"commit": 7}), IndexSettings(Path("catalogue.sqlite"))
     settings[LINKS] = side.as_setting()
     assert SideFile.of(LINKS, settings) == side
     settings[LINKS] = None

@@ -101,7 +101,7 @@ def _search_all(index: Index, photos: list[str | int], options: SearchOptions, r
     names = [index.image(photo).path if isinstance(photo, int) else photo for photo in photos]
     results: list[SearchResult | SearchFailure] = []
     with progress_bar() as progress:
-        progress("searching: the first time on a machine, kernels are compiled", 0, len(photos))
+        progress("searching: slower the first time on a machine", 0, len(photos))
         for done, (photo, name) in enumerate(zip(photos, names, strict=True), start=1):
             try:
                 hits = index.search(photo, options, region=region, threads=threads)

@@ -161,7 +161,7 @@ def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
             shape = f"{image.width} x {image.height} pixels"
             raise ImageError(f"too large: {shape}, the limit is {max_pixels:,} in all; reduce it first")
         return image
-    raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert or remove it")
+    raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert it to JPEG, or leave it out")
 
 
 def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
     size = round(full[0] * factor), round(full[1] * factor)
     if min(size) < limits.min_side:
         shape = f"{full[0]} x {full[1]} pixels" + (f", reduced {size[0]} x {size[1]}" if factor < 1 else "")
-        raise ImageError(f"too small: {shape}, the short side needs {limits.min_side}; remove it")
+        raise ImageError(f"too small: {shape}, the short side needs {limits.min_side}; use a larger one")
     return size
 
 

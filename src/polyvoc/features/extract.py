@@ -54,7 +54,7 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root
     """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
     features = detect(image, options, name, root)
     if len(features) < MIN_FEATURES:
-        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; remove it")
+        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; use a photograph with more detail")
     return features
 
 
