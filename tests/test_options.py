@@ -43,7 +43,7 @@ RECORDS = (FeatureOptions, ScoringOptions, SearchOptions, PairOptions, TrainOpti
         (SearchOptions, {"sigma": 0.0}, "sigma=0.0 should be above 0"),
         (SearchOptions, {"c": math.inf}, "c=inf should be finite"),
         (SearchOptions, {"line": (1.0, math.nan)}, "line=.* should be finite"),
-        (SearchOptions, {"line": (1.0,)}, "a pair"),
+        (SearchOptions, {"line": (1.0,)}, r"line=\(1\.0,\) should be"),
         (SearchOptions, {"min_probability": 1.5}, "min_probability=1.5 should be from 0 to 1"),
         (SearchOptions, {"hamming": -1}, "hamming=-1 should be at least 0"),
         (SearchOptions, {"expand": 3, "verify": 0}, "expand=3 needs verified hits; set verify"),

@@ -191,8 +191,8 @@ NONE = np.empty((0, 2), int)
     [
         (lambda: Batch.of_words([NONE] * (MAX_IMAGES + 1), 2), "do not fit into one segment"),
         (lambda: Batch.of_words([np.zeros((1, 3), int)], 3), "3 vocabularies where 2"),
-        (lambda: Batch.of_words([np.array([[0, -1]])], 2), "vocabulary 1 has 5 words"),
-        (lambda: Batch.of_words([np.array([[0, 5]])], 2), "vocabulary 1 has 5 words"),
+        (lambda: Batch.of_words([np.array([[0, -1]])], 2), "words of vocabulary 1 should be 0 to 4"),
+        (lambda: Batch.of_words([np.array([[0, 5]])], 2), "words of vocabulary 1 should be 0 to 4"),
         (lambda: Batch.of_words([np.zeros((2, 2), int)], 2, [np.zeros((1, 2), np.uint64)]), "signatures"),
         *(
             (lambda bad=bad: replace(Batch.of_words([NONE], 2), embeddings=bad), r"should be float16 \[1, dimension\]")

@@ -72,8 +72,8 @@ def test_long_images_have_right_norms() -> None:
     [
         ([], {"sizes": (5,) * 10}, "10 vocabularies; 1 to 9"),
         ([], {"sizes": ()}, "0 vocabularies; 1 to 9"),
-        ([np.array([[10]])], {}, "vocabulary 0 has 10 words"),
-        ([np.array([[-1]])], {}, "vocabulary 0 has 10 words"),
+        ([np.array([[10]])], {}, "words of vocabulary 0 should be 0 to 9"),
+        ([np.array([[-1]])], {}, "words of vocabulary 0 should be 0 to 9"),
         ([np.array([[0.5]])], {}, "integers"),
         ([np.array([[2**40]])], {}, "larger than any vocabulary"),
         ([np.zeros((2, 3), int)], {}, "integers"),
