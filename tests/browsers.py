@@ -15,15 +15,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, WebError, expect, sync_playwright
 
 COMMANDS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+OFF = ("gpu", "quic", "background-networking", "component-update", "sync")
+FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in OFF)]
 TIMEOUT = 20_000  # ms; generous, for busy machines
 SCREEN = {"width": 1280, "height": 800}
 USUAL: Any = {"viewport": SCREEN, "reduced_motion": "reduce"}  # animations take time

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner, Result
 
 from polyvoc.cli.main import app
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def run(*arguments: object) -> Result:
@@ -31,6 +34,15 @@ def refuse(*arguments: object) -> str:
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
     return result.stderr.strip()
+
+
+def vocabulary_flags(vocabularies: Sequence[Vocabulary], folder: Path) -> list[object]:
+    """Save vocabularies below a folder and return the flags that name them."""
+    flags: list[object] = []
+    for number, vocabulary in enumerate(vocabularies):
+        vocabulary.save(folder / "words" / str(number))
+        flags += ["--vocabulary", folder / "words" / str(number)]
+    return flags
 
 
 def _no_constant(name: str) -> Any:

@@ -118,7 +118,7 @@ def engine_of(pictures: Sequence[Picture], segment_images: int = 1000) -> Engine
 
 
 def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Picture]]:
-    """Return a query and a collection: one image shows it anew, four have its words at random positions, others some of them."""
+    """Return a query and a collection: one image shows it anew, four have its words elsewhere, others some of them."""
     rng = np.random.default_rng([11, seed])
     query = picture(rng, 40, bits)
     right = joined(seen_again(rng, query, stray=0.2), picture(rng, 15, bits))

@@ -28,6 +28,29 @@ TOKEN = "a-token-for-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
+class Gate:
+    """Lets calls of functions signal their start, and wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.open = threading.Event()
+
+    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function behind the gate."""
+
+        def wait(*arguments: Any, **options: Any) -> Any:
+            self.started.release()
+            assert self.open.wait(PATIENCE)
+            return function(*arguments, **options)
+
+        return wait
+
+    def wait_for(self, count: int = 1) -> None:
+        """Wait until so many more calls have started."""
+        for _ in range(count):
+            assert self.started.acquire(timeout=PATIENCE)
+
+
 @dataclass(frozen=True)
 class Served:
     """A server in a thread of this process."""

@@ -67,7 +67,7 @@ def test_every_field_is_an_option_with_help(record: Any) -> None:
     assert [one.name for one in options] == list(record.__dataclass_fields__)
     for one in options:
         assert one.help.endswith(".") and not one.help[0].islower(), one.name
-        assert bool(one.stage) == issubclass(record, ScoringOptions)
+        assert bool(one.stage) == issubclass(record, (ScoringOptions, ClusterOptions))
         assert one.server_maximum is None or one.default is None or one.default <= one.server_maximum
 
 

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*command: object, folder: Path | None = None) -> str:
-    told = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_holds_what_is_needed(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for number in range(3):
-        assert {f"polyvoc/vocabularies/{number}/{name}" for name in ("meta.json", "words.npy", "medians.npy")} <= names
-    tables = {path.name for path in (ROOT / "src" / "polyvoc" / "tables").iterdir() if path.is_file()}
-    assert {f"polyvoc/tables/{name}" for name in tables} <= names
+        assert {f"polyvoc/data/vocabularies/{number}/{name}" for name in ("meta.json", "words.npy", "medians.npy")} <= names
+    tables = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyvoc" / "data").rglob("*.json")}
+    assert tables <= names
     assert {"polyvoc/py.typed", "polyvoc/web/page/index.html"} <= names
     assert not {name for name in names if "__pycache__" in name or name.startswith(("tests/", "benchmarks/", "docs/"))}
 
@@ -44,8 +44,10 @@ def test_it_works_in_an_empty_environment(wheel: Path, photographs: Path, tmp_pa
     run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
     assert "polyvoc" in run(programs / "polyvoc", "--version", folder=tmp_path)
     run(programs / "polyvoc", "index", photographs, folder=tmp_path)
-    told = json.loads(run(programs / "polyvoc", "search", photographs / "wall-b.jpg", "--top", "3", "--json", folder=tmp_path))
-    assert {Path(hit["path"]).name for hit in told["hits"]} == {"wall-a.jpg", "wall-b.jpg", "wall-c.jpg"}
+    result = json.loads(
+        run(programs / "polyvoc", "search", photographs / "wall-b.jpg", "--top", "3", "--json", folder=tmp_path)
+    )
+    assert {Path(hit["path"]).name for hit in result["hits"]} == {"wall-a.jpg", "wall-b.jpg", "wall-c.jpg"}
     source = "import polyvoc\nindex: polyvoc.Index = polyvoc.open('photos.polyvoc')\nreveal_type(index.search(3)[0].score)\n"
     (tmp_path / "program.py").write_text(source, encoding="utf-8")
     checked = run(

@@ -22,10 +22,11 @@ Sets = Literal["feature", "image"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best"]
 
-NAMES: Mapping[type, str] = {int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
+NAMES: Mapping[type, str] = {float: "a number", int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
 
 # Stages of a search, in their order. Scoring has the paper's options, which research varies; the others are for every day.
 SCORING, RERANKING, FUSION, ANSWER = "Scoring", "Re-ranking", "Fusion", "Answer"
+CLUSTER = "Cluster"  # where the index is held
 
 # What each detector makes. An affine region is described by SIFT, too: the same vocabularies serve it.
 DETECTOR_KINDS: Mapping[str, FeatureKind] = {
@@ -58,36 +59,38 @@ class Option:
         return type(None) in get_args(self.kind)
 
     def check(self, value: Any) -> None:
-        """Raise OptionError if a value is none of the choices or beyond the limits."""
-        wanted = self._violated(value)
+        """Raise OptionError if a value has another type, is none of the choices or beyond the limits."""
+        wanted = self._wrong_type(value) or self._beyond_limits(value)
         if wanted is not None:
             raise OptionError(f"{self.name}={value!r} should be {wanted}")
 
-    def _violated(self, value: Any) -> str | None:
-        """Return the condition that a value violates, None if there is none."""
+    def _wrong_type(self, value: Any) -> str | None:
+        """Return what a value should be, None if it is that: one of the choices, or of the type of the field."""
         if self.choices:
             return None if value in self.choices else "one of " + ", ".join(self.choices)
         types = [kind for kind in (get_args(self.kind) or (self.kind,)) if isinstance(kind, type)]
-        single = get_origin(self.kind) is not tuple
-        if single and not isinstance(value, tuple({**dict.fromkeys(types), **({int: None} if float in types else {})})):
-            return "a number" if float in types else " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
-        if single and not isinstance(value, (int, float)):
+        if get_origin(self.kind) is tuple:
+            any_length = Ellipsis in get_args(self.kind)
+            allowed = (int, float) if float in types else tuple(types)
+            fits = isinstance(value, tuple) and (any_length or len(value) == len(types))
+            return None if fits and all(isinstance(item, allowed) for item in value) else f"{len(types)} numbers"
+        if isinstance(value, (int, *types) if float in types else tuple(types)):
             return None
-        numbers = (value,) if single else value
-        if not isinstance(numbers, tuple) or (not single and Ellipsis not in get_args(self.kind) and len(numbers) != len(types)):
-            return f"{len(types)} numbers"
-        if str in types:
+        return " or ".join(NAMES.get(kind, kind.__name__) for kind in types)
+
+    def _beyond_limits(self, value: Any) -> str | None:
+        """Return the limits of a number, None if it is within them."""
+        numbers = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(number, (int, float)) for number in numbers):
             return None
-        if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-            return "finite numbers" if len(numbers) > 1 else "a finite number"
+        if not all(map(math.isfinite, numbers)):
+            return "finite"
         if self.above is not None and not value > self.above:
             return f"above {self.above}"
-        low, high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
-        if not low and not high:
-            return None
-        both = self.minimum is not None and self.maximum is not None
-        limit = f"at least {self.minimum}" if low else f"at most {self.maximum}"
-        return f"from {self.minimum} to {self.maximum}" if both else limit
+        too_low, too_high = self.minimum is not None and value < self.minimum, self.maximum is not None and value > self.maximum
+        if self.minimum is not None and self.maximum is not None and (too_low or too_high):
+            return f"from {self.minimum} to {self.maximum}"
+        return f"at least {self.minimum}" if too_low else f"at most {self.maximum}" if too_high else None
 
 
 def option(default: Any, text: str, stage: str = "", **limits: Any) -> Any:
@@ -153,30 +156,38 @@ class NormKey(NamedTuple):
 class ScoringOptions(Checked):
     """How the words of a query become scores: the rules of the paper and what they are combined with."""
 
-    merge: Merge = option("likelihood", "Rule that merges the vocabularies.", SCORING)
+    merge: Merge = option("likelihood", "Rule that merges the matches of several vocabularies.", SCORING)
     idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1; squared in the score.", SCORING)
-    norm: Norm = option("tfidf", "Norm that an image's score is divided by.", SCORING)
+    norm: Norm = option("tfidf", "Norm of an image, which its score is divided by.", SCORING)
     # a + b = 1: two equal lists share every match. Fits with it give b = 0.23 to 0.33; without signatures rankings gain a
     # little up to b = 0.5 (docs/findings.md).
     line: tuple[float, float] = option(
-        (0.6, 0.4), "(a, b) of term 2: a true match is in the intersection with probability a r + b.", SCORING
+        (0.6, 0.4), "Term 2: a true match is in the intersection with probability a r + b.", SCORING
     )
     c: float = option(30.0, "Constant of term 3, ln(N c).", SCORING, above=0, server_maximum=1e9)  # the paper's Table 2
     hamming: int | None = option(
         None,
-        "Largest Hamming distance that still votes; none: only likelihood compares signatures.",
+        "Largest Hamming distance of a match; none: no limit (then only the rule likelihood compares signatures).",
         SCORING,
         minimum=0,
         server_maximum=128,
     )
     sigma: float = option(
-        16.0, "With hamming: a vote at distance h has the weight exp(-h^2 / sigma^2); 16 suits 64 bits, 26 suits 128.", SCORING, above=0, server_maximum=1e4
+        16.0,
+        "With hamming: a match at distance h has the weight exp(-h^2 / sigma^2); 16 suits 64 bits, 26 suits 128.",
+        SCORING,
+        above=0,
+        server_maximum=1e4,
     )
     burstiness: Burstiness = option(
-        "best", "Repeated structure: best, one match per query feature and image; intra, damped within an image (Jegou 2009).", SCORING
+        "best",
+        "Repeated structure: best, one match per query feature and image; intra, damped within an image (Jegou 2009).",
+        SCORING,
     )
-    sets: Sets = option("feature", "Whether the sets of the rules are sets of features or of images.", SCORING)
-    assignments: int = option(1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10)
+    sets: Sets = option("feature", "What the lists of the rules are sets of: features or images.", SCORING)
+    assignments: int = option(
+        1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10
+    )
     likelihood_table: LikelihoodTable | None = option(
         None,
         "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; none: the table of the index or of polyvoc.",
@@ -209,7 +220,7 @@ class SearchOptions(ScoringOptions):
     )
     expand: int = option(
         0,
-        "Query expansion: add the features of up to this many verified hits; 0: off.",
+        "Query expansion: search again with the features of up to this many verified hits; 0: off.",
         RERANKING,
         minimum=0,
         server_maximum=50,
@@ -220,10 +231,10 @@ class SearchOptions(ScoringOptions):
     fuse: bool = option(False, "Add the similarity of the global embedding; needs an index made with --embedding.", FUSION)
     top: int = option(10, "Number of hits, at most.", ANSWER, minimum=1, server_maximum=1000)
     min_probability: float = option(
-        0.0, "Drop hits with a lower probability of showing the same thing.", ANSWER, minimum=0, maximum=1
+        0.0, "Only hits that show the same thing with at least this probability, such as 0.9.", ANSWER, minimum=0, maximum=1
     )
     require_all: bool = option(
-        False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", ANSWER
+        False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", CLUSTER
     )
 
     def __post_init__(self) -> None:
@@ -267,10 +278,10 @@ class TrainOptions(Checked):
 class ClusterOptions(Checked):
     """Where on a cluster an index is held."""
 
-    address: str = option("auto", "Address of a Ray cluster; auto: the one that runs here; local: this machine alone.")
-    shards: int = option(0, "Parts that the segments are distributed over, one process each; 0: one per core.", minimum=0)
-    replicas: int = option(1, "Processes that hold the same part.", minimum=1)
-    timeout: float = option(10.0, "Seconds that a search waits for a part.", above=0)
+    address: str = option("auto", "Address of a Ray cluster; auto: the one that runs here; local: this machine.", CLUSTER)
+    shards: int = option(0, "Parts that the index is divided into, one process each; 0: one per core.", CLUSTER, minimum=0)
+    replicas: int = option(1, "Processes that hold the same part.", CLUSTER, minimum=1)
+    timeout: float = option(10.0, "Seconds that a search waits for a part.", CLUSTER, above=0)
 
     def __post_init__(self) -> None:
         """Check every field."""

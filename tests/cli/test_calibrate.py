@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from commands import answer, refuse, run
+from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
@@ -33,8 +34,13 @@ LINE = (0.7, 0.25)
 SOURCE = {"pairs": 30}
 
 
-def check(path: Path) -> list[str]:
+def errors_of(path: Path) -> list[str]:
     return list(check(path, more=[check_table]))
+
+
+def put_settings(path: Path, **settings: Any) -> None:
+    with closing(Catalogue.open(path, writable=True)) as catalogue, catalogue.transaction():
+        catalogue.put_settings(settings)
 
 
 @pytest.fixture
@@ -49,11 +55,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
-    given: list[object] = []
-    for number, vocabulary in enumerate(vocabularies):
-        vocabulary.save(tmp_path / "words" / str(number))
-        given += ["--vocabulary", tmp_path / "words" / str(number)]
-    return given
+    return vocabulary_flags(vocabularies, tmp_path)
 
 
 # -- an index without labels
@@ -76,7 +78,7 @@ def test_an_index_calibrates_itself(index: Path) -> None:
 def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
     result = answer("calibrate", "--index", index, "--save")
     assert result["saved"]
-    assert list(check(index)) == []
+    assert errors_of(index) == []
     info = answer("info", "--index", index)
     assert info["default_options"]["line"] == result["tied"]
     assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
@@ -261,6 +263,8 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
 
 def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     before = Index.open(index)
+    with pytest.raises(DamagedError, match="'line' is missing"):
+        before.folder.catalogue.setting("line")
     commit = before.folder.catalogue.setting("commit")
     with IndexWriter.open(index) as writer:
         save_line(writer, LINE, SOURCE)
@@ -278,18 +282,16 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
     with IndexWriter.open(index) as writer:
         save_line(writer, (0.5, 0.5), SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
-    assert list(check(index)) == []
+    assert errors_of(index) == []
 
 
 def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
-    with Index.open(index) as opened:
-        found = opened.features(views / "0" / "0.jpg")
+    found = Index.open(index).features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
         writer.add("another", found)
         save_line(writer, LINE, SOURCE)
     with Index.open(index) as opened:
-        assert len(opened) == SCENES * VIEWS + 1
-        assert opened.default_options.line == LINE
+        assert (len(opened), opened.default_options.line) == (SCENES * VIEWS + 1, LINE)
 
 
 @pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
@@ -297,14 +299,6 @@ def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
         save_line(writer, line, SOURCE)
     assert Index.open(index).default_options.line == SearchOptions().line
-
-
-def test_an_index_without_a_line_works(index: Path) -> None:
-    with Index.open(index) as opened:
-        assert opened.default_options.line == SearchOptions().line
-        with pytest.raises(DamagedError, match="'line' is missing"):
-            opened.folder.catalogue.setting("line")
-    assert list(check(index)) == []
 
 
 def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None:
@@ -320,7 +314,7 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
     with IndexWriter.open(index) as writer:
         save_likelihood_table(writer, other)
     assert Index.open(index).default_options.likelihood_table == other
-    assert list(check(index)) == []
+    assert errors_of(index) == []
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="for 3 vocabularies does not fit an index with 2"):
         save_likelihood_table(writer, default_table(3, 64))
     assert Index.open(index).default_options.likelihood_table == other
@@ -329,11 +323,8 @@ def test_a_table_is_saved_and_survives_updates(index: Path, views: Path) -> None
 @pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"groups": [0, 0]}, {"edges": None}])
 def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> None:
     values = {**table_as_dict(default_table(2, 64)), **change}
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"likelihood_table": values})
-    catalogue.close()
-    (line,) = check(index)
+    put_settings(index, likelihood_table=values)
+    (line,) = errors_of(index)
     assert "likelihood" in line
     assert len(line) < 500
     with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a likelihood table"):
@@ -341,16 +332,11 @@ def test_a_damaged_table_is_an_error(index: Path, change: dict[str, Any]) -> Non
 
 
 def test_a_damaged_line_is_an_error(index: Path) -> None:
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"line": {"a": 0.5}})
-    catalogue.close()
-    assert any("'line'" in line for line in check(index))
-    catalogue = Catalogue.open(index, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"line": {"a": 0.5, "b": 0.5, "source": {}}})
+    put_settings(index, line={"a": 0.5})
+    assert any("'line'" in line for line in errors_of(index))
+    put_settings(index, line={"a": 0.5, "b": 0.5, "source": {}})
+    with closing(Catalogue.open(index, writable=True)) as catalogue, catalogue.transaction():
         catalogue.write("UPDATE settings SET value = replace(value, '0.5', '0.6') WHERE name = 'line'")
-    catalogue.close()
-    assert any("'line'" in line for line in check(index))
+    assert any("'line'" in line for line in errors_of(index))
     with pytest.raises(DamagedError, match="'line' is missing or damaged"):
         Index.open(index)

@@ -1,4 +1,4 @@
-"""A shell completes commands, flags and values, and can be taught to."""
+"""A shell completes commands, flags and values, and the script for it is printed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 
 def shell(**environment: str) -> str:
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "polyvoc"], env={**os.environ, **environment}, capture_output=True, text=True, check=True
     )
-    return told.stdout
+    return output.stdout
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def shell(**environment: str) -> str:
     ],
 )
 def test_words_are_completed(typed: str, word: int, offered: set[str]) -> None:
-    told = shell(_POLYVOC_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(word))
-    assert set(told.split()) == offered
+    output = shell(_POLYVOC_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(word))
+    assert set(output.split()) == offered
 
 
 @pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
-def test_a_shell_can_be_taught(kind: str) -> None:
-    told = shell(_POLYVOC_COMPLETE=f"source_{kind}")
-    assert "_POLYVOC_COMPLETE" in told and "polyvoc" in told
+def test_the_script_for_a_shell(kind: str) -> None:
+    output = shell(_POLYVOC_COMPLETE=f"source_{kind}")
+    assert "_POLYVOC_COMPLETE" in output and "polyvoc" in output

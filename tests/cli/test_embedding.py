@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import answer, refuse, run
+from commands import answer, refuse, run, vocabulary_flags
 from onnxfiles import chain
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
@@ -34,27 +34,23 @@ def folder(photographs: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def index(folder: Path, model: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> Path:
-    given: list[object] = []
-    for number, vocabulary in enumerate(vocabularies):
-        vocabulary.save(tmp_path / "words" / str(number))
-        given += ["--vocabulary", tmp_path / "words" / str(number)]
-    path = tmp_path / "seen.polyvoc"
-    assert answer("index", folder, "--index", path, "--embedding", model, *given)["added"] == 12
+    path, words = tmp_path / "seen.polyvoc", vocabulary_flags(vocabularies, tmp_path)
+    assert answer("index", folder, "--index", path, "--embedding", model, *words)["added"] == 12
     return path
 
 
-def names(told: dict) -> list[str]:
-    return [Path(hit["path"]).name for hit in told["hits"]]
+def names(result: dict) -> list[str]:
+    return [Path(hit["path"]).name for hit in result["hits"]]
 
 
-def test_info_tells_of_the_model(index: Path, index_path: Path, model: Path) -> None:
-    told = answer("info", "--index", index)["embedding"]
-    assert (told["dimension"], told["file"], len(told["fingerprint"])) == (3, str(model), 16)
+def test_info_shows_the_model(index: Path, index_path: Path, model: Path) -> None:
+    result = answer("info", "--index", index)["embedding"]
+    assert (result["dimension"], result["file"], len(result["fingerprint"])) == (3, str(model), 16)
     assert f"embedding     3 numbers by {model} (" in run("info", "--index", index).stdout
     assert "embedding     none" in run("info", "--index", index_path).stdout
 
 
-def test_searches_hear_it_only_when_asked(index: Path, folder: Path) -> None:
+def test_searches_use_it_only_with_the_flag(index: Path, folder: Path) -> None:
     query = folder / "tower-b.jpg"
     local, fused = (answer("search", query, "--index", index, *typed) for typed in ([], ["--fuse"]))
     assert (local["options"]["fuse"], fused["options"]["fuse"]) == (False, True)
@@ -82,15 +78,15 @@ def test_a_model_that_moved(index: Path, folder: Path, model: Path) -> None:
     assert answer("index", folder, "--index", index)["unchanged"] == 12  # nothing to embed
     shutil.copy(folder / "wall-a.jpg", folder / "copy.jpg")
     for line in (refuse("index", folder, "--index", index), refuse("search", folder / "copy.jpg", "--index", index, "--fuse")):
-        assert f"{model}, the model of {index}, is gone; say where it is" in line
+        assert f"{model}, the model of {index}, is missing; give its new path" in line
     assert answer("remove", folder / "wall-c.jpg", "--index", index)["removed"] == 1  # removing needs none
     assert answer("index", folder, "--index", index, "--embedding", moved)["added"] == 2
     assert answer("info", "--index", index)["embedding"]["file"] == str(moved)
     assert answer("search", folder / "copy.jpg", "--index", index, "--fuse")["hits"]
-    assert answer("check", "--index", index)["sound"]
+    assert answer("check", "--index", index)["ok"]
 
 
-def test_another_model_is_refused(index: Path, folder: Path, model: Path) -> None:
+def test_another_model_is_an_error(index: Path, folder: Path, model: Path) -> None:
     other = model.with_name("other.onnx")
     other.write_bytes(chain("GlobalMaxPool", "Flatten", output=(1, 3)))
     assert "holds vectors of another model" in refuse("index", folder, "--index", index, "--embedding", other)

@@ -1,4 +1,4 @@
-"""Flags made from the fields of a record: which there are, and what is typed for them."""
+"""Flags made from the fields of a record, and the values typed for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from polyvoc.cli.flags import flag_name, from_record, parse_value
 from polyvoc.cli.main import app
 from polyvoc.errors import OptionError
-from polyvoc.options import SEARCH_TEXTS, SearchOptions
+from polyvoc.options import SearchOptions, options_of
 from polyvoc.scoring.rules import default_table, save_table
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -23,7 +23,7 @@ def test_fields_without_flags_are_the_commands_own() -> None:
     small = typer.Typer()
 
     @small.command()
-    @from_record(SearchOptions, SEARCH_TEXTS, defaults=False, without=("merge", "top"))
+    @from_record(SearchOptions, defaults=False, without=("merge", "top"))
     def command(chosen: dict[str, Any], merge: str = "mine") -> None:
         given.append({**chosen, "own": merge})
 
@@ -35,12 +35,12 @@ def test_fields_without_flags_are_the_commands_own() -> None:
 
 def test_evaluate_has_a_flag_for_every_field_that_changes_a_ranking() -> None:
     options = {option for parameter in COMMANDS["evaluate"].params for option in parameter.opts}
-    foreign = {"top", "smooth", "fuse", "sure", "whole"}  # datasets have neither neighbours nor vectors, and want all scores
-    assert {flag_name(name) for name in SEARCH_TEXTS if name not in foreign} <= options
+    foreign = {"top", "smooth", "fuse", "min_probability", "require_all"}  # of an index or its hits
+    assert {flag_name(option.name) for option in options_of(SearchOptions)} - set(map(flag_name, foreign)) <= options
     assert not {flag_name(name) for name in foreign} & options
 
 
-def test_what_is_typed_becomes_what_the_field_wants() -> None:
+def test_typed_values_have_the_type_of_the_field() -> None:
     assert parse_value(SearchOptions, "hamming", "24") == 24
     assert parse_value(SearchOptions, "hamming", "none") is None
     assert parse_value(SearchOptions, "merge", "b1") == "b1"
@@ -51,10 +51,10 @@ def test_what_is_typed_becomes_what_the_field_wants() -> None:
 def test_a_table_is_typed_as_a_file(tmp_path: Path) -> None:
     table = default_table(2, 64)
     save_table(table, tmp_path / "table.json")
-    assert parse_value(SearchOptions, "evidence", str(tmp_path / "table.json")) == table
-    assert parse_value(SearchOptions, "evidence", "none") is None
+    assert parse_value(SearchOptions, "likelihood_table", str(tmp_path / "table.json")) == table
+    assert parse_value(SearchOptions, "likelihood_table", "none") is None
     with pytest.raises(OptionError, match=r"other.json: cannot be read"):
-        parse_value(SearchOptions, "evidence", str(tmp_path / "other.json"))
+        parse_value(SearchOptions, "likelihood_table", str(tmp_path / "other.json"))
     for command in ("search", "evaluate"):
-        (option,) = (parameter for parameter in COMMANDS[command].params if parameter.name == "evidence")
-        assert (option.opts, option.metavar) == (["--evidence"], "FILE|none")
+        (option,) = (parameter for parameter in COMMANDS[command].params if parameter.name == "likelihood_table")
+        assert (option.opts, option.metavar) == (["--likelihood-table"], "FILE|none")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import answer, refuse, run
+from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.experiments.datasets.synthetic import WorldOptions, write_world
 from polyvoc.experiments.paper.setup import Plan
 from polyvoc.experiments.workbench import QuantisedDataset
@@ -41,13 +41,7 @@ def datasets(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def words(vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """Flags that name the small vocabularies."""
-    folder = tmp_path_factory.mktemp("words")
-    given: list[object] = []
-    for number, vocabulary in enumerate(vocabularies):
-        vocabulary.save(folder / str(number))
-        given += ["--vocabulary", folder / str(number)]
-    return given
+    return vocabulary_flags(vocabularies, tmp_path_factory.mktemp("words"))
 
 
 # -- evaluate

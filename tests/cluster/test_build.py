@@ -175,9 +175,8 @@ def test_the_command(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_ends_the_run(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:
     with IndexWriter.open(tmp_path / "many", WORDS, SMALL) as writer:
         (tmp_path / "many/staging").write_bytes(b"a file")
-        with pytest.raises(WriteError, match="cannot be written") as caught:
+        with pytest.raises(WriteError, match=r"^.* cannot be written.*$"):
             writer.update([folder], workers=workers)
-    assert "\n" not in str(caught.value)
     (tmp_path / "many/staging").unlink()
     assert update(tmp_path / "many", folder, workers).added == 20
 
@@ -193,21 +192,19 @@ def test_a_machine_that_sees_no_photographs_ends_the_run(workers: RayWorkers, tm
     assert update(tmp_path / "many", tmp_path / "photos").replaced == 2
 
 
-def test_a_machine_with_another_version_ends_the_run(workers: RayWorkers, tmp_path: Path) -> None:
-    photograph(tmp_path / "photos/a.png", 1)
-    other = WorkerCheck(versions={**versions(), "OpenCV": "3.0"})
-    with pytest.raises(ClusterError, match=r"OpenCV [\d.]+, not 3.0; install the same version"):
-        update(tmp_path / "many", tmp_path / "photos", replace(workers, check=other))
-
-
-def test_nothing_is_written_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_or_no_cluster_ends_the_run(
+    workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(address: str) -> None:
         raise ClusterError(f"no Ray cluster at {address}")
 
     photograph(tmp_path / "photos/a.png", 1)
+    other = WorkerCheck(versions={**versions(), "OpenCV": "3.0"})
+    with pytest.raises(ClusterError, match=r"OpenCV [\d.]+, not 3.0; install the same version"):
+        update(tmp_path / "many", tmp_path / "photos", replace(workers, check=other))
     monkeypatch.setattr("polyvoc.cluster.build.connect", fail)
-    line = refuse("index", tmp_path / "photos", "--index", tmp_path / "many", "--ray", "nowhere:1")
-    assert "no Ray cluster at nowhere:1" in line and not (tmp_path / "many").exists()
+    line = refuse("index", tmp_path / "photos", "--index", tmp_path / "none", "--ray", "nowhere:1")
+    assert "no Ray cluster at nowhere:1" in line and not (tmp_path / "none").exists()
 
 
 # -- processes, machines and photographs that fail

@@ -70,8 +70,7 @@ def run_to_the_end(count: int, fails: set[int], counts: bool = True, tasks: int 
 
 # How often each failing item crashes a task: twice in its batch, once in each half, three times alone.
 @pytest.mark.parametrize(
-    "count, fails",
-    [(1, {0: 1 + 3}), (2, {1: 2 + 3}), (16, {5: 2 + 3 + 3}), (13, {0: 2 + 2 + 3, 12: 2 + 3 + 3}), (3, {})],
+    "count, fails", [(1, {0: 1 + 3}), (2, {1: 2 + 3}), (16, {5: 2 + 3 + 3}), (13, {0: 2 + 2 + 3, 12: 2 + 3 + 3}), (3, {})]
 )
 def test_failing_items_are_isolated_and_the_others_read(count: int, fails: dict[int, int]) -> None:
     read, crashes = run_to_the_end(count, {*fails})

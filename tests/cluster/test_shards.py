@@ -48,9 +48,8 @@ SETS = ("holidays150", "ukbench500")  # of photographs, below the folder that VA
 def replica_sets(nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, ReplicaSet]]:
     """Replica sets of 1, 2, 3 and 7 shards; one snapshot stays open, so that their actors live on."""
     sets = {count: ReplicaSet(nodes.options(count, timeout=60)) for count in SHARDS}
-    folder = store_segments(
-        tmp_path_factory.mktemp("kept") / "index", Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments
-    )
+    segments = Engine.from_words([np.zeros((1, 1), np.int32)], (1,)).segments
+    folder = store_segments(tmp_path_factory.mktemp("kept") / "index", segments)
     kept = [load_engine(replicas, folder) for replicas in sets.values()]
     yield sets
     del kept
@@ -397,13 +396,10 @@ def test_segments_stay_in_their_shards() -> None:
     assert assign_segments({1: 5, 2: 5, 3: 9, 7: 1}, 2, kept={1: 1, 2: 1, 9: 0, 8: 5}) == [[3, 7], [1, 2]]
 
 
-def test_replicas_of_a_shard_are_on_different_machines() -> None:
+def test_replicas_are_on_different_machines_by_their_number_of_cores() -> None:
     placed = assign_replicas([100, 50, 50], {"a": 1.0, "b": 1.0, "c": 1.0}, 2)
     assert all(len(set(machines)) == 2 for machines in placed)
     assert assign_replicas([1], {"a": 1.0}, 2) == [["a", "a"]]  # there is no other
-
-
-def test_machines_are_used_by_their_number_of_cores() -> None:
     placed = assign_replicas([10] * 8, {"large": 3.0, "small": 1.0}, 1)
     assert [machines[0] for machines in placed].count("large") == 6
 

@@ -22,11 +22,13 @@ from polyvoc.experiments.fit.true_matches import (
     near,
     observe,
     observe_pairs,
+    sharing_of,
 )
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
+from polyvoc.types import ImageWords, Keypoints
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from random_collections import World, random_world
 from views import SCENES, VIEWS
@@ -225,3 +227,20 @@ def test_scenes_that_touch_are_one_group() -> None:
     groups = Pairs(Sampling(), (a, b, c, d, e), related, {}).groups
     assert groups == {a: groups[a], b: groups[a], c: groups[c], d: groups[c], e: groups[c]}
     assert groups[a] != groups[c]
+
+
+@pytest.mark.parametrize("vocabularies", [(0,), (2,), (0, 1), (1, 2, 0)])
+def test_pairs_of_features_that_share_a_word_are_those_of_a_loop(vocabularies: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    query, image, empty = (
+        ImageWords(
+            rng.integers(0, 6, (n, 3)), np.empty((n, 0), np.uint64), Keypoints(np.zeros((n, 2)), np.ones(n), np.zeros(n))
+        )
+        for n in (20, 30, 0)
+    )
+    columns = list(vocabularies)
+    same = query.words[:, None, columns] == image.words[None, :, columns]
+    q, f, shared = sharing_of(query, image, vocabularies)
+    assert sorted(zip(q.tolist(), f.tolist(), strict=True)) == [tuple(pair) for pair in np.argwhere(same.any(axis=2)).tolist()]
+    assert np.array_equal(shared, same[q, f])
+    assert len(sharing_of(empty, image, vocabularies)[0]) == len(sharing_of(query, empty, vocabularies)[0]) == 0

@@ -106,31 +106,14 @@ def test_errors_of_one_image_name_it(tmp_path: Path) -> None:
         assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_length_of_vectors_is_fixed() -> None:
+def test_a_wrong_side_or_another_length_raises() -> None:
+    for side in (0, 31, MAX_SIDE + 1):
+        with pytest.raises(OptionError, match=f"side={side}"):
+            Embedder.of(mean_colour, "mean colour", side=side)
     lengths = iter([3, 4])
     embedder = Embedder.of(lambda pixels: np.ones(next(lengths)), "growing")
     with pytest.raises(OptionError, match="4 numbers instead of 3"):
         embedder.embed_pixels(GREY)
-
-
-@pytest.mark.parametrize("side", [0, 31, MAX_SIDE + 1])
-def test_an_invalid_side_raises(side: int) -> None:
-    with pytest.raises(OptionError, match=f"side={side}"):
-        Embedder.of(mean_colour, "mean colour", side=side)
-
-
-def test_many_are_as_one_by_one(tmp_path: Path) -> None:
-    embedder = Embedder.of(mean_colour, "mean colour", side=64)
-    paths = [photograph(tmp_path / f"{seed}.png", seed) for seed in range(5)]
-    paths.insert(2, tmp_path / "missing.png")
-    for threads in (1, 3):
-        vectors = dict(embedder.embed_many(paths, threads))
-        assert list(vectors) == paths
-        error = vectors.pop(paths[2])
-        assert isinstance(error, ImageError) and "no such file" in str(error)
-        assert all(np.array_equal(vector, embedder.embed(path)) for path, vector in vectors.items())
-    with pytest.raises(OptionError, match="threads=0"):
-        embedder.embed_many(paths, 0)
 
 
 # --- ONNX files
@@ -142,6 +125,8 @@ def test_preprocessing_is_applied(network: Path, tmp_path: Path) -> None:
         used = options or Preprocessing()
         values = (np.array([200, 100, 50]) / 255 - used.mean) / used.std
         assert np.allclose(Embedder.load(network, options).embed(path), unit(values), atol=1e-5)
+    half = stored(tmp_path, chain("Identity", kind=FLOAT16), "half.onnx")
+    assert np.allclose(Embedder.load(half, PLAIN).embed(path), unit(np.array([200, 100, 50])), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -165,12 +150,6 @@ def test_proportions_are_kept_if_the_model_allows(network: Path, tmp_path: Path)
     assert Embedder.load(fixed).embed(colours(tmp_path / "a.png")).shape == (4608,)
 
 
-def test_half_precision(network: Path, tmp_path: Path) -> None:
-    half = stored(tmp_path, chain("Identity", kind=FLOAT16), "half.onnx")
-    path = colours(tmp_path / "a.png")
-    assert np.allclose(Embedder.load(half, PLAIN).embed(path), unit(np.array([200, 100, 50])), atol=1e-3)
-
-
 def test_another_output(network: Path, tmp_path: Path) -> None:
     steps = [node("Identity", ["image"], "map"), node("Neg", ["image"], "negative")]
     outputs = [value_info(name, IMAGE) for name in ("map", "negative")]
@@ -191,14 +170,10 @@ def test_threads_do_not_matter(network: Path, tmp_path: Path) -> None:
         Embedder.load(network, threads=0)
 
 
-def test_the_file_of_a_model_is_absolute(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_json_file_beside_a_model(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(network.parent)
-    assert Embedder.load(network.name).file == str(network)
-
-
-def test_the_json_file_beside_a_model(network: Path, tmp_path: Path) -> None:
-    default = Embedder.load(network)
-    assert default.long_side == DEFAULT_SIDE
+    default = Embedder.load(network.name)
+    assert (default.long_side, default.file) == (DEFAULT_SIDE, str(network))
     network.with_suffix(".json").write_text(json.dumps({"side": 64, "mean": [0, 0, 0], "std": [1, 1, 1]}), encoding="utf-8")
     changed = Embedder.load(network)
     assert changed.long_side == 64

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image, ImageDraw
 
-from polyvoc.cli.demo import find_photographs
+from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import (

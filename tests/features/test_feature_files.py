@@ -248,10 +248,10 @@ def test_other_files_are_one_line(tmp_path: Path) -> None:
 
 def test_folders_and_files_exclude_each_other(tmp_path: Path) -> None:
     path = add_hloc_image(tmp_path / HLOC_FILE)
-    assert "stands for folders" in refuse("index", tmp_path, "--features", path)
+    assert "replaces folders" in refuse("index", tmp_path, "--features", path)
     assert "nothing to read" in refuse("index")
     assert "nothing to read" in refuse("train", "--out", tmp_path / "words")
-    assert "--kind is for use with --features" in refuse("index", tmp_path, "--kind", "sift")
+    assert "--feature-kind is for use with --features" in refuse("index", tmp_path, "--feature-kind", "sift")
     assert "--long-side is for use without --features" in refuse("index", "--features", path, "--long-side", 500)
     assert "--binary is for use with --features" in refuse("train", tmp_path, "--binary", "--out", tmp_path / "words")
 

@@ -43,8 +43,7 @@ def test_files_of_hloc_are_read(tmp_path: Path) -> None:
     assert np.array_equal(found.xy, stored["keypoints"][order].astype(np.float32))
     assert np.array_equal(found.descriptors, stored["descriptors"].T[order].astype(np.float32))
     assert (found.width, found.height, str(found.kind)) == (640, 480, "superpoint (256 numbers)")
-    assert found.scale.tolist() == [1] * 7
-    assert found.angle.tolist() == [0] * 7
+    assert (found.scale.tolist(), found.angle.tolist()) == ([1] * 7, [0] * 7)
 
 
 def test_groups_are_nested_like_folders(tmp_path: Path) -> None:
@@ -59,9 +58,7 @@ def test_written_files_are_read_back(tmp_path: Path, seed: int) -> None:
     assert write_features(tmp_path / "feats-sift.h5", images.items()) == len(images)
     again = read(tmp_path / "feats-sift.h5")
     assert sorted(again) == sorted(images)
-    for name, found in again.items():
-        assert isinstance(found, Features)
-        assert equal(found, images[name])
+    assert all(isinstance(found, Features) and equal(found, images[name]) for name, found in again.items())
 
 
 def test_bits_are_read_with_binary(tmp_path: Path) -> None:
@@ -69,29 +66,18 @@ def test_bits_are_read_with_binary(tmp_path: Path) -> None:
     packed = np.packbits(bits, axis=1, bitorder="little").T
     path = add_hloc_image(tmp_path / "feats-orb.h5", descriptors=packed, scores=None)
     assert np.array_equal(one(path, binary=True).descriptors, bits)
-    assert one(path, binary=True).kind.binary
-    assert not one(path).kind.binary
+    assert one(path, binary=True).kind.binary and not one(path).kind.binary
     write_features(tmp_path / "again.h5", [("1", one(path, binary=True))])  # as bool: the file shows that they are bits
     assert np.array_equal(one(tmp_path / "again.h5", "orb").descriptors, bits)
     with pytest.raises(AssertionError, match="not bytes of bits"):
         one(add_hloc_image(tmp_path / HLOC_FILE), binary=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (HLOC_FILE, "superpoint"),
-        ("feats-disk.h5", "disk"),
-        ("feats-aliked-n16.hdf5", "aliked"),
-        ("Feats-XFeat-n5000.h5", "xfeat"),
-    ],
-)
-def test_the_file_name_holds_the_kind(tmp_path: Path, name: str, kind: str) -> None:
-    assert one(add_hloc_image(tmp_path / name)).name == kind
-    assert one(tmp_path / name, "mine").name == "mine"
-
-
-def test_an_unknown_kind_raises(tmp_path: Path) -> None:
+def test_the_file_name_holds_the_kind(tmp_path: Path) -> None:
+    others = {"feats-disk.h5": "disk", "feats-aliked-n16.hdf5": "aliked", "Feats-XFeat-n5000.h5": "xfeat"}
+    for name, kind in {HLOC_FILE: "superpoint", **others}.items():
+        assert one(add_hloc_image(tmp_path / name)).name == kind
+        assert one(tmp_path / name, "mine").name == "mine"
     with pytest.raises(ExchangeError, match="--feature-kind superpoint"):
         HlocFeatures(add_hloc_image(tmp_path / "features.h5"))
 
@@ -122,10 +108,8 @@ def test_a_wrong_image_is_reported_among_the_others(tmp_path: Path, arrays: dict
     path = add_hloc_image(tmp_path / HLOC_FILE, "odd.jpg", **arrays)
     add_hloc_image(path, "good.jpg")
     found = read(path)
-    assert isinstance(found["good.jpg"], Features)
-    assert isinstance(found["odd.jpg"], ExchangeError)
-    assert wrong in str(found["odd.jpg"])
-    assert "odd.jpg" in str(found["odd.jpg"])
+    assert isinstance(found["good.jpg"], Features) and isinstance(found["odd.jpg"], ExchangeError)
+    assert wrong in str(found["odd.jpg"]) and "odd.jpg" in str(found["odd.jpg"])
 
 
 def test_arrays_in_other_files_are_not_read(tmp_path: Path) -> None:
@@ -134,20 +118,17 @@ def test_arrays_in_other_files_are_not_read(tmp_path: Path) -> None:
         file["db/1.jpg/descriptors"] = h5py.ExternalLink(str(other), "/x.jpg/descriptors")
         file["linked.jpg"] = h5py.ExternalLink(str(other), "/x.jpg")
     (wrong,) = read(tmp_path / HLOC_FILE).values()
-    assert isinstance(wrong, ExchangeError)
-    assert "no descriptors" in str(wrong)
+    assert isinstance(wrong, ExchangeError) and "no descriptors" in str(wrong)
 
 
 def test_other_files_raise(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "global-feats-netvlad.h5", "w") as file:
         file["db/1.jpg/global_descriptor"] = np.zeros(4096)
-    with pytest.raises(ExchangeError, match="no local features"):
-        HlocFeatures(tmp_path / "global-feats-netvlad.h5")
     (tmp_path / "text.h5").write_text("no HDF5")
-    with pytest.raises(ExchangeError, match="cannot be read as HDF5"):
-        HlocFeatures(tmp_path / "text.h5")
-    with pytest.raises(ExchangeError, match="does not exist"):
-        HlocFeatures(tmp_path / "absent.h5")
+    lines = {"global-feats-netvlad": "no local features", "text": "cannot be read as HDF5", "absent": "does not exist"}
+    for name, line in lines.items():
+        with pytest.raises(ExchangeError, match=line):
+            HlocFeatures(tmp_path / f"{name}.h5")
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -130,7 +130,7 @@ def test_segments_do_not_matter(collection: Collection, tmp_path: Path) -> None:
 def test_threads_do_not_matter(collection: Collection, tmp_path: Path) -> None:
     index = collection.build(tmp_path / "i", commits=4)
     for options in all_options(index.folder.bits):
-        words, signatures = index.quantise(collection.images["camera"], options)
+        words, signatures = index.folder.quantiser.quantise(collection.images["camera"].descriptors)
         one, four = (index.score_words(words, signatures, options, threads=threads) for threads in (1, 4))
         assert np.array_equal(one, four)
 
@@ -141,7 +141,7 @@ def test_saved_is_built_in_memory(collection: Collection, tmp_path: Path) -> Non
     signed = [signatures for _, signatures in parts if signatures is not None]
     built = Index.from_words([words for words, _ in parts], [v.size for v in collection.vocabularies], signed)
     for options in all_options(saved.folder.bits):
-        words, signatures = saved.quantise(collection.images["cat"], options)
+        words, signatures = quantiser.quantise(collection.images["cat"].descriptors)
         expected = built.score_words(words, signatures, options)
         assert np.array_equal(saved.score_words(words, signatures, options), expected) and expected.any()
 
@@ -174,10 +174,10 @@ def test_an_image_finds_itself_first_and_its_part_next(collection: Collection, p
     index = collection.build(tmp_path / "i")
     options = index.preset(preset)
     for row in index.images():
-        by_features = index.search(collection.images[row.path], 2, options)
+        by_features = index.search(collection.images[row.path], options, top=2)
         assert by_features[0].path == row.path
-        assert [hit.path for hit in index.search(row.image, 2, options)] == [hit.path for hit in by_features]
-    related = [index.search(collection.images[name], 2, options)[1].path == f"{name}-part" for name in NAMES]
+        assert [hit.path for hit in index.search(row.image, options, top=2)] == [hit.path for hit in by_features]
+    related = [index.search(collection.images[name], options, top=2)[1].path == f"{name}-part" for name in NAMES]
     assert np.mean(related) >= 0.8
 
 
@@ -189,7 +189,7 @@ def test_inputs_are_not_modified(collection: Collection, tmp_path: Path) -> None
             array.flags.writeable = False
         frozen[name] = replace(found, **copies)
     index = Collection(collection.kind, frozen, collection.vocabularies).build(tmp_path / "i")
-    assert index.search(frozen["cat"], 1)[0].path == "cat"
+    assert index.search(frozen["cat"], top=1)[0].path == "cat"
     every = np.concatenate([found.descriptors for found in frozen.values()])
     every.flags.writeable = False
     assert (
@@ -324,20 +324,20 @@ def test_photographs_cannot_be_queries_of_external_features(
 ) -> None:
     collection = collections["sift-64"]
     index = collection.build(tmp_path / "i")
-    line = r"holds sift-64 \(64 numbers\), which polyvoc does not find in photographs; .* \(--image ID\)"
+    line = r"holds sift-64 \(64 numbers\), which polyvoc does not extract from photographs; .* \(--image ID\)"
     with pytest.raises(OptionError, match=line):
         index.search(folder / "cat.png")
     with IndexWriter.open(tmp_path / "i") as writer, pytest.raises(OptionError, match=line):
         writer.update([folder])
     assert len(index.reopened()) == 2 * len(NAMES)
-    assert index.search(index.search(collection.images["cat"], 1)[0].image, 1)[0].path == "cat"
+    assert index.search(index.search(collection.images["cat"], top=1)[0].image, top=1)[0].path == "cat"
 
 
 # -- the command line
 
 
 def test_info_shows_external_features(collections: dict[str, Collection], tmp_path: Path) -> None:
-    for name, expected in {"sift-64": "others, max features 3000", "orb": "long side"}.items():
+    for name, expected in {"sift-64": "another program, max features 3000", "orb": "long side"}.items():
         collections[name].build(tmp_path / name)
         output = run("info", "--index", tmp_path / name).output
         (line,) = [line for line in output.splitlines() if line.startswith("features by")]
@@ -376,6 +376,6 @@ def test_the_server_reports_external_features_in_one_line(
     collections["sift-64"].build(tmp_path / "i")
     with serving(tmp_path / "i") as served:
         line = refused(served.search(folder / "cat.png"), 422)
-        assert "holds sift-64 (64 numbers), which polyvoc does not find in photographs" in line
+        assert "holds sift-64 (64 numbers), which polyvoc does not extract from photographs" in line
         image = next(row.image for row in served.service.index.images() if row.path == "cat")
         assert served.search(query=image).json()["hits"][0]["image"] == image

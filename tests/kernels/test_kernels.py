@@ -9,15 +9,7 @@ from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
 from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
 
-
-@kernel
-def call_popcount(value):  # type: ignore[no-untyped-def]
-    return popcount(value)
-
-
-@kernel
-def call_lowest_bit(value):  # type: ignore[no-untyped-def]
-    return lowest_bit(value)
+call_bits = kernel(lambda value: (popcount(value), lowest_bit(value)))
 
 
 @kernel
@@ -36,9 +28,8 @@ def bits(mask: int) -> list[bool]:
 
 def test_bit_instructions() -> None:
     for value in (1, 2, 3 << 40, 1 << 63, (1 << 64) - 1):
-        assert call_popcount(np.uint64(value)) == value.bit_count()
-        assert call_lowest_bit(np.uint64(value)) == (value & -value).bit_length() - 1
-    assert call_popcount(np.uint64(0)) == 0
+        assert call_bits(np.uint64(value)) == (value.bit_count(), (value & -value).bit_length() - 1)
+    assert call_bits(np.uint64(0))[0] == 0
 
 
 @pytest.mark.parametrize("threshold", [0, 20, 32, 64])

@@ -24,9 +24,8 @@ def run(folder: Path, **settings: str) -> dict[str, np.ndarray]:
     """Return the results of `kernel_calls` in a process with other settings of numba."""
     paths = os.pathsep.join(filter(None, [str(SOURCES[0].parents[2]), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-W", "error", kernel_calls.__file__, str(folder / "results.npz")]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths, **settings}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": paths, **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with np.load(folder / "results.npz") as results:
         return dict(results)
@@ -56,11 +55,6 @@ def test_kernels_stay_within_their_arrays(tmp_path: Path, pytestconfig: pytest.C
 def test_every_kernel_runs_without_the_compiler(tmp_path: Path) -> None:
     results = run(tmp_path, NUMBA_DISABLE_JIT="1")
     assert_same(results)
-    functions = {
-        node.name
-        for path in SOURCES
-        if path.stem != "compiler"
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef)
-    }
+    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if path.stem != "compiler"]
+    functions = {node.name for module in modules for node in module.body if isinstance(node, ast.FunctionDef)}
     assert functions <= set(results["called"].tolist())

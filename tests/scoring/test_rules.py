@@ -71,7 +71,7 @@ INSIDE, OUTSIDE = 1 / (1 + 0.5 / 0.7 * np.log(30_000)), 1 / (1 + 0.5 / 0.3 * np.
 def test_factors(merge: Merge, expected: list[float]) -> None:
     counts = PAIR.copy()
     plan = make_plan(plain(merge=merge, line=(0.6, 0.4), c=30), (10, 10), 0)
-    assert plan.factors(counts, 1000)[0, 1:].tolist() == pytest.approx(expected)
+    assert plan.weights(counts, 1000, 0).factors[0, 1:].tolist() == pytest.approx(expected)
     assert np.array_equal(counts, PAIR)
 
 
@@ -82,16 +82,16 @@ def test_one_vocabulary_has_factors_of_1_and_needs_no_counts(merge: Merge) -> No
         assert len(plan.sizes) == (1 if merge == "b0" else len(sizes))
         assert plan.needs_counts == (len(sizes) == 2 and merge in ("bayes", "posterior"))
         if len(plan.sizes) == 1:
-            assert plan.factors(np.array([[0, 5]]), 10).tolist() == [[1, 1]]
+            assert plan.weights(np.array([[0, 5]]), 10, 0).factors.tolist() == [[1, 1]]
 
 
 def test_hamming_weights_end_at_the_threshold() -> None:
-    weights = make_plan(plain(hamming=24, sigma=16), (5,), 64).hamming_weights(64)
+    weights = make_plan(plain(hamming=24, sigma=16), (5,), 64).weights(np.array([[0, 5]]), 10, 64).hamming
     assert weights[0] == 1
     assert weights[16] == pytest.approx(np.exp(-1))
     assert weights[24] == pytest.approx(np.exp(-2.25))
     assert not weights[25:].any()
-    assert make_plan(plain(), (5,), 64).hamming_weights(64).tolist() == [1.0] * 65
+    assert make_plan(plain(), (5,), 64).weights(np.array([[0, 5]]), 10, 64).hamming.tolist() == [1.0] * 65
 
 
 def test_likelihood_without_signatures_scores_nothing() -> None:

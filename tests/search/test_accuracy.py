@@ -1,7 +1,7 @@
 """The accuracy of the shipped presets does not fall: on a synthetic world, and on photographs where there are any.
 
 `POLYVOC_PHOTOGRAPHS` names a folder that holds `holidays150` (of INRIA Holidays: 100000.jpg, 100001.jpg, ...) and `ukbench500`
-(of Ukbench: ukbench00000.jpg, ...); without it those tests are skipped. A floor lies a little below what was measured: raise it
+(of Ukbench: ukbench00000.jpg, ...); without it those tests are skipped. A floor is a little below what was measured: raise it
 when a preset becomes better.
 """
 
@@ -17,10 +17,9 @@ import pytest
 
 from polyvoc.experiments.datasets.readers import READERS, Dataset
 from polyvoc.experiments.datasets.synthetic import WorldOptions, read_world, training_images
-from polyvoc.experiments.evaluate import judge
+from polyvoc.experiments.evaluate import measure_ranking
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import Preset, SearchOptions, TrainOptions
-from polyvoc.options import preset as presets_preset
+from polyvoc.options import Preset, SearchOptions, TrainOptions, preset
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from random_collections import plain
 from samples import VARIABLE
@@ -30,13 +29,13 @@ B1 = plain(merge="b1")  # what the paper starts from: the lists of all vocabular
 
 
 def accuracy(bench: QuantisedDataset, options: SearchOptions) -> float:
-    """Give the mean of the measure that a dataset is known for."""
-    values = judge(bench.dataset, lambda question: bench.scores(question, options))[bench.dataset.measure]
+    """Return the mean of the usual measure of a dataset."""
+    values = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))[bench.dataset.measure]
     return float(np.mean([value for value in values if value is not None]))
 
 
 def first_groups(dataset: Dataset, count: int) -> Dataset:
-    """Give the questions of the first groups, and the images up to the last that answers one; images are in order of groups."""
+    """Return the questions of the first groups, and the images up to the last relevant one; images are in order of groups."""
     groups = list(dict.fromkeys(question.group for question in dataset.questions))[:count]
     kept = [number for number, question in enumerate(dataset.questions) if question.group in groups]
     truths = tuple(dataset.truths[""][number] for number in kept)
@@ -60,7 +59,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> QuantisedDataset:
 def test_presets_keep_their_order_on_a_synthetic_world(synthetic: QuantisedDataset) -> None:
     """Measured: b1 0.230, fast 0.530, default 0.839, best 0.892."""
     b1 = accuracy(synthetic, B1)
-    fast, default, best = (accuracy(synthetic, presets_preset(name)) for name in get_args(Preset))
+    fast, default, best = (accuracy(synthetic, preset(name)) for name in get_args(Preset))
     assert best >= default >= fast >= b1
     assert fast > 0.48
     assert default > 0.79
@@ -92,6 +91,6 @@ def test_presets_keep_their_accuracy_on_photographs(
         pytest.skip(f"{VARIABLE}={photographs} has no folder {name}")
     dataset = first_groups(READERS[reader](photographs / name), GROUPS)
     bench = Workbench(tmp_path).bench(dataset, default_vocabularies())
-    reached = {preset: accuracy(bench, presets_preset(preset)) for preset in floors}
-    assert all(reached[preset] > floor for preset, floor in floors.items()), reached
+    reached = {name: accuracy(bench, preset(name)) for name in floors}
+    assert all(reached[name] > floor for name, floor in floors.items()), reached
     assert min(reached.values()) > accuracy(bench, B1)

@@ -1,7 +1,8 @@
-"""Which matches of an explanation agree on one arrangement: those that the search counted."""
+"""An explanation shows the matches, weights and inliers that the search counted."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -11,22 +12,23 @@ import pytest
 
 from polyvoc.options import Norm, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.search.explain import Explanation, explain
+from polyvoc.search.explain import Explanation, explain, explanation_as_dict, name_set
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import score_all, search
 from polyvoc.search.verify import TOLERANCE, outline
+from polyvoc.types import ImageRef
 from random_collections import plain
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 
-def explained(engine: Engine, query: Picture, options: SearchOptions, place: tuple[int, int]) -> Explanation:
-    return explain(engine, query.asked, options, place, Hit(engine.image_at(place), "", 0.0))
+def explained(engine: Engine, query: Picture, options: SearchOptions, ref: ImageRef) -> Explanation:
+    return explain(engine, query.query, options, ref, Hit(0, "", 0.0))
 
 
 @pytest.fixture(params=[0, 64, 128], ids="{} bits".format)
 def world(request: pytest.FixtureRequest) -> tuple[int, Picture, Engine]:
-    """A query, and images: seen again with clutter, its words at random places, something else, nothing at all."""
+    """A query, and images: seen again with clutter, its words elsewhere, something else, no features."""
     bits = request.param
     rng = np.random.default_rng(21)
     query = picture(rng, 40, bits)
@@ -44,8 +46,8 @@ def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, En
     bits, query, engine = world
     for name in ("default", "best"):
         options = preset(name, bits)
-        for found in search(engine, query.asked, options):
-            explanation = explained(engine, query, options, found.place)
+        for found in search(engine, query.query, options):
+            explanation = explained(engine, query, options, found.ref)
             assert np.count_nonzero(explanation.inlier) == found.inliers
             assert explanation.inlier.dtype == bool and explanation.inlier.shape == explanation.weight.shape
             if found.transform is None:
@@ -54,7 +56,7 @@ def test_inliers_are_those_that_the_search_counted(world: tuple[int, Picture, En
                 assert np.array_equal(explanation.transform, found.transform)
 
 
-def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, Engine]) -> None:
+def test_inliers_are_where_the_transform_maps_them(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     explanation = explained(engine, query, preset("default", bits), (0, 0))
     q, f = explanation.query[explanation.inlier], explanation.feature[explanation.inlier]
@@ -62,14 +64,14 @@ def test_inliers_lie_where_the_transform_puts_them(world: tuple[int, Picture, En
     assert explanation.transform.shape == (2, 3) and explanation.transform.dtype == np.float64
     assert len(q) == len(set(q.tolist())) == len(set(f.tolist())) > 20
     assert np.array_equal(f, q + 15)  # the clutter comes first
-    places = engine.segments[0].image_words(0).keypoints
+    stored = engine.segments[0].image_words(0).keypoints
     moved = explanation.query_xy @ explanation.transform[:, :2].T + explanation.transform[:, 2]
     off = np.linalg.norm(moved - explanation.feature_xy, axis=1)
-    assert (off[explanation.inlier] <= 1.01 * TOLERANCE * np.ptp(places.xy, axis=0).max()).all()
+    assert (off[explanation.inlier] <= 1.01 * TOLERANCE * np.ptp(stored.xy, axis=0).max()).all()
 
 
 def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
-    """The same image is arranged the same way whatever rule weighs its matches, and whether or not searches verify."""
+    """The transform is the same whatever rule weights the matches, and whether or not searches verify."""
     bits, query, engine = world
     expected = explained(engine, query, preset("default", bits), (0, 0))
     pairs = set(zip(expected.query[expected.inlier].tolist(), expected.feature[expected.inlier].tolist(), strict=True))
@@ -85,36 +87,36 @@ def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[i
     bits, query, engine = world
     for merge in ("likelihood", "posterior", "bayes", "b0") if bits else ("posterior", "bayes", "b0"):
         options = plain(merge=merge, norm=norm)  # type: ignore[arg-type]
-        scores, _ = score_all(engine, query.asked, options)
-        for place in ((0, 0), (0, 1), (1, 0)):
-            explanation = explained(engine, query, options, place)
-            assert explanation.weight.sum() == pytest.approx(scores[place[0]][place[1]], rel=1e-4)
+        scores = score_all(engine, query.query, options)
+        for segment, position in ((0, 0), (0, 1), (1, 0)):
+            explanation = explained(engine, query, options, (segment, position))
+            assert explanation.weight.sum() == pytest.approx(scores[segment][position], rel=1e-4)
 
 
 def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) -> None:
     _, query, engine = world
     twice, bits = np.stack([np.roll(query.words, 1, axis=0), query.words], axis=2), query.signatures
-    several = replace(query.asked, words=twice, signatures=None if bits is None else np.stack([bits, bits], axis=2))
-    for asked, options in (
-        (query.asked, plain()),
+    several = replace(query.query, words=twice, signatures=None if bits is None else np.stack([bits, bits], axis=2))
+    for given, options in (
+        (query.query, plain()),
         (several, plain(assignments=2)),
-        (query.asked, plain(merge="b0")),
+        (query.query, plain(merge="b0")),
     ):
-        explanation = explain(engine, asked, options, (0, 0), Hit(0, "", 0.0))
+        explanation = explain(engine, given, options, (0, 0), Hit(0, "", 0.0))
         assert explanation.words.dtype == np.int32 and explanation.words.shape == explanation.distance.shape
         k = explanation.words.shape[1]
         theirs = engine.segments[0].image_words(0).words.astype(np.int64)[explanation.feature][:, :k]
         shared = explanation.mask[:, None] >> np.arange(k) & 1 == 1
         assert np.array_equal(explanation.words, np.where(shared, theirs, -1))
-        ours = np.asarray(asked.words).reshape(len(query), 3, -1)[explanation.query][:, :k]
+        ours = np.asarray(given.words).reshape(len(query), 3, -1)[explanation.query][:, :k]
         assert ((ours == explanation.words[:, :, None]).any(axis=2) == shared).all() and len(explanation.words) > 20
 
 
-def test_nothing_to_arrange(world: tuple[int, Picture, Engine]) -> None:
+def test_images_without_a_match(world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
     options = preset("default", bits)
-    for asked, place in ((query, (2, 0)), (query.chosen(slice(0, 0)), (0, 0))):
-        explanation = explained(engine, asked, options, place)
+    for given, ref in ((query, (2, 0)), (query.chosen(slice(0, 0)), (0, 0))):
+        explanation = explained(engine, given, options, ref)
         assert explanation.inlier.shape == (0,) and explanation.inlier.dtype == bool
         assert explanation.transform is None
 
@@ -137,17 +139,38 @@ def test_photographs_are_explained_as_they_were_found(views: Path, views_index: 
             assert confirmed >= 2  # itself and at least one other view
 
 
-def test_ratios_are_told_whatever_the_rule(world: tuple[int, Picture, Engine]) -> None:
+def test_ratios_do_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
     """How far lists overlap: of those that hold the match, or of all where only one does; counted by hand here."""
     bits, query, engine = world
-    sketches = [part.image_words(at) for part in engine.segments for at in range(part.n_images)]
-    words = np.concatenate([sketch.words for sketch in sketches])
+    stored = [part.image_words(at) for part in engine.segments for at in range(part.n_images)]
+    words = np.concatenate([image.words for image in stored])
     rules: list[SearchOptions] = [plain(merge="b1"), plain(merge="posterior"), preset("default", bits)]
     for options in rules:
         explanation = explained(engine, query, options, (0, 0))
-        held = words[None] == query.asked.words[explanation.query][:, None]  # [m, features, K]
+        shared = words[None] == query.query.words[explanation.query][:, None]  # [m, features, K]
         for row in range(len(explanation.query)):
             mask = explanation.mask[row]
             lists = [k for k in range(words.shape[1]) if mask >> k & 1 or mask.bit_count() == 1]
-            expected = held[row][:, lists].all(axis=1).sum() / held[row][:, lists].any(axis=1).sum()
+            expected = shared[row][:, lists].all(axis=1).sum() / shared[row][:, lists].any(axis=1).sum()
             assert np.isclose(explanation.ratio[row], expected)
+
+
+def test_explanations_as_json(views: Path, views_index: Path) -> None:
+    photograph, region = views / "2" / "0.jpg", (60.0, 50.0, 300.0, 220.0)
+    with Index.open(views_index) as index:
+        hit = index.search(photograph, region=region)[0]
+        explanation = index.explain(photograph, hit, region=region)
+        values = json.loads(json.dumps(explanation_as_dict(explanation, region, {"width": 1, "height": 1}, 5)))
+    assert len(values["matches"]) == 5 < values["n_matches"] <= len(explanation.weight)
+    assert (values["inliers"], values["n_vocabularies"]) == (hit.inliers, 2)
+    assert values["score"] == pytest.approx(explanation.weight.sum())
+    assert np.allclose(values["outline"], hit.outline) and np.allclose(values["transform"], explanation.transform)
+    weights = [match["weight"] for match in values["matches"]]
+    assert weights == sorted(weights, reverse=True) and all(match["sets"] for match in values["matches"])
+
+
+@pytest.mark.parametrize(
+    "mask, n, name", [(3, 2, "intersection"), (1, 1, "intersection"), (2, 2, "vocabulary 2"), (5, 3, "vocabularies 1, 3")]
+)
+def test_names_of_sets(mask: int, n: int, name: str) -> None:
+    assert name_set(mask, n) == name

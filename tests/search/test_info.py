@@ -1,4 +1,4 @@
-"""How the words of an index are spread: worked out by hand, one feature at a time."""
+"""What an index holds, and the distributions of its lists: counted by hand, one feature at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.search.info import _sample, index_distributions
+from polyvoc.search.info import _sample, index_distributions, index_info, list_images
 from samples import build, collection, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
 
 def live_words(index: Index) -> np.ndarray:
-    """Give the words of all features [F, K]."""
+    """Return the words of all features [F, K]."""
     parts = [segment.live_batch().words for segment in index.engine.segments]
     return np.concatenate([np.empty((0, len(index.engine.sizes)), np.int64), *parts])
 
@@ -36,10 +36,10 @@ def test_distributions_count_every_list_and_ratio(k: int, tmp_path: Path) -> Non
     assert found["sampled_features"] == len(words)  # few enough to take all
     for one, column, size in zip(found["list_lengths"], words.T, index.engine.sizes, strict=True):
         lengths = np.bincount(column, minlength=size)
-        held = lengths[lengths > 0]
-        assert (one["longest"], one["empty"], one["median"]) == (held.max(), size - len(held), np.median(held))
-        assert one["edges"] == [2**i for i in range(len(one["edges"]))] and one["edges"][-2] <= held.max() < one["edges"][-1]
-        assert one["counts"] == [int(((held >= low) & (held < 2 * low)).sum()) for low in one["edges"][:-1]]
+        filled = lengths[lengths > 0]
+        assert (one["longest"], one["empty"], one["median"]) == (filled.max(), size - len(filled), np.median(filled))
+        assert one["edges"] == [2**i for i in range(len(one["edges"]))] and one["edges"][-2] <= filled.max() < one["edges"][-1]
+        assert one["counts"] == [int(((filled >= low) & (filled < 2 * low)).sum()) for low in one["edges"][:-1]]
     wanted = [*combinations(range(k), 2), *([(0, 1, 2)] if k == 3 else [])]
     assert [one["vocabularies"] for one in found["ratios"]] == [[number + 1 for number in one] for one in wanted]
     for one, numbers in zip(found["ratios"], wanted, strict=True):
@@ -50,7 +50,7 @@ def test_distributions_count_every_list_and_ratio(k: int, tmp_path: Path) -> Non
         assert one["mean"] == pytest.approx(ratios.mean(), abs=1e-6)
 
 
-def test_a_sample_is_spread_over_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_evenly_spaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = build(tmp_path / "a.polyvoc", collection(30), commits=2)
     words = live_words(index)
     for limit in (1, 7, 50, len(words)):
@@ -72,3 +72,20 @@ def test_an_empty_index_has_empty_lists(tmp_path: Path) -> None:
             assert one == {"edges": [1, 2], "counts": [0], "median": 0.0, "longest": 0, "empty": size}
         assert len(found["ratios"]) == 4
         assert all(one["mean"] is None and one["counts"] == [0] * 20 for one in found["ratios"])
+
+
+def test_index_info(tmp_path: Path) -> None:
+    index = build(tmp_path / "a.polyvoc", collection(10), commits=2)
+    with IndexWriter.open(index.folder.path) as writer:
+        writer.remove(["image 2"])
+    index = Index.open(index.folder.path)
+    info = index_info(index)
+    assert json.loads(json.dumps(info)).keys() == info.keys()
+    rows = list(index.images())
+    expected = {"index": str(index.folder.path), "format": 1, "commit": index.commit, "images": 9, "segments": 2, "deleted": 1}
+    assert {name: info[name] for name in expected} == expected
+    assert info["features"] == sum(row.n_features for row in rows) and info["default_options"]["merge"] == "b1"
+    assert [vocabulary["size"] for vocabulary in info["vocabularies"]] == list(index.engine.sizes)
+    sizes = dict(info["bytes"])
+    assert sizes.pop("total") == sum(sizes.values()) and {"catalogue", "vocabularies", "norms", "segments/words"} <= set(sizes)
+    assert [(one["image"], one["path"], one["name"]) for one in list_images(index)] == [(r.image, r.path, r.path) for r in rows]

@@ -1,26 +1,29 @@
-"""All pairs in one go: the same lists and scores as separate searches, whoever holds the images and however many ask."""
+"""All pairs at once: the same candidates and scores as separate searches, whatever the segments and threads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.options import FAST, PairOptions, SearchOptions, preset
+from polyvoc.options import PairOptions, SearchOptions, preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.search.pairs import SMALL_COLLECTION, Candidates, Pairs, batched, find_pairs, pair_candidates
-from polyvoc.search.verify import match_table
+from polyvoc.search.index import Index
+from polyvoc.search.pairs import SMALL_COLLECTION, Candidates, Pairs, can_compare_blocks, find_candidates, find_pairs
+from polyvoc.search.verify import VerificationQuery, inlier_pairs, match_table
 from random_collections import plain, random_evidence, random_world, with_long_signatures
 from scenes import Picture, engine_of, joined, picture, seen_again
 
 SEEDS = range(16)
+FAST = preset("fast")
 
 
 def engine_of_world(seed: int, segment_images: int = 100, k: int | None = None) -> Engine:
-    """Give a random world; every other one has signatures of 128 bits."""
+    """Return an engine of a random world; every other one has signatures of 128 bits."""
     world = random_world(seed, k)
     world = with_long_signatures(world, seed) if seed % 2 else world
     return Engine.from_words(world.images, world.sizes, world.image_signatures, segment_images)
@@ -31,15 +34,14 @@ def options_of(engine: Engine) -> SearchOptions:
 
 
 def by_searches(engine: Engine, search: SearchOptions, top: int) -> Candidates:
-    """The oracle: one search after the other."""
+    """Return the same by one search after the other."""
     ids, others, scores = [], [], []
     for segment, part in enumerate(engine.images()):
         for position in part.live:
-            (sketch,) = engine.image_words([(segment, int(position))])
-            signatures = sketch.signatures if sketch.signatures.shape[1] else None
-            query = engine.query(sketch.words, signatures, search)
-            image = int(part.ids[position])
-            best = [one for one in engine.best(query, search, depth=top + 1)[0] if one.image != image][:top]
+            (stored,) = engine.image_words([(segment, int(position))])
+            plan, image = engine.plan(search), int(part.ids[position])
+            query = engine.query(stored.words, stored.signatures if stored.signatures.shape[1] else None, plan)
+            best = [one for one in engine.best(query, plan, top + 1)[0] if one.image != image][:top]
             ids.append(image)
             others.append([one.image for one in best] + [-1] * (top - len(best)))
             scores.append([one.score for one in best] + [0.0] * (top - len(best)))
@@ -56,12 +58,12 @@ def assert_same(one: Candidates, other: Candidates) -> None:
 
 @pytest.mark.parametrize("small", [0, SMALL_COLLECTION])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_all_at_once_is_one_search_after_the_other(seed: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_at_once_equals_one_search_after_the_other(seed: int, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", small)
     engine = engine_of_world(seed)
     options = options_of(engine)
-    assert batched(engine, engine.settled(options)) == (engine.bits > 0)
-    assert_same(pair_candidates(engine, options, 5), by_searches(engine, options, 5))
+    assert can_compare_blocks(engine, engine.plan(options)) == (engine.bits > 0)
+    assert_same(find_candidates(engine, options, 5), by_searches(engine, options, 5))
 
 
 @pytest.mark.parametrize("seed", [3, 5, 8, 13])
@@ -69,7 +71,7 @@ def test_all_at_once_is_one_search_after_the_other(seed: int, small: int, monkey
 def test_any_number_of_vocabularies(seed: int, k: int) -> None:
     engine = engine_of_world(seed, k=k)
     options = options_of(engine)
-    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert_same(find_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
@@ -78,18 +80,17 @@ def test_a_score_is_that_of_a_search_even_if_candidates_are_missed(seed: int, mo
     monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", 0)
     engine = engine_of_world(seed)
     options = options_of(engine)
-    found, known = pair_candidates(engine, options, 3), by_searches(engine, options, 12)
+    found, known = find_candidates(engine, options, 3), by_searches(engine, options, 12)
     for row in range(len(found.images)):
         scores = dict(zip(known.others[row].tolist(), known.scores[row].tolist(), strict=True))
-        held = found.others[row] >= 0
-        assert [scores[other] for other in found.others[row][held].tolist()] == found.scores[row][held].tolist()
+        present = found.others[row] >= 0
+        assert [scores[other] for other in found.others[row][present].tolist()] == found.scores[row][present].tolist()
 
 
-def test_lists_of_a_small_collection_are_exact_whatever_the_rough_scores_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_of_a_small_collection_do_not_depend_on_coarse_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.search.pairs.EXTRA_CANDIDATES", 0)
-    monkeypatch.setattr(
-        "polyvoc.search.pairs.MIN_LLR_ROUGH", 100.0
-    )  # only the best matches are heard: such scores name few, and in disorder
+    # Only the best matches count: such coarse scores choose few candidates, and in the wrong order.
+    monkeypatch.setattr("polyvoc.search.pairs.MIN_LLR_ROUGH", 100.0)
     rng = np.random.default_rng(1)
     images = [picture(rng, 40, 128) for _ in range(30)]
     engine = engine_of([*images, picture(rng, 0, 128), *(joined(one, other) for one, other in pairwise(images))], 20)
@@ -97,62 +98,62 @@ def test_lists_of_a_small_collection_are_exact_whatever_the_rough_scores_say(mon
     exact = by_searches(engine, options, 7)
     for small in (n_images, n_images - 1):
         monkeypatch.setattr("polyvoc.search.pairs.SMALL_COLLECTION", small)
-        found = pair_candidates(engine, options, 7)
+        found = find_candidates(engine, options, 7)
         assert np.array_equal(found.others, exact.others) == (small == n_images)
-    assert_same(pair_candidates(engine, options, n_images - 1), by_searches(engine, options, n_images - 1))
+    assert_same(find_candidates(engine, options, n_images - 1), by_searches(engine, options, n_images - 1))
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3, 12])
-def test_lists_may_be_longer_than_the_collection(n_images: int) -> None:
-    engine = engine_of(things()[:n_images])
+def test_lists_longer_than_the_collection(n_images: int) -> None:
+    engine = engine_of(scenes()[:n_images])
     options = options_of(engine)
-    assert_same(pair_candidates(engine, options, 9), by_searches(engine, options, 9))
+    assert_same(find_candidates(engine, options, 9), by_searches(engine, options, 9))
     every, longest = (ends(find_pairs(engine, PairOptions(top=top), options)) for top in (n_images, 1 << 40))
-    assert longest == every  # and no room is taken for what cannot be there
-    assert bool(every) == (n_images > 2)  # what both of two images have says nothing: its idf is 0
+    assert longest == every  # and takes no more memory
+    assert bool(every) == (n_images > 2)  # with two images the idf of a shared word is 0
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
-def test_segments_are_the_whole_and_threads_are_one(seed: int) -> None:
-    whole = engine_of_world(seed)
-    options = options_of(whole)
-    best = pair_candidates(whole, options, 4, threads=1)
-    assert_same(pair_candidates(engine_of_world(seed, 3), options, 4, threads=3), best)
-    assert_same(pair_candidates(engine_of_world(seed, 1), options, 4), best)
+def test_segments_and_threads_do_not_matter(seed: int) -> None:
+    at_once = engine_of_world(seed)
+    options = options_of(at_once)
+    best = find_candidates(at_once, options, 4, threads=1)
+    assert_same(find_candidates(engine_of_world(seed, 3), options, 4, threads=3), best)
+    assert_same(find_candidates(engine_of_world(seed, 1), options, 4), best)
 
 
-@pytest.mark.parametrize("options", [plain(), plain(merge="b1", hamming=24), plain(norm="self"),
-                                     replace(FAST, norm="self"),
-                                     replace(FAST, burstiness="intra")])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [plain(), plain(merge="b1", hamming=24), replace(FAST, sets="image"), replace(FAST, burstiness="intra")]
+)
 def test_other_rules_search_one_by_one(options: SearchOptions) -> None:
     engine = engine_of_world(4, 5)
-    assert not batched(engine, engine.settled(options))
-    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert not can_compare_blocks(engine, engine.plan(options))
+    assert_same(find_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
-def test_tables_that_ask_for_ratios_search_one_by_one() -> None:
+def test_tables_by_ratio_search_one_by_one() -> None:
     seeds = [seed for seed in range(20) if random_evidence(seed, 3, 64).edges]
     engine = engine_of_world(4, k=3)
     options = replace(FAST, likelihood_table=random_evidence(seeds[0], 3, 64))
-    assert not batched(engine, options)
-    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert not can_compare_blocks(engine, engine.plan(options))
+    assert_same(find_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 def test_an_index_without_signatures_searches_one_by_one() -> None:
     world = random_world(6)
     engine = Engine.from_words(world.images, world.sizes)
     options = preset("fast", 0)
-    assert_same(pair_candidates(engine, options, 4), by_searches(engine, options, 4))
+    assert_same(find_candidates(engine, options, 4), by_searches(engine, options, 4))
 
 
 # -- pairs
 
 
-def things(bits: int = 128) -> list[Picture]:
-    """Give twelve images: 0, 1 and 2 show one thing, 3 and 4 another, the rest nothing that others show."""
+def scenes(bits: int = 128) -> list[Picture]:
+    """Return twelve images: 0, 1 and 2 show one thing, 3 and 4 another, the rest nothing that others show."""
     rng = np.random.default_rng(29)
     one, other = picture(rng, 60, bits), picture(rng, 60, bits)
-    again = [joined(seen_again(rng, thing), picture(rng, 10, bits)) for thing in (one, one, other)]
+    again = [joined(seen_again(rng, shown), picture(rng, 10, bits)) for shown in (one, one, other)]
     return [one, again[0], again[1], other, again[2], *(picture(rng, 60, bits) for _ in range(7))]
 
 
@@ -162,34 +163,35 @@ def ends(pairs: Pairs) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("bits", [64, 128])
 def test_verified_pairs_show_the_same_thing(bits: int) -> None:
-    engine = engine_of(things(bits), 5)
+    engine = engine_of(scenes(bits), 5)
     pairs = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine))
     assert ends(pairs) == [(0, 1), (0, 2), (1, 2), (3, 4)]
     assert pairs["inliers"].min() >= 6
     assert pairs["weight"].min() > 20
     assert np.isfinite(pairs["transform"]).all()
-    all_of_them = find_pairs(engine, PairOptions(top=5), options_of(engine))
-    assert set(ends(pairs)) <= set(ends(all_of_them))
-    assert np.isnan(all_of_them["transform"]).all()
-    assert find_pairs(engine, PairOptions(top=5, verify=True, inliers=1000), options_of(engine)).size == 0
+    unverified = find_pairs(engine, PairOptions(top=5), options_of(engine))
+    assert set(ends(pairs)) <= set(ends(unverified))
+    assert np.isnan(unverified["transform"]).all()
+    assert find_pairs(engine, PairOptions(top=5, verify=True, min_inliers=1000), options_of(engine)).size == 0
 
 
-def test_a_transform_takes_the_first_to_the_second() -> None:
-    images = things()
+def test_the_transform_maps_the_first_to_the_second() -> None:
+    images = scenes()
     engine = engine_of(images)
     (pair,) = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine), images=[3])
-    inliers = engine.inliers(images[3].asked.image_words, (0, 4), match_table(engine, options_of(engine)))
-    from_first = images[3].asked.image_words.keypoints.xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
-    there = images[4].asked.image_words.keypoints.xy[inliers[:, 1]]
+    query = VerificationQuery.of(images[3].query.image_words, match_table(engine, options_of(engine)))
+    inliers = inlier_pairs(query, engine.segments[0], 4)
+    mapped = images[3].xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
+    expected = images[4].xy[inliers[:, 1]]
     assert (pair["first"], pair["second"], pair["inliers"]) == (3, 4, len(inliers))
-    assert np.abs(from_first - there).max() < 0.05 * np.ptp(there)
+    assert np.abs(mapped - expected).max() < 0.05 * np.ptp(expected)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_pairs_are_those_of_the_lists(seed: int) -> None:
     engine = engine_of_world(seed, 4)
     options = options_of(engine)
-    best = pair_candidates(engine, options, 3)
+    best = find_candidates(engine, options, 3)
     lists = {(int(image), int(other)): float(score) for image, others, scores in zip(*best, strict=True)
              for other, score in zip(others, scores, strict=True) if other >= 0}  # fmt: skip
     wanted = {tuple(sorted(pair)) for pair in lists}
@@ -200,7 +202,7 @@ def test_pairs_are_those_of_the_lists(seed: int) -> None:
     both = {pair for pair in wanted if pair in lists and pair[::-1] in lists}
     assert set(ends(find_pairs(engine, PairOptions(top=3, mutual=True), options))) == both
     least = float(np.median(pairs["score"])) if len(pairs) else 1.0
-    kept = find_pairs(engine, PairOptions(top=3, least=least), options)
+    kept = find_pairs(engine, PairOptions(top=3, min_score=least), options)
     assert ends(kept) == ends(pairs[pairs["score"] >= least])
 
 
@@ -208,10 +210,10 @@ def test_pairs_are_those_of_the_lists(seed: int) -> None:
 def test_new_against_old_is_a_part_of_all_against_all(seed: int) -> None:
     engine = engine_of_world(seed, 4)
     options = options_of(engine)
-    best = pair_candidates(engine, options, 3)
+    best = find_candidates(engine, options, 3)
     new = best.images[::3].tolist()
     rows = np.isin(best.images, new)
-    assert_same(pair_candidates(engine, options, 3, new), Candidates(*(column[rows] for column in best)))
+    assert_same(find_candidates(engine, options, 3, new), Candidates(*(column[rows] for column in best)))
     for mutual in (False, True):
         every = set(ends(find_pairs(engine, PairOptions(top=3, mutual=mutual), options)))
         touching = {pair for pair in every if pair[0] in new or pair[1] in new}
@@ -219,12 +221,12 @@ def test_new_against_old_is_a_part_of_all_against_all(seed: int) -> None:
         assert found == touching if mutual else found <= touching
 
 
-def test_deleted_images_neither_ask_nor_answer() -> None:
-    images = things()
+def test_deleted_images_are_not_paired() -> None:
+    images = scenes()
     segments = engine_of(images, 5).segments
     engine = Engine([segments[0].without([1, 3]), *segments[1:]], segments[0].sizes)
     options = options_of(engine)
-    best = pair_candidates(engine, options, 12)
+    best = find_candidates(engine, options, 12)
     assert set(best.images.tolist()) == {0, 2, *range(4, 12)}
     assert not np.isin(best.others, [1, 3]).any()
     assert_same(best, by_searches(engine, options, 12))
@@ -233,19 +235,20 @@ def test_deleted_images_neither_ask_nor_answer() -> None:
         find_pairs(engine, PairOptions(), options, [0, 1])
 
 
-def test_progress_is_told_and_an_empty_index_has_no_pairs() -> None:
-    told: list[tuple[str, int, int]] = []
-    engine = engine_of(things(), 5)
-    find_pairs(engine, PairOptions(verify=True), options_of(engine), progress=lambda *step: told.append(step), threads=2)
+def test_progress_and_an_empty_index() -> None:
+    calls: list[tuple[str, int, int]] = []
+    engine = engine_of(scenes(), 5)
+    find_pairs(engine, PairOptions(verify=True), options_of(engine), progress=lambda *step: calls.append(step), threads=2)
     for stage in ("comparing", "scoring"):
-        assert [step for step in told if step[0] == stage] == [(stage, 6, 12), (stage, 12, 12)]
-    assert told[-1][0] == "verifying"
-    assert told[-1][1] == told[-1][2]
-    nobody = Engine([], (5, 5))
-    assert find_pairs(nobody, PairOptions(verify=True, mutual=True), preset("fast")).size == 0
+        assert [step for step in calls if step[0] == stage] == [(stage, 6, 12), (stage, 12, 12)]
+    assert calls[-1][0] == "verifying"
+    assert calls[-1][1] == calls[-1][2]
+    assert find_pairs(Engine([], (5, 5)), PairOptions(verify=True, mutual=True), preset("fast")).size == 0
 
 
-@pytest.mark.parametrize("wrong", [{"top": 0}, {"least": -1.0}, {"least": float("nan")}, {"inliers": 0}])
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(OptionError, match=f"{next(iter(wrong))}="):
-        PairOptions(**wrong)  # type: ignore[arg-type]
+def test_an_index_scores_pairs_by_the_preset_fast(index_path: Path) -> None:
+    with Index.open(index_path) as index:
+        pairs = index.pairs(top=3, verify=True)
+        assert np.array_equal(pairs, find_pairs(index.engine, PairOptions(top=3, verify=True), index.preset("fast")))
+        scene = {row.image: Path(row.path).name.split("-")[0] for row in index.images()}
+    assert len(pairs) == 12 and all(scene[first] == scene[second] for first, second in ends(pairs))

@@ -111,8 +111,8 @@ def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: p
     broken = str(tmp_path / "secret/broken.jpg")
     changes = compare_folders([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})
     assert [problem.path for problem in changes.unreadable] == [str(tmp_path / "secret")]
-    assert (changes.unchanged, changes.missing, changes.mended, changes.emptied) == (3, [], [], [])
-    assert compare_folders([tmp_path / "secret"], known, {}).emptied == []
+    assert (changes.unchanged, changes.missing, changes.resolved, changes.empty_roots) == (3, [], [], [])
+    assert compare_folders([tmp_path / "secret"], known, {}).empty_roots == []
 
 
 # --- changes
@@ -122,30 +122,30 @@ def test_nothing_changed(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg", tmp_path / "b/c.jpg")
     changes = compare_folders([tmp_path, tmp_path / "b", tmp_path], rows(tmp_path), {})
     assert changes.unchanged == 2
-    assert not (changes.new or changes.changed or changes.missing or changes.mended or changes.emptied)
+    assert not (changes.new or changes.changed or changes.missing or changes.resolved or changes.empty_roots)
 
 
 def test_every_change_is_found(tmp_path: Path) -> None:
-    touch(*(tmp_path / f"{name}.jpg" for name in ("same", "touched", "longer", "gone", "broken", "mended", "lost")))
+    touch(*(tmp_path / f"{name}.jpg" for name in ("same", "touched", "longer", "gone", "broken", "repaired", "lost")))
     known = [row for row in rows(tmp_path) if Path(row.path).stem in ("same", "touched", "longer", "gone")]
     problems = {}
-    for name in ("broken", "mended", "lost"):
+    for name in ("broken", "repaired", "lost"):
         path = str(tmp_path / f"{name}.jpg")
         problems[path] = (file_state(path), Problem(path, "broken"))
     touch(tmp_path / "new.jpg")
     os.utime(tmp_path / "touched.jpg", ns=(1, 1))
     (tmp_path / "longer.jpg").write_bytes(b"xx")
-    (tmp_path / "mended.jpg").write_bytes(b"xx")
+    (tmp_path / "repaired.jpg").write_bytes(b"xx")
     (tmp_path / "gone.jpg").unlink()
     (tmp_path / "lost.jpg").unlink()
     changes = compare_folders([tmp_path], known, problems)
     assert changes.unchanged == 1
-    assert [Path(path).stem for path, _ in changes.new] == ["mended", "new"]
+    assert [Path(path).stem for path, _ in changes.new] == ["new", "repaired"]
     assert [Path(row.path).stem for row, _ in changes.changed] == ["longer", "touched"]
     assert [Path(row.path).stem for row in changes.missing] == ["gone"]
-    assert [Path(problem.path).stem for problem in changes.still_broken] == ["broken"]
-    assert sorted(Path(path).stem for path in changes.mended) == ["lost", "mended"]
-    assert changes.emptied == []
+    assert [Path(problem.path).stem for problem in changes.known_unusable] == ["broken"]
+    assert sorted(Path(path).stem for path in changes.resolved) == ["lost", "repaired"]
+    assert changes.empty_roots == []
 
 
 def test_other_folders_do_not_matter(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_other_folders_do_not_matter(tmp_path: Path) -> None:
     known = rows(tmp_path)
     (tmp_path / "ab/2.jpg").unlink()
     changes = compare_folders([tmp_path / "a"], known, {str(tmp_path / "ab/3.jpg"): (FileState(1, 1), Problem("", ""))})
-    assert (changes.unchanged, changes.missing, changes.mended) == (1, [], [])
+    assert (changes.unchanged, changes.missing, changes.resolved) == (1, [], [])
 
 
 def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     known = rows(tmp_path)
     for path in (tmp_path / "b").iterdir():
         path.unlink()
-    assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).emptied == [str(tmp_path / "b")]
-    assert compare_folders([tmp_path], known, {}).emptied == []
-    assert compare_folders([tmp_path / "b"], [], {}).emptied == []
+    assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).empty_roots == [str(tmp_path / "b")]
+    assert compare_folders([tmp_path], known, {}).empty_roots == []
+    assert compare_folders([tmp_path / "b"], [], {}).empty_roots == []
 
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -122,14 +123,13 @@ class Store:
         partial.rename(self.folder / f"photos.{self.kind}")
 
 
-def wiped(kind: str) -> None:
-    system = fsspec.filesystem(kind)
-    if kind == "s3":
+def wipe(kind: str) -> None:
+    root = {"s3": "bucket", "memory": "/photos"}.get(kind)
+    if root is not None:
+        system = fsspec.filesystem(kind)
         system.invalidate_cache()
-        if system.exists("bucket"):
-            system.rm("bucket", recursive=True)
-    elif system.exists("/photos"):
-        system.rm("/photos", recursive=True)
+        if system.exists(root):
+            system.rm(root, recursive=True)
 
 
 @pytest.fixture(params=["file", "zip", "tar", "memory"])
@@ -137,13 +137,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, photographs: Path) -> 
     """A store of five photographs, and of files that should be skipped."""
     if request.param == "s3":
         request.getfixturevalue("s3")
-    if request.param in ("s3", "memory"):
-        wiped(request.param)
+    wipe(request.param)
     made = Store(request.param, tmp_path)
     made.put(content(photographs))
     yield made
-    if request.param in ("s3", "memory"):
-        wiped(request.param)
+    wipe(request.param)
 
 
 def content(photographs: Path) -> dict[str, bytes | None]:
@@ -172,10 +170,8 @@ def names(store: Store, urls: list[str]) -> list[str]:
 
 def test_what_an_address_is() -> None:
     urls = ("s3://bucket/a.jpg", "zip://::/a.zip", "zip://a.jpg::s3://bucket/a.zip", "file:///a", "git+ssh://a", "HTTPS://a")
-    assert all(map(is_url, urls))
-    assert not any(
-        map(is_url, ("/a.jpg", "a.jpg", "./s3://bucket", "s3:/bucket", "", "://", "1://", Path("s3://bucket"), b"s3://b", 3))
-    )
+    others = ("/a.jpg", "a.jpg", "./s3://bucket", "s3:/bucket", "", "://", "1://", Path("s3://bucket"), b"s3://b", 3)
+    assert all(map(is_url, urls)) and not any(map(is_url, others))
 
 
 @pytest.mark.parametrize(
@@ -228,15 +224,14 @@ def test_an_address_without_a_secret_is_shown_unchanged(url: str) -> None:
     assert absolute_path(url) == display_name(url) == url
 
 
-def test_an_address_that_expires_is_not_indexed(tmp_path: Path) -> None:
+def test_an_address_that_expires_is_neither_indexed_nor_shown(
+    monkeypatch: pytest.MonkeyPatch, photographs: Path, tmp_path: Path
+) -> None:
+    """It may be a query."""
     for url in (SIGNED, f"zip://::{SIGNED}"):
         line = refuse("index", url, "--index", tmp_path / "index")
         assert line.startswith(f"polyvoc: {url.partition('?')[0]}?...: the part after '?' may be secret or expire")
     assert not (tmp_path / "index").exists()
-
-
-def test_an_address_that_expires_is_not_shown(monkeypatch: pytest.MonkeyPatch, photographs: Path) -> None:
-    """It may be a query."""
     failed = SearchFailure(SIGNED, "timeout").as_dict()
     assert failed == {"query": "https://host.example/p/a.jpg?...", "error": "timeout"}
     assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
@@ -257,35 +252,26 @@ def test_links_that_expire_are_skipped() -> None:
 
 
 def test_errors_of_stores_are_redacted() -> None:
-    with pytest.raises(UnreachableError) as caught, _store_errors(SIGNED):
+    shown = "https://host.example/p/a.jpg?..."
+    line = f"{shown}: cannot be reached (403, message='Forbidden', url='{shown}' or \"http://host/b?...\"); check address"
+    with pytest.raises(UnreachableError, match=f"^{re.escape(line)}"), _store_errors(SIGNED):
         raise OSError(f"403, message='Forbidden', url='{SIGNED}&more=hunter2' or \"http://me:hunter2@host/b?c\"")
-    assert str(caught.value) == (
-        "https://host.example/p/a.jpg?...: cannot be reached (403, message='Forbidden', url='https://host.example/p/a.jpg?...'"
-        ' or "http://host/b?..."); check address and credentials'
-    )
 
 
 @pytest.mark.parametrize(
-    ("path", "root", "below"),
+    ("path", "roots", "others"),
     [
-        ("s3://b/p/a.jpg", "s3://b/p", True),
-        ("s3://b/p/a.jpg", "s3://b/p/", True),
-        ("s3://b/p/a.jpg", "s3://b", True),
-        ("s3://b/p/a.jpg", "s3://b/p/a.jpg", True),
-        ("s3://b/pq/a.jpg", "s3://b/p", False),
-        ("s3://b/p/a.jpg", "gs://b/p", False),
-        ("s3://b/p/a.jpg", "/", False),
-        ("/p/a.jpg", "file:///p", False),
-        ("file:///p/a.jpg", "file:///", True),
-        ("zip://a.jpg::/z.zip", "zip://::/z.zip", True),
-        ("zip://p/a.jpg::/z.zip", "zip://p::/z.zip", True),
-        ("zip://p/a.jpg::/z.zip", "zip://q::/z.zip", False),
-        ("zip://p/a.jpg::/z.zip", "zip://p::/y.zip", False),
-        ("zip://p/a.jpg::/z.zip", "/z.zip", False),
+        ("s3://b/p/a.jpg", ["s3://b/p", "s3://b/p/", "s3://b", "s3://b/p/a.jpg"], ["gs://b/p", "/"]),
+        ("s3://b/pq/a.jpg", [], ["s3://b/p"]),
+        ("/p/a.jpg", [], ["file:///p"]),
+        ("file:///p/a.jpg", ["file:///"], []),
+        ("zip://a.jpg::/z.zip", ["zip://::/z.zip"], []),
+        ("zip://p/a.jpg::/z.zip", ["zip://p::/z.zip"], ["zip://q::/z.zip", "zip://p::/y.zip", "/z.zip"]),
     ],
 )
-def test_is_below(path: str, root: str, below: bool) -> None:
-    assert is_below(path, [root]) is is_below(path, ["/nowhere", root]) is below
+def test_is_below(path: str, roots: list[str], others: list[str]) -> None:
+    for root in (*roots, *others):
+        assert is_below(path, [root]) is is_below(path, ["/nowhere", root]) is (root in roots)
 
 
 def test_names() -> None:
@@ -312,12 +298,9 @@ def test_files_are_listed_like_folders(store: Store, photographs: Path, tmp_path
         assert state.changed is not None and 0 <= state.changed < 2**63
 
 
-def test_all_files_are_listed_by_default(store: Store) -> None:
+def test_all_files_and_a_single_file(store: Store) -> None:
     listed = names(store, [url for url, _, _ in list_files(store.root)])
     assert sorted(listed) == sorted([*PHOTOGRAPHS, "notes.txt", "jpg"])
-
-
-def test_a_single_file(store: Store) -> None:
     url = store.url("deep/er/tower-a.jpg")
     assert list(list_photographs([url])) == [(url, file_state(url))]
     assert [u for u, _ in list_photographs([store.url("deep")])] == [store.url(name) for name in ORDER[3:]]
@@ -336,19 +319,14 @@ def test_files_are_read(store: Store, photographs: Path) -> None:
     assert str(missing) == f"{store.url('none.jpg')}: no such file; check the address"
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)), "mean colour", 64)
     assert np.array_equal(model.embed(url), model.embed(original))
-    assert [path for path, _ in model.embed_many([url])] == [url]
 
 
 def test_a_file_that_cannot_be_read_is_one_line(store: Store) -> None:
     store.put({"empty.jpg": b""})
-    for url, line in (
-        (store.url("deep"), "a folder, not a photograph; name a file in it"),
-        (store.url("empty.jpg"), "empty file; replace or remove it"),
-        (store.url("wall a.jpg"), f"{len(store.held['wall a.jpg']):,} bytes, the limit is 100; reduce it first"),
-    ):
-        with pytest.raises(ImageError) as caught:
-            read_url(url, 100)
-        assert str(caught.value) == f"{url}: {line}"
+    large = f"{len(store.held['wall a.jpg']):,} bytes, the limit is 100"
+    for name, line in {"deep": "a folder, not a photograph", "empty.jpg": "empty file", "wall a.jpg": large}.items():
+        with pytest.raises(ImageError, match=f"^{re.escape(f'{store.url(name)}: {line}; ')}"):
+            read_url(store.url(name), 100)
     with pytest.raises(ImageError, match="no such file"):
         remote_version(store.url("none.jpg"))
 
@@ -375,11 +353,9 @@ def test_many_threads_read_one_store(store: Store) -> None:
 @pytest.mark.parametrize("store", EVERY, indirect=True)
 def test_a_missing_folder(store: Store) -> None:
     for root in (store.url("nowhere"), *({"s3": ["s3://none/photos"]}.get(store.kind, []))):
-        with pytest.raises(OptionError) as caught:
-            list(list_photographs([root]))
-        assert str(caught.value) == f"{root} does not exist; give a folder of photographs"
-        with pytest.raises(OptionError, match="does not exist"):
-            check_folders([store.root, root])
+        for use in (lambda root: list(list_photographs([root])), lambda root: check_folders([store.root, root])):
+            with pytest.raises(OptionError, match=f"^{re.escape(root)} does not exist; give a folder of photographs"):
+                use(root)
     check_folders([store.root, store.folder])
 
 
@@ -429,8 +405,7 @@ def test_changes_are_found(store: Store, vocabularies: tuple[Vocabulary, ...], t
     counts(added=1, removed=1, replaced=1, unchanged=3)
     counts(unchanged=5)
     with IndexWriter.open(path) as writer:
-        assert writer.remove([store.url("deep")]) == 2
-        assert writer.remove([store.url("bridge-a.jpg")]) == 1
+        assert [writer.remove([store.url(name)]) for name in ("deep", "bridge-a.jpg")] == [2, 1]
         with pytest.raises(OptionError, match="is not in the index"):
             writer.remove([store.url("deep")])
     counts(added=3, unchanged=2)
@@ -440,6 +415,7 @@ def test_changes_are_found(store: Store, vocabularies: tuple[Vocabulary, ...], t
 
 @pytest.mark.parametrize("store", ["zip"], indirect=True)
 def test_a_broken_file_is_a_problem(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
+    """And an empty store removes nothing."""
     store.put({"broken.jpg": store.held["bridge-a.jpg"][:900], "empty.jpg": b""})
     report = indexed(tmp_path / "index", store.root, vocabularies)
     assert report["added"] == 5
@@ -448,12 +424,7 @@ def test_a_broken_file_is_a_problem(store: Store, vocabularies: tuple[Vocabulary
     assert indexed(tmp_path / "index", store.root)["problems"] == report["problems"]
     store.put({"broken.jpg": store.held["bridge-b.jpg"], "empty.jpg": None})
     assert indexed(tmp_path / "index", store.root)["problems"] == []
-
-
-@pytest.mark.parametrize("store", ["zip"], indirect=True)
-def test_an_empty_store_removes_nothing(store: Store, vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> None:
-    indexed(tmp_path / "index", store.root, vocabularies)
-    store.put(dict.fromkeys(PHOTOGRAPHS))
+    store.put(dict.fromkeys((*PHOTOGRAPHS, "broken.jpg")))
     with pytest.raises(OptionError, match="holds no photograph, but the index has some from there"):
         indexed(tmp_path / "index", store.root)
 
@@ -476,9 +447,8 @@ def test_a_store_that_fails_removes_nothing(
     assert (report["unchanged"], report["removed"]) == (5, 0)
     line = f"{store.url('deep')}: cannot be reached (Forbidden); check address and credentials"
     assert report["problems"] == [{"path": store.url("deep"), "reason": line}]
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=f"^{re.escape(line)}$"):
         list(list_photographs([store.root]))
-    assert str(caught.value) == line
 
 
 # --- archives, links, web servers
@@ -488,11 +458,9 @@ def test_a_file_that_is_not_an_archive(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(b"no archive")
     line = f"{path}: incomplete archive (File is not a zip file); replace or omit it"
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(OptionError, match=f"^{re.escape(line)}$"):
         list(list_photographs([f"zip://::{path}"]))
-    assert str(caught.value) == line
-    changes = compare_folders([f"zip://::{path}"], [], {})
-    assert changes.unreadable == [Problem(f"zip://::{path}", line)]
+    assert compare_folders([f"zip://::{path}"], [], {}).unreadable == [Problem(f"zip://::{path}", line)]
     with pytest.raises(OptionError, match="does not exist"):
         list(list_photographs([f"zip://::{tmp_path}/none.zip"]))
 
@@ -583,9 +551,7 @@ def test_a_name_with_colons_is_reported(tmp_path: Path) -> None:
     root = f"file://{tmp_path}"
     changes = compare_folders([root], [], {})
     assert [url for url, _ in changes.new] == [f"{root}/c.jpg"]
-    assert [problem.reason for problem in changes.unreadable] == [
-        f"{root}/a::b.jpg: '::' in its name separates addresses; rename it"
-    ]
+    assert changes.unreadable[0].reason == f"{root}/a::b.jpg: '::' in its name separates addresses; rename it"
 
 
 def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
@@ -607,25 +573,22 @@ def test_a_web_server(photographs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "expected"),
+    ("entry", "seconds"),
     [
-        ({"mtime": 1.5, "created": 3}, 1_500_000_000),
-        ({"mtime": None, "created": 3}, 3_000_000_000),
-        ({"LastModified": datetime(1970, 1, 1, 0, 0, 2, 700, UTC), "ETag": "x"}, 2_000_000_000),
-        ({"LastModified": datetime(1970, 1, 1, 1, 0, 2, tzinfo=timezone(timedelta(hours=1)))}, 2_000_000_000),
-        ({"last_modified": datetime(1970, 1, 1, 0, 0, 2)}, 2_000_000_000),
-        ({"updated": "1970-01-01T00:00:02.500Z"}, 2_500_000_000),
-        ({"Last-Modified": "Thu, 01 Jan 1970 00:00:02 GMT"}, 2_000_000_000),
-        ({"modificationTime": 1_500, "accessTime": 9_000}, 1_500_000_000),  # of WebHDFS, in milliseconds
-        ({"modify": "19700101000002"}, 2_000_000_000),  # of FTP
-        ({"modify": "19700101000002.500"}, 2_500_000_000),
-        ({"mtime": "nonsense"}, None),
-        ({"mtime": float("nan")}, None),
-        ({}, None),
+        ({"mtime": 1.5, "created": 3}, 1.5),
+        ({"mtime": None, "created": 3}, 3),
+        ({"LastModified": datetime(1970, 1, 1, 0, 0, 2, 700, UTC), "ETag": "x"}, 2),
+        ({"LastModified": datetime(1970, 1, 1, 1, 0, 2, tzinfo=timezone(timedelta(hours=1)))}, 2),
+        ({"last_modified": datetime(1970, 1, 1, 0, 0, 2)}, 2),
+        ({"updated": "1970-01-01T00:00:02.500Z"}, 2.5),
+        ({"Last-Modified": "Thu, 01 Jan 1970 00:00:02 GMT"}, 2),
+        ({"modificationTime": 1_500, "accessTime": 9_000}, 1.5),  # of WebHDFS, in milliseconds
+        *(({"modify": f"19700101000002{fraction}"}, seconds) for fraction, seconds in (("", 2), (".500", 2.5))),  # of FTP
+        *((entry, None) for entry in ({"mtime": "nonsense"}, {"mtime": float("nan")}, {})),
     ],
 )
-def test_times_of_all_formats(entry: dict[str, Any], expected: int | None) -> None:
-    assert _modified(entry) == expected
+def test_times_of_all_formats(entry: dict[str, Any], seconds: float | None) -> None:
+    assert _modified(entry) == (None if seconds is None else seconds * 10**9)
 
 
 def test_checksums_where_there_is_no_time() -> None:
@@ -639,23 +602,17 @@ def test_checksums_where_there_is_no_time() -> None:
 # --- packages that are missing
 
 
-def test_without_fsspec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stores_that_cannot_be_used_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "nonsense://a: unknown kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    for url in ("gs://bucket/photos", "zip://::gs://bucket/photos.zip"):
+        line = refuse("index", url, "--index", tmp_path / "index")
+        assert line.startswith(f"polyvoc: {url.removeprefix('zip://::')}: a package is missing (")
+        assert line.endswith("); install it: pip install gcsfs")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     line = refuse("index", "s3://bucket/photos", "--index", tmp_path / "index")
     assert line == "polyvoc: photographs in stores need fsspec; install it: pip install 'polyvoc[stores]'"
     assert not (tmp_path / "index").exists()
-
-
-@pytest.mark.parametrize("url", ["gs://bucket/photos", "zip://::gs://bucket/photos.zip"])
-def test_without_the_package_of_a_store(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
-    line = refuse("index", url, "--index", tmp_path / "index")
-    assert line.startswith(f"polyvoc: {url.removeprefix('zip://::')}: a package is missing (")
-    assert line.endswith("); install it: pip install gcsfs")
-
-
-def test_an_unknown_store(tmp_path: Path) -> None:
-    assert "nonsense://a: unknown kind of store" in refuse("index", "nonsense://a", "--index", tmp_path / "index")
 
 
 @pytest.mark.parametrize("command", [
@@ -724,18 +681,14 @@ def test_a_store_is_served(store: Store, vocabularies: tuple[Vocabulary, ...], t
     with serving(tmp_path / "index", originals=True, workers=1) as served:
         listing = served.get("/images").json()["images"]
         row = next(row for row in listing if row["path"] == store.url("wall a.jpg"))
-        assert row["name"] == "wall a.jpg"
         image = row["image"]
-        assert served.get(f"/images/{image}").json()["available"] is True
-        thumbnail = served.get(f"/images/{image}/thumbnail")
-        assert thumbnail.headers["content-type"] == "image/jpeg"
+        assert row["name"] == "wall a.jpg" and served.get(f"/images/{image}").json()["available"] is True
+        thumbnail, original = (served.get(f"/images/{image}/{what}") for what in ("thumbnail", "file"))
+        assert thumbnail.headers["content-type"] == original.headers["content-type"] == "image/jpeg"
         assert read_rgb(thumbnail.content, 320).shape == (240, 320, 3)
-        original = served.get(f"/images/{image}/file")
         assert original.content == store.held["wall a.jpg"]
-        assert original.headers["content-type"] == "image/jpeg"
         assert original.headers["content-disposition"] == "inline; filename*=utf-8''wall%20a.jpg"
-        found = served.search(query=image, assignments=2).json()
-        assert found["hits"][0]["path"] == row["path"]
+        assert served.search(query=image, assignments=2).json()["hits"][0]["path"] == row["path"]
         store.put({"wall a.jpg": b"something else", "bridge-a.jpg": None})
         assert served.get(f"/images/{image}").json()["available"] is False
         assert "is gone or has changed" in refused(served.get(f"/images/{image}/file"), 404)
@@ -746,16 +699,12 @@ def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path
     from polyvoc.web.decoder import Decoders
 
     (tmp_path / "broken.jpg").write_bytes((photographs / "wall-a.jpg").read_bytes()[:900])
-    decoders = Decoders(1, 20, 100)  # limit of pixels for uploads, not for files of the collection
-    try:
+    with closing(Decoders(1, 20, 100)) as decoders:  # limit of pixels for uploads, not for files of the collection
         url = f"file://{photographs}/wall-a.jpg"
         assert decoders.thumbnail(url, 160) == read_thumbnail(url, 160)
         for wanted in (f"file://{tmp_path}/broken.jpg", f"file://{tmp_path}/none.jpg"):
-            with pytest.raises(ImageError) as caught:
+            with pytest.raises(ImageError, match=f"^{re.escape(wanted)}: "):
                 decoders.thumbnail(wanted, 160)
-            assert str(caught.value).startswith(f"{wanted}: ")
-    finally:
-        decoders.close()
 
 
 def test_an_address_of_any_characters(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:

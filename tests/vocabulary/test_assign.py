@@ -100,18 +100,15 @@ def test_batches_and_threads_change_nothing() -> None:
             assert np.array_equal(words, together)
 
 
-def test_empty_and_read_only_inputs() -> None:
+def test_empty_and_read_only_inputs_and_equal_words() -> None:
     assigner = Assigner([Vocabulary.create(np.eye(4))])
     assert assigner.assign(np.empty((0, 4))).shape == (0, 1)
     assert assigner.assign(np.empty((0, 4)), 2).shape == (0, 1, 2)
     frozen = np.asfortranarray(np.eye(4, dtype=np.float32))
     frozen.setflags(write=False)
     assert assigner.assign(frozen)[:, 0].tolist() == [0, 1, 2, 3]
-
-
-def test_equal_words_are_all_returned() -> None:
-    assigner = Assigner([Vocabulary.create(np.zeros((4, 3)))])
-    assert sorted(assigner.assign(np.ones((1, 3)), 4)[0, 0].tolist()) == [0, 1, 2, 3]
+    equal = Assigner([Vocabulary.create(np.zeros((4, 3)))])
+    assert sorted(equal.assign(np.ones((1, 3)), 4)[0, 0].tolist()) == [0, 1, 2, 3]
 
 
 def test_invalid_arguments() -> None:
@@ -120,11 +117,9 @@ def test_invalid_arguments() -> None:
         Assigner([])
     with pytest.raises(VocabularyError, match="do not fit vocabularies of dimension 2"):
         assigner.assign(np.zeros((1, 3)))
-    with pytest.raises(OptionError, match="not finite"):
-        assigner.assign([[np.nan, 0]])
-    for assignments in (0, 3):
-        with pytest.raises(OptionError, match="should be 1 to 2"):
-            assigner.assign(np.zeros((1, 2)), assignments)
+    for descriptors, assignments, line in (([[np.nan, 0]], 1, "not finite"), ([[0, 0]], 0, "1 to 2"), ([[0, 0]], 3, "1 to 2")):
+        with pytest.raises(OptionError, match=line):
+            assigner.assign(descriptors, assignments)
 
 
 @pytest.mark.parametrize("dimension", [32, 61, 64, 96, 256, 486, 512])

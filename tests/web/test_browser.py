@@ -121,9 +121,6 @@ def test_watch_reports_errors_warnings_and_foreign_requests(usual: BrowserContex
         assert part in problems
 
 
-# -- uploads
-
-
 def test_drop(ui: Ui, world: Path) -> None:
     expect(ui.page).to_have_title("Search · polyvoc")
     drag = Drag(ui.page, world / "queries" / "cat.jpg")
@@ -138,14 +135,11 @@ def test_drop(ui: Ui, world: Path) -> None:
     assert re.search(r"#/search\?query=[\w-]+$", ui.page.url)
 
 
-def test_choose(ui: Ui, world: Path) -> None:
+def test_choose_and_paste(ui: Ui, world: Path) -> None:
     ui.upload(world / "queries" / "motorcycle.jpg")
     ui.expect_hit(1, "motorcycle-")
     ui.page.get_by_label("Another photograph").set_input_files(world / "queries" / "rocket.jpg")
     ui.expect_hit(1, "rocket-")
-
-
-def test_paste(ui: Ui, world: Path) -> None:
     out = io.BytesIO()
     with Image.open(world / "queries" / "coffee.jpg") as photograph:
         photograph.save(out, "PNG")
@@ -201,26 +195,16 @@ def test_expired_upload(watch: Watch, world: Path) -> None:
 
 
 def test_busy_server_is_retried(watch: Watch, ui: Ui, image: ImageId) -> None:
-    requests = []
-
-    def busy_once(route: Route) -> None:
-        requests.append(route.request.url)
-        if len(requests) == 1:
-            route.fulfill(status=503, headers={"Retry-After": "1"}, json={"error": "busy"})
-        else:
-            route.continue_()
+    def busy(route: Route) -> None:
+        route.fulfill(status=503, headers={"Retry-After": "1"}, json={"error": "busy"})
 
     watch.expect_status(503)
-    ui.page.route("**/search?*", busy_once)
+    ui.page.route("**/search?*", busy, times=1)
     ui.go(f"#/search?query={image('cat-original')}")
     message = ui.page.get_by_text("The server is busy; retrying in 1 s")
     expect(message).to_be_visible()
     ui.expect_hit(1, "cat-")
     expect(message).to_be_hidden()
-    assert len(requests) == 2 and len(set(requests)) == 1
-
-
-# -- regions
 
 
 def test_region_by_mouse(ui: Ui, world: Path) -> None:
@@ -238,15 +222,11 @@ def test_region_by_mouse(ui: Ui, world: Path) -> None:
     expect(ui.page).not_to_have_url(re.compile("region="))
     ui.page.go_back()
     ui.expect_region(330, 15, 588, 285)
-
-
-def test_region_is_moved_and_resized(ui: Ui, world: Path) -> None:
-    ui.upload(world / "collage.jpg")
     ui.go(f"#/search?query={ui.params['query']}&region=30,30,270,270")
     expect(ui.region_editor).to_have_attribute("data-region", "30,30,270,270")
-    ui.drag((0.25, 0.5), (0.75, 0.5))
+    ui.drag((0.25, 0.5), (0.75, 0.5))  # moved
     ui.expect_region(330, 30, 570, 270)
-    ui.drag((0.95, 0.9), (0.99, 0.5))
+    ui.drag((0.95, 0.9), (0.99, 0.5))  # by a corner
     ui.expect_region(330, 30, 594, 150)
 
 
@@ -268,9 +248,6 @@ def test_region_by_keyboard(ui: Ui, world: Path) -> None:
     ui.expect_url("region=174,75,474,213")
     ui.press("Escape")
     expect(ui.page).not_to_have_url(re.compile("region="))
-
-
-# -- matches
 
 
 @pytest.fixture
@@ -366,9 +343,6 @@ def test_filters_and_slider(watch: Watch, explained: tuple[str, dict[str, Any]])
     assert ui.params.items() >= {"which": "all", "hide": "one", "shown": "1", "draw": "dots"}.items()
 
 
-# -- options
-
-
 def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("coins-dark")
     ui.search(query)
@@ -424,9 +398,6 @@ def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: htt
         assert "enum" not in schema or ui.choices(name) == schema["enum"]
         for limit, attribute in (("minimum", "min"), ("maximum", "max")):
             assert limit not in schema or float(field.get_attribute(attribute) or "nan") == schema[limit]
-
-
-# -- the collection and the index
 
 
 def test_browse(ui: Ui) -> None:
@@ -497,9 +468,6 @@ def test_names_are_never_markup(watch: Watch, image: ImageId) -> None:
     expect(ui.page.locator("[onerror], img[src=x]")).to_have_count(0)
 
 
-# -- links and history
-
-
 def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
     first, second = Ui(watch.open()), Ui(watch.open_anew())
     for view in visits(first, image):
@@ -509,14 +477,6 @@ def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
         assert (second.page.url, second.page.title()) == (first.page.url, first.page.title())
         if view.name != "start":  # its samples are random
             assert accessible_text(second.page) == accessible_text(first.page)
-
-
-def test_copy_link(watch: Watch) -> None:
-    ui = Ui(watch.open_anew("#/browse?page=2", permissions=["clipboard-read", "clipboard-write"]))
-    ui.expect_text("61 to 64 shown")
-    ui.button("Copy link").click()
-    expect(ui.page.get_by_role("status").filter(has_text="Link copied")).to_be_visible()
-    assert ui.page.evaluate("navigator.clipboard.readText()") == ui.page.url
 
 
 def test_back_and_forward(ui: Ui) -> None:
@@ -541,16 +501,7 @@ def test_back_and_forward(ui: Ui) -> None:
     ui.expect_heading("Why motorcycle-")
 
 
-# -- screens, keyboard, colours
-
-
-def test_no_view_is_wider_than_a_phone(phone: Ui, image: ImageId) -> None:
-    for view in visits(phone, image):
-        width, room = phone.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert width <= room == 360, view.name
-
-
-def test_search_on_a_phone(phone: Ui) -> None:
+def test_search_on_a_phone_and_no_view_is_wider(phone: Ui, image: ImageId) -> None:
     expect(phone.page.get_by_label("Take a photograph")).to_be_attached()
     phone.expect_text("Take a photograph")
     phone.collection.nth(5).tap()
@@ -563,6 +514,9 @@ def test_search_on_a_phone(phone: Ui) -> None:
     phone.expect_match(r"^Match \d+ of")
     phone.link_named("All results").tap()
     phone.expect_results()
+    for view in visits(phone, image):
+        width, room = phone.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert width <= room == 360, view.name
 
 
 def test_keyboard_only(ui: Ui) -> None:
@@ -596,9 +550,12 @@ def test_every_focus_is_visible(ui: Ui, image: ImageId) -> None:
         tab_to(ui.page, "^the end$")
 
 
-def test_shortcuts(watch: Watch) -> None:
-    ui = Ui(watch.open("#/statistics"))
-    ui.expect_text("Disk space")
+def test_copy_link_and_shortcuts(watch: Watch) -> None:
+    ui = Ui(watch.open_anew("#/browse?page=2", permissions=["clipboard-read", "clipboard-write"]))
+    ui.expect_text("61 to 64 shown")
+    ui.button("Copy link").click()
+    expect(ui.page.get_by_role("status").filter(has_text="Link copied")).to_be_visible()
+    assert ui.page.evaluate("navigator.clipboard.readText()") == ui.page.url
     dialog = ui.page.get_by_role("dialog", name="Keyboard shortcuts")
     ui.press("?")
     expect(dialog).to_be_visible()
@@ -656,30 +613,22 @@ def test_reduced_motion(watch: Watch, image: ImageId, motion: str) -> None:
     assert ui.page.evaluate(LASTING) == 0 or motion == "no-preference"
 
 
-# -- a private server
-
-
-@pytest.fixture(scope="module")
-def private(browser: Browser, world: Path) -> Iterator[str]:
-    with servers.running(world / "photos.polyvoc", "--private", environment={"POLYVOC_TOKEN": TOKEN}) as server:
-        yield server.url
-
-
-def test_token_from_the_link(usual: BrowserContext, private: str) -> None:
-    with Watch(usual, private) as watch:
+def test_token_of_a_private_server(usual: BrowserContext, world: Path) -> None:
+    """From the link, and typed: a wrong one, then the right one."""
+    environment = {"POLYVOC_TOKEN": TOKEN}
+    with (
+        servers.running(world / "photos.polyvoc", "--private", environment=environment) as private,
+        Watch(usual, private.url) as watch,
+    ):
         ui = Ui(watch.open_anew(f"#token={TOKEN}"))
         ui.expect_loaded_samples()
-        assert ui.page.url == f"{private}#/"
+        assert ui.page.url == f"{private.url}#/"
         assert ui.page.evaluate("history.length") <= 2
         ui.collection.first.click()
         ui.expect_results()
         ui.page.reload()
         ui.expect_results()
         assert TOKEN not in json.dumps(ui.page.context.cookies())
-
-
-def test_wrong_token(usual: BrowserContext, private: str) -> None:
-    with Watch(usual, private) as watch:
         watch.expect_status(401, 401)
         ui = Ui(watch.open_anew())
         field = ui.page.get_by_role("textbox", name=re.compile("^Token"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def test_each_upload_gets_a_name_of_its_own() -> None:
 
 def test_an_upload_expires_an_hour_after_its_last_use() -> None:
     now = [1000.0]
-    uploads = UploadCache(seconds=3600, clock=lambda: now[0])
+    uploads = UploadCache(clock=lambda: now[0])
     name, other = uploads.store(upload("a")), uploads.store(upload("b"))
     now[0] += 3000
     assert uploads.get(name) is not None
@@ -80,9 +80,6 @@ def test_threads_share_the_caches() -> None:
             thumbnails.get_or_make((seed + number) % 17, lambda: b"x" * 9)
             uploads.get(uploads.store(upload("x")))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
     assert (thumbnails.size, uploads.size) == (99, 5)

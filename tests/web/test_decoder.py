@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -61,48 +61,29 @@ def test_errors_are_those_of_the_library(decoders: Decoders, source: Path | byte
     assert str(caught.value) == str(expected.value) and type(caught.value) is type(expected.value)
 
 
-def test_a_process_ends_after_its_time_limit() -> None:
-    with closing(Decoders(1, 0.05, 1_000_000_000)) as decoders:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_ends_after_its_time_limit(hangs: bool) -> None:
+    with closing(Decoders(1, 0.05, 1_000_000_000, grace=0.1 if hangs else 1.0)) as decoders:
         before = process_of(decoders)
+        if hangs:
+            os.kill(before, signal.SIGSTOP)  # so it cannot end itself
         with pytest.raises(ImageError, match=LIMITS):
-            decoders.grey(slow_image(), 1024)
+            decoders.grey(b"small" if hangs else slow_image(), 1024)
         assert has_ended(before) and process_of(decoders) != before
 
 
-def test_a_process_that_hangs_is_killed(photographs: Path) -> None:
-    with closing(Decoders(1, 0.1, 1000, grace=0.1)) as decoders:
-        before = process_of(decoders)
-        os.kill(before, signal.SIGSTOP)  # so it cannot end itself
-        with pytest.raises(ImageError, match=LIMITS):
-            decoders.grey((photographs / "wall-a.jpg").read_bytes(), 100)
-        assert has_ended(before)
-
-
-def test_a_process_that_dies_costs_one_photograph(decoders: Decoders, photographs: Path) -> None:
+@pytest.mark.parametrize("decoding", [False, True])
+def test_a_process_that_dies_costs_one_photograph(photographs: Path, decoding: bool) -> None:
     path = photographs / "tower-b.jpg"
-    os.kill(process_of(decoders), signal.SIGKILL)
-    with pytest.raises(ImageError, match=LIMITS):
-        decoders.thumbnail(path, 160)
-    assert decoders.thumbnail(path, 160) == read_thumbnail(path, 160)
-
-
-def test_a_process_that_dies_while_decoding_costs_one_photograph(photographs: Path) -> None:
-    with closing(Decoders(1, 60.0, 1_000_000_000)) as decoders:
-        process, errors = process_of(decoders), []
-
-        def decode() -> None:
-            try:
-                decoders.grey(slow_image(), 1024)
-            except ImageError as error:
-                errors.append(str(error))
-
-        os.kill(process, signal.SIGSTOP)  # no result before it is killed
-        thread = threading.Thread(target=decode)
-        thread.start()
-        os.kill(process, signal.SIGKILL)
-        thread.join()
-        assert errors == [LIMITS]
-        assert decoders.grey(photographs / "wall-a.jpg", 100).width == 360
+    with closing(Decoders(1, 60.0, 1_000_000_000)) as decoders, ThreadPoolExecutor(1) as clients:
+        process = process_of(decoders)
+        os.kill(process, signal.SIGSTOP if decoding else signal.SIGKILL)  # stopped: no result before it is killed
+        result = clients.submit(decoders.grey, slow_image(), 1024)
+        if decoding:
+            os.kill(process, signal.SIGKILL)
+        with pytest.raises(ImageError, match=LIMITS):
+            result.result()
+        assert decoders.thumbnail(path, 160) == read_thumbnail(path, 160)
 
 
 def test_a_result_is_never_that_of_another_photograph(

@@ -8,25 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyvoc.cli.flags import Json, on_disk
+from polyvoc.cli.flags import Json, path_flag, switch
 from polyvoc.cli.terminal import linked_path, mark, print_note, progress_bar, write, write_json
 
 if TYPE_CHECKING:
     from polyvoc.cli.demo_photos import DemoReport
 
 app = typer.Typer()
-DEFAULT_DEMO = Path("polyvoc-demo")
 
 
 @app.command("demo", epilog="Example: polyvoc demo --open")
 def demo_command(
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder for photographs, index and page.", callback=on_disk)
-    ] = DEFAULT_DEMO,
+    out: Annotated[Path, path_flag("FOLDER", "Folder for photographs, index and page.")] = Path("polyvoc-demo"),
+    show: Annotated[bool, switch("--open/--no-open", "Open the page in the browser.")] = False,
     json: Json = False,
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Make a collection of real photographs, index it, search it with difficult views, and write a page with the results."""
+    """Try polyvoc on sample photographs; writes a page with the results."""
     from polyvoc.cli.demo_photos import run_demo
 
     with progress_bar() as progress:

@@ -64,9 +64,8 @@ class DemoResult:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         hits = [{"path": hit.path, "score": hit.score, "right": self.is_right(hit)} for hit in self.hits[:TOP]]
-        precision = round(self.average_precision, 4)
-        return {"name": self.name, "query": str(self.query), "right": self.n_right, "found": self.found,
-                "average_precision": precision, "hits": hits}  # fmt: skip
+        counts = {"right": self.n_right, "found": self.found, "average_precision": round(self.average_precision, 4)}
+        return {"name": self.name, "query": str(self.query), **counts, "hits": hits}
 
 
 @dataclass(frozen=True)
@@ -102,19 +101,11 @@ class DemoReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "index": str(self.index),
-            "page": str(self.page),
-            "images": self.n_images,
-            "features": self.n_features,
-            "seconds": round(self.seconds, 3),
-            "first_right": self.first_right,
-            "queries": len(self.results),
-            "found": self.found,
-            "right": self.n_right,
-            "mean_average_precision": round(self.mean_average_precision, 4),
-            "results": [result.as_dict() for result in self.results],
-        }
+        counts = {"images": self.n_images, "features": self.n_features, "seconds": round(self.seconds, 3),
+                  "first_right": self.first_right, "queries": len(self.results), "found": self.found, "right": self.n_right,
+                  "mean_average_precision": round(self.mean_average_precision, 4)}  # fmt: skip
+        results = [result.as_dict() for result in self.results]
+        return {"index": str(self.index), "page": str(self.page), **counts, "results": results}
 
 
 def run_demo(out: Path, progress: Progress, vocabularies: Sequence[Vocabulary] | None = None) -> DemoReport:

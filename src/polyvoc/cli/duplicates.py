@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, on_disk
+from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, flag, path_flag, switch
 from polyvoc.cli.terminal import linked_path, print_note, print_problems, progress_bar, write, write_json
 from polyvoc.duplicates import MIN_PROBABILITY
 from polyvoc.errors import OptionError, PolyvocError
@@ -33,36 +33,28 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # with which a spreadsheet tak
 STYLE = ".answers .frame img { object-fit: contain; }"  # crops are shown whole
 
 
-def _path(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, callback=on_disk)
-
-
 @app.command(
     "duplicates",
     epilog="Example: polyvoc duplicates ~/Pictures --html report.html\n\n"
     "Example: polyvoc duplicates --move ~/copies && polyvoc duplicates --undo ~/copies",
 )
-def duplicates_command(  # noqa: PLR0913, PLR0917
+def duplicates_command(  # noqa: PLR0913
+    *,
     folders: Annotated[
         list[str] | None, typer.Argument(metavar="FOLDER", help="Bring the index up to date with these folders first.")
     ] = None,
     index: IndexPath = DEFAULT_INDEX,
     min_probability: Annotated[
-        float,
-        typer.Option(
-            metavar="NUMBER", help="Minimum probability of a pair, 0 to 1. At 0.9 about nine of ten pairs are copies."
-        ),
+        float, flag("NUMBER", "Minimum probability of a pair, 0 to 1. At 0.9 about nine of ten pairs are copies.")
     ] = MIN_PROBABILITY,
-    mirror: Annotated[
-        bool, typer.Option("--mirror/--no-mirror", help="Find mirror images, too: every new file is read once more.")
-    ] = True,
-    html: Annotated[Path | None, _path("FILE", "Write a page with thumbnails.")] = None,
-    csv: Annotated[Path | None, _path("FILE", "Write one row per photograph.")] = None,
-    move: Annotated[Path | None, _path("FOLDER", "Move all but the best of each group there; can be undone.")] = None,
-    undo: Annotated[Path | None, _path("FOLDER", "Move files back from there; or the path of a journal.")] = None,
+    mirror: Annotated[bool, switch("--mirror/--no-mirror", "Find mirrored copies, too: every new file is read twice.")] = True,
+    html: Annotated[Path | None, path_flag("FILE", "Write a page with thumbnails.")] = None,
+    csv: Annotated[Path | None, path_flag("FILE", "Write one row per photograph.")] = None,
+    move: Annotated[Path | None, path_flag("FOLDER", "Move all but the best of each group there; can be undone.")] = None,
+    undo: Annotated[Path | None, path_flag("FOLDER", "Move files back from there; or the path of a journal.")] = None,
     json: Json = False,
 ) -> None:
-    """Find copies: re-encoded, resized, cropped, rotated, mirrored, with text or a frame. Nothing is deleted.
+    """Find copies: resized, cropped, rotated, mirrored, re-encoded, with text or a frame. Nothing is deleted.
 
     New photographs are compared with all others; old ones are not compared again. Files are moved only with --move.
     """
@@ -196,21 +188,14 @@ def duplicates_as_dict(duplicates: Duplicates) -> dict[str, Any]:
     """Return plain values for JSON."""
     groups = []
     for best, *copies in map(group_rows, duplicates.groups):
-        groups.append({
-            "best": {name: best[name] for name in (*FILE_FIELDS, "reason")},
-            "copies": [{name: copy[name] for name in (*FILE_FIELDS, *COPY_FIELDS)} for copy in copies],
-        })  # fmt: skip
+        listed = [{name: copy[name] for name in (*FILE_FIELDS, *COPY_FIELDS)} for copy in copies]
+        groups.append({"best": {name: best[name] for name in (*FILE_FIELDS, "reason")}, "copies": listed})
     pairs = [
         asdict(link) | {"probability": round(link.probability, 6), "transform": link.transform.tolist()}
         for link in duplicates.links
     ]
-    return {
-        "min_probability": duplicates.min_probability,
-        "images": duplicates.n_images,
-        "not_compared": duplicates.not_compared,
-        "groups": groups,
-        "pairs": pairs,
-    }
+    counts = {"images": duplicates.n_images, "not_compared": duplicates.not_compared}
+    return {"min_probability": duplicates.min_probability, **counts, "groups": groups, "pairs": pairs}
 
 
 def duplicates_csv(duplicates: Duplicates) -> str:
@@ -232,7 +217,7 @@ def _cell(value: Any) -> Any:
 
 def duplicates_page(duplicates: Duplicates, progress: Progress | None = None) -> str:
     """Return a page that shows every group, its best file marked."""
-    from polyvoc.web.html import document, figures, paragraph
+    from polyvoc.web.html import document, figures, paragraph, picture, ranking
 
     n_copies, size = _count_copies(duplicates)
     body = [
@@ -248,19 +233,13 @@ def duplicates_page(duplicates: Duplicates, progress: Progress | None = None) ->
         ),
     ]  # fmt: skip
     for number, group in enumerate(duplicates.groups, start=1):
-        body.append(_section(number, group))
+        best, *copies = group_rows(group)
+        marked = replace(picture(best["path"], best["label"], best["note"]), mark="right")
+        pictures = [picture(copy["path"], copy["label"], f"{copy['note']}; {copy['size']}") for copy in copies]
+        body.append(ranking(f"Group {number}: {len(copies) + 1} photographs", marked, pictures, group.reason))
         if progress is not None:
             progress("thumbnails", number, len(duplicates.groups))
     return document("polyvoc: copies among photographs", body, STYLE)
-
-
-def _section(number: int, group: Group) -> str:
-    from polyvoc.web.html import picture, ranking
-
-    best, *copies = group_rows(group)
-    marked = replace(picture(best["path"], best["label"], best["note"]), mark="right")
-    pictures = [picture(copy["path"], copy["label"], f"{copy['note']}; {copy['size']}") for copy in copies]
-    return ranking(f"Group {number}: {len(copies) + 1} photographs", marked, pictures, group.reason)
 
 
 def show_duplicates(duplicates: Duplicates, seconds: float) -> None:

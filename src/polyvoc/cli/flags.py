@@ -11,15 +11,28 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from polyvoc.errors import OptionError
-from polyvoc.options import SCORING, Option, options_of
+from polyvoc.options import ANSWER, CLUSTER, FUSION, RERANKING, SCORING, Option, options_of
 from polyvoc.storage.files import require_local_path
 from polyvoc.types import LikelihoodTable
 
 DEFAULT_INDEX = Path("photos.polyvoc")
 NONE = "none"  # typed for None
 RECEIVER = "chosen"  # the parameter of a command that receives the flags: {name of the field: value}
-PANELS = {SCORING: "Research: rules of the paper", "": None}
-OTHER_FEATURES = "Features made by other programs"
+RESEARCH = "Research: rules of the paper"
+PANELS = {"": None, ANSWER: None, FUSION: RERANKING, SCORING: RESEARCH}  # of stages; others have their own
+EXTERNAL = "Features made by other programs"
+# Panels of commands in `polyvoc --help`; those for every day are in the first one.
+MAINTENANCE, RESEARCH_COMMANDS = "Maintenance", "Vocabularies and research"
+
+
+def flag(metavar: str, text: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """Return a flag with a value."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def switch(name: str, text: str, panel: str | None = None) -> Any:
+    """Return a flag without a value."""
+    return typer.Option(name, metavar="", help=text, rich_help_panel=panel)
 
 
 def on_disk(path: Path | None) -> Path | None:
@@ -29,63 +42,28 @@ def on_disk(path: Path | None) -> Path | None:
     return path
 
 
-IndexPath = Annotated[
-    Path,
-    typer.Option(
-        "--index",
-        metavar="PATH",
-        envvar="POLYVOC_INDEX",
-        help="Folder of the index.",
-        callback=on_disk,
-    ),
-]
+def path_flag(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return a flag with a path on disk."""
+    return flag(metavar, text, *names, callback=on_disk, **more)
+
+
+IndexPath = Annotated[Path, path_flag("PATH", "Folder of the index.", "--index", envvar="POLYVOC_INDEX")]
 # Paths or addresses, kept as they are typed: `Path` would drop a slash of s3://bucket.
 Folders = Annotated[
     list[str] | None,
     typer.Argument(metavar="FOLDER", help="Folders of photographs, single files, or addresses such as s3://bucket/folder."),
 ]
-FeaturesFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--features",
-        metavar="FILE",
-        help="Read features instead of photographs: a COLMAP database, or an HDF5 file of hloc.",
-        rich_help_panel=OTHER_FEATURES,
-        callback=on_disk,
-    ),
-]
-KindName = Annotated[
-    str | None,
-    typer.Option(
-        "--feature-kind",
-        metavar="NAME",
-        help="Kind of the features, such as superpoint, if the file does not name it.",
-        rich_help_panel=OTHER_FEATURES,
-    ),
-]
-Binary = Annotated[
-    bool,
-    typer.Option(
-        "--binary", help="Descriptors of the HDF5 file are packed bits, as those of ORB.", rich_help_panel=OTHER_FEATURES
-    ),
-]
-Images = Annotated[
-    str | None,
-    typer.Option(
-        "--images",
-        metavar="FOLDER",
-        help="Folder of the photographs that the names in the file are relative to.",
-        rich_help_panel=OTHER_FEATURES,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Shipped = Annotated[
-    int | None, typer.Option("--vocabularies", metavar="NUMBER", help="Number of the shipped vocabularies to use.")
-]
-Own = Annotated[
-    list[Path] | None, typer.Option("--vocabulary", metavar="FOLDER", help="Use a vocabulary of your own; repeatable.")
-]
-Ray = Annotated[str | None, typer.Option("--ray", metavar="ADDRESS", help="Use a Ray cluster: its address, auto, or local.")]
+FEATURES = "Read features instead of photographs: a COLMAP database, or an HDF5 file of hloc."
+FeaturesFile = Annotated[Path | None, path_flag("FILE", FEATURES, "--features", panel=EXTERNAL)]
+KIND = "Kind of the features, such as superpoint, if the file does not name it."
+KindName = Annotated[str | None, flag("NAME", KIND, "--feature-kind", panel=EXTERNAL)]
+Binary = Annotated[bool, switch("--binary", "Descriptors of the HDF5 file are packed bits, as those of ORB.", EXTERNAL)]
+IMAGES = "Folder of the photographs that the names in the file are relative to."
+Images = Annotated[str | None, flag("FOLDER", IMAGES, "--images", panel=EXTERNAL)]
+Json = Annotated[bool, switch("--json", "Print JSON.")]
+Shipped = Annotated[int | None, flag("NUMBER", "Number of the shipped vocabularies to use.", "--vocabularies")]
+Own = Annotated[list[Path] | None, flag("FOLDER", "Use a vocabulary of your own; repeatable.", "--vocabulary")]
+Ray = Annotated[str | None, flag("ADDRESS", "Use a Ray cluster: its address, auto, or local.", "--ray", panel=CLUSTER)]
 
 
 def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object]) -> None:
@@ -107,21 +85,23 @@ def from_record(record: type[Any], defaults: bool = True, without: Collection[st
     `defaults` shows the record's own defaults in the help: leave it out where the index has others. Fields `without` flags are
     handled by the command itself.
     """
-    wanted = [option for option in options_of(record) if option.name not in without]
-    flags = [_parameter(option, defaults) for option in wanted]
+    options = [option for option in options_of(record) if option.name not in without]
+    options.sort(key=lambda option: (_panel(option) is not None) + (_panel(option) == RESEARCH))  # everyday flags first
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            values = {option: given.pop(option.name) for option in wanted}
+            values = {option: given.pop(option.name) for option in options}
             chosen = {option.name: _value(option, value) for option, value in values.items() if value is not None}
             command(**given, **{receiver: chosen})
 
         signature = inspect.signature(command, eval_str=True)
-        own = [p for p in signature.parameters.values() if p.name != receiver]
-        keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *flags)]
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            flags = [_parameter(option, defaults) for option in options] if parameter.name == receiver else [parameter]
+            parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in flags]
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__annotations__ = {p.name: p.annotation for p in keyword}
-        run.__signature__ = signature.replace(parameters=keyword)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -134,36 +114,39 @@ def flag_name(field: str) -> str:
 
 def parse_value(record: type[Any], name: str, value: str) -> Any:
     """Return what was typed for a field of a record as the type of the field."""
-    (option,) = (option for option in options_of(record) if option.name == name)
-    return _value(option, value)
+    return next(_value(option, value) for option in options_of(record) if option.name == name)
 
 
 def _parameter(option: Option, defaults: bool) -> inspect.Parameter:
     repeatable = _is_repeatable(option)
     shown = defaults and not option.optional and not repeatable and option.kind is not bool
-    flag = typer.Option(
+    choices = [f"One of {', '.join(option.choices)}."] if option.choices else []
+    made = typer.Option(
         flag_name(option.name),
-        help=f"{option.help} Default: {option.default}." if shown else option.help,
+        help=" ".join([option.help, *choices, *([f"Default: {option.default}."] if shown else [])]),
         metavar=_metavar(option),
         show_default=False,
         autocompletion=(lambda: list(option.choices)) if option.choices else None,
-        rich_help_panel=PANELS.get(option.stage, option.stage if defaults else None),
+        rich_help_panel=_panel(option),
     )
     typed = list[str] if repeatable else str if option.choices or option.optional else option.kind
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(option.name, keyword, default=None, annotation=Annotated[typed | None, flag])
+    return inspect.Parameter(option.name, keyword, default=None, annotation=Annotated[typed | None, made])
 
 
-def _metavar(option: Option) -> str | None:
+def _panel(option: Option) -> str | None:
+    return PANELS.get(option.stage, option.stage)
+
+
+def _metavar(option: Option) -> str:
     if option.metavar or option.kind is bool:
-        return option.metavar or None
+        return option.metavar
     if option.choices:
-        return "|".join(option.choices)
+        return "NAME"
     if get_origin(option.kind) is tuple:
         return "A B"
-    if LikelihoodTable in get_args(option.kind):
-        return f"FILE|{NONE}"
-    return f"NUMBER|{NONE}" if option.optional else "NUMBER"
+    value = "FILE" if LikelihoodTable in get_args(option.kind) else "NUMBER"
+    return f"{value}|{NONE}" if option.optional else value
 
 
 def _is_repeatable(option: Option) -> bool:
@@ -178,12 +161,12 @@ def _value(option: Option, value: Any) -> Any:
         return value
     if value == NONE:
         return None
-    (wanted,) = (part for part in get_args(option.kind) if part is not NoneType)
-    if wanted is LikelihoodTable:
+    (kind,) = (part for part in get_args(option.kind) if part is not NoneType)
+    if kind is LikelihoodTable:
         from polyvoc.scoring.rules import load_table
 
         return load_table(Path(value))
     try:
-        return wanted(value)
+        return kind(value)
     except ValueError:
         raise OptionError(f"{option.name}={value!r} should be a number or {NONE}") from None

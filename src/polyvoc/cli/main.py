@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from polyvoc import __version__
 from polyvoc.cli import demo, duplicates, index, pairs, research, search
+from polyvoc.cli.flags import switch
 from polyvoc.cli.terminal import print_error, write
 from polyvoc.errors import PolyvocError
 
@@ -69,17 +70,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
-for module in (index, search, pairs, duplicates, demo, research):
+for module in (index, search, duplicates, pairs, demo, research):
     app.add_typer(module.app)
 
 
 @app.callback(invoke_without_command=True)
 def polyvoc(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+    version: Annotated[bool, switch("--version", "Show the version.")] = False,
+    debug: Annotated[bool, switch("--debug", "Show a traceback when something goes wrong.")] = False,
 ) -> None:
-    """Find the photographs that show the same thing as a query photograph."""
+    """Find photographs that show the same thing: the same object, place or picture, in collections of any size."""
     if version:
         write(f"polyvoc {__version__}")
     elif context.invoked_subcommand is None:

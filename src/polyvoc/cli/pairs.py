@@ -1,4 +1,4 @@
-"""Pairs."""
+"""The command `pairs`: pairs of photographs worth matching, for COLMAP and hloc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, from_record, on_disk
+from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, flag, from_record, path_flag
 from polyvoc.cli.terminal import print_note, progress_bar, write, write_json
 from polyvoc.errors import OptionError
 from polyvoc.options import PairOptions
@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from polyvoc.search.pairs import Pairs
 
 app = typer.Typer()
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="File for the pairs, two names on a line. Default: the terminal.", callback=on_disk),
-]
-Root = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Names are relative to it. Default: the common folder of all photographs."),
-]
-Database = Annotated[
-    Path | None,
-    typer.Option(metavar="DATABASE", help="Have COLMAP match and verify the pairs in its database.", callback=on_disk),
-]
-Image = Annotated[
-    list[int] | None,
-    typer.Option(metavar="ID", help="Only pairs of this image with any, as `info --images` lists them; repeatable."),
-]
 
 
 @app.command(
@@ -44,15 +28,20 @@ Image = Annotated[
 )
 @from_record(PairOptions)
 def pairs_command(
-    chosen: dict[str, Any],
+    *,
     index: IndexPath = DEFAULT_INDEX,
-    out: Out = None,
-    root: Root = None,
-    image: Image = None,
-    database: Database = None,
+    out: Annotated[Path | None, path_flag("FILE", "File for the pairs, two names on a line. Default: the terminal.")] = None,
+    chosen: dict[str, Any],
+    root: Annotated[
+        str | None, flag("FOLDER", "Names are relative to it. Default: the common folder of all photographs.")
+    ] = None,
+    image: Annotated[
+        list[int] | None, flag("ID", "Only pairs of this image with any, by its id in 'info --images'; repeatable.")
+    ] = None,
+    database: Annotated[Path | None, path_flag("DATABASE", "Have COLMAP match and verify the pairs in its database.")] = None,
     json: Json = False,
 ) -> None:
-    """Find pairs of photographs that are worth matching, in the format of COLMAP and hloc."""
+    """List pairs of photographs worth matching, for COLMAP and hloc."""
     from polyvoc.features.colmap import write_pairs
     from polyvoc.search.index import Index
 
@@ -63,9 +52,7 @@ def pairs_command(
         _check_names(names, database, spaces=not json or out is not None or database is not None)
         with progress_bar() as progress:
             pairs = opened.pairs(options, images=image, progress=progress)
-    named = [
-        (names[first], names[second]) for first, second in zip(pairs["first"].tolist(), pairs["second"].tolist(), strict=True)
-    ]
+    named = [(names[first], names[second]) for first, second in pairs[["first", "second"]].tolist()]
     if out is not None:
         write_pairs(out, named)
     facts: dict[str, Any] = {"index": str(index), "images": len(names), "pairs": len(named)}
@@ -91,11 +78,10 @@ def _show(facts: dict[str, Any], named: list[tuple[str, str]], out: Path | None)
 
 
 def _pairs_as_dicts(pairs: Pairs, named: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    rows = zip(named, pairs["first"].tolist(), pairs["second"].tolist(), pairs["score"].tolist(), pairs["inliers"].tolist(),
-               strict=True)  # fmt: skip
+    rows = zip(named, pairs[["first", "second", "score", "inliers"]].tolist(), strict=True)
     return [
         {"first": first, "second": second, "images": [a, b], "score": score, "inliers": inliers}
-        for (first, second), a, b, score, inliers in rows
+        for (first, second), (a, b, score, inliers) in rows
     ]
 
 
@@ -110,8 +96,7 @@ def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, s
     paths = dict(images)
     absolute = [path for path in paths.values() if is_url(path) or os.path.isabs(path)]
     if root is None:
-        folders = [path.split("/")[:-1] for path in absolute]
-        root = "/".join(min(folders, default=[])[: _shared(folders)])
+        root = "/".join(os.path.commonprefix([path.split("/")[:-1] for path in absolute]))  # noqa: RUF071 - of parts
     else:
         root = absolute_path(root).rstrip("/")
     outside = [path for path in absolute if not path.startswith(f"{root}/")]
@@ -124,13 +109,6 @@ def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, s
     if repeated:
         raise OptionError(f"two images would have the name {repeated[0]!r}; give --root, a folder above")
     return names
-
-
-def _shared(folders: list[list[str]]) -> int:
-    """Return the number of leading parts that all have in common."""
-    first, last = min(folders, default=[]), max(folders, default=[])
-    length = min(len(first), len(last))
-    return next((n for n in range(length) if first[n] != last[n]), length)
 
 
 def _check_names(names: dict[int, str], database: Path | None, spaces: bool) -> None:

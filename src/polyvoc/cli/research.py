@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from polyvoc import __version__
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Own, Shipped, flag_name, from_record, on_disk, parse_value
+from polyvoc.cli.flags import (
+    DEFAULT_INDEX,
+    RESEARCH_COMMANDS,
+    IndexPath,
+    Json,
+    Own,
+    Shipped,
+    flag,
+    flag_name,
+    from_record,
+    parse_value,
+    path_flag,
+    switch,
+)
 from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
 from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
@@ -22,75 +35,62 @@ if TYPE_CHECKING:
     from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
     from polyvoc.experiments.fit.line import Fit
-    from polyvoc.experiments.fit.reliability import Reliability
     from polyvoc.experiments.report.figures import Panel
     from polyvoc.experiments.workbench import QuantisedDataset, Workbench
     from polyvoc.vocabulary.vocabulary import Vocabulary
 
 app = typer.Typer()
 NAMES = ("holidays", "ukbench", "oxford", "paris", "roxford", "rparis", "groups", "synthetic")
-Cache = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Cache of features and results. Default: POLYVOC_CACHE, or ~/.cache/polyvoc."),
-]
+CACHE = "Cache of features and results. Default: POLYVOC_CACHE, or ~/.cache/polyvoc."
+Cache = Annotated[Path | None, flag("FOLDER", CACHE)]
 Name = Annotated[str, typer.Argument(metavar="|".join(NAMES), help="Which dataset.", autocompletion=lambda: list(NAMES))]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")]
-VARIED = ("merge", "hamming", "burstiness")  # all their usual values, unless given
-FOREIGN = (
-    "top",
-    "smooth",
-    "fuse",
-    "min_probability",
-    "require_all",
-)  # of an index or its hits; datasets are measured by all scores
+# Varied over their usual values, unless given: the parameters of `evaluation_rules`.
+VARIED = {"merge": "merges", "hamming": "hamming", "burstiness": "burstiness"}
+# Of an index or its hits: datasets are measured by all scores.
+FOREIGN = ("top", "smooth", "fuse", "min_probability", "require_all")
 
 
 @app.command(
     "evaluate",
+    rich_help_panel=RESEARCH_COMMANDS,
     epilog="Example: polyvoc evaluate holidays ~/holidays\n\n"
     "Example: polyvoc evaluate groups ~/Pictures --merge b1 --merge posterior --vocabularies 2 --json",
 )
 @from_record(SearchOptions, defaults=False, without=(*VARIED, *FOREIGN))
-def evaluate_command(  # noqa: PLR0913, PLR0917
+def evaluate_command(  # noqa: PLR0913
+    *,
     dataset: Name,
     folder: Folder,
-    chosen: dict[str, Any],
-    merge: Annotated[
-        list[str] | None, typer.Option(metavar="RULE", help="Rule to evaluate; may be repeated. Default: all.")
-    ] = None,
-    hamming: Annotated[
-        list[str] | None, typer.Option(metavar="NUMBER|none", help="Hamming threshold; may be repeated. Default: none and 24.")
-    ] = None,
-    burstiness: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="Burstiness; may be repeated. Default: none and intra.")
-    ] = None,
+    merge: Annotated[list[str] | None, flag("RULE", "Rule to evaluate; repeatable. Default: all.")] = None,
+    hamming: Annotated[list[str] | None, flag("NUMBER|none", "Hamming threshold; repeatable. Default: none and 24.")] = None,
+    burstiness: Annotated[list[str] | None, flag("NAME", "Burstiness; repeatable. Default: none and intra.")] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
-    train: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Train vocabularies on these photographs instead.")
-    ] = None,
-    size: Annotated[int, typer.Option(metavar="NUMBER", help="Words of each vocabulary that is trained.")] = TrainOptions.size,
-    distractors: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Further photographs that no question should find.")
-    ] = None,
+    train: Annotated[Path | None, flag("FOLDER", "Train vocabularies on these photographs instead.")] = None,
+    size: Annotated[int, flag("NUMBER", "Words of each vocabulary that is trained.")] = TrainOptions.size,
+    distractors: Annotated[Path | None, flag("FOLDER", "Further photographs that no question should find.")] = None,
     fit: Annotated[
-        tuple[str, Path] | None,
-        typer.Option(metavar="DATASET FOLDER", help="Fit term 2 and the likelihood table to this other dataset first."),
+        tuple[str, Path] | None, flag("DATASET FOLDER", "Fit term 2 and the likelihood table to this other dataset first.")
     ] = None,
-    questions: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Use only this many questions, evenly spread.")
-    ] = None,
+    questions: Annotated[int | None, flag("NUMBER", "Use only this many questions, evenly spread.")] = None,
     cache: Cache = None,
     json: Json = False,
+    chosen: dict[str, Any],
 ) -> None:
-    """Measure the rankings of every rule on a dataset, with and without Hamming Embedding and burstiness."""
+    """Measure the accuracy of every rule on a dataset."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.datasets.readers import first_questions, with_distractors
     from polyvoc.experiments.evaluate import evaluate, evaluation_rules, recommended, results_table
     from polyvoc.experiments.fit.likelihood import fit_table, tally
+    from polyvoc.experiments.fit.line import fit_line
+    from polyvoc.experiments.fit.true_matches import observe
     from polyvoc.experiments.workbench import Workbench
 
-    varied = _varied({"merge": merge, "hamming": hamming, "burstiness": burstiness})
+    typed = {"merge": merge, "hamming": hamming, "burstiness": burstiness}
+    varied: dict[str, Any] = {
+        VARIED[name]: [parse_value(SearchOptions, name, one) for one in values] for name, values in typed.items() if values
+    }
     evaluation_rules(**varied, **chosen)  # errors in the options, before the work begins
     if fit is not None and "line" in chosen:
         raise OptionError("--fit and --line exclude each other; give one of them")
@@ -107,7 +107,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
         bench = workbench.bench(data, words)
         if fit is not None:
             other = workbench.bench(read_dataset(*fit), words)
-            chosen["line"] = _fitted(other)
+            chosen["line"] = fit_line(observe(other.first(2))).tied
             chosen["likelihood_table"] = None if other.signatures is None else fit_table(tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
@@ -121,12 +121,6 @@ def evaluate_command(  # noqa: PLR0913, PLR0917
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
         print_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
-
-
-def _varied(given: dict[str, list[str] | None]) -> dict[str, Any]:
-    """Return the values given for the varied options, as arguments of `evaluation_rules`."""
-    values = {name: [parse_value(SearchOptions, name, one) for one in typed] for name, typed in given.items() if typed}
-    return {"merges" if name == "merge" else name: typed for name, typed in values.items()}
 
 
 def read_dataset(name: str, folder: Path) -> Dataset:
@@ -163,22 +157,13 @@ def _vocabularies(
     return tuple(workbench.vocabulary(store, each, source) for each in options)
 
 
-def _fitted(bench: QuantisedDataset) -> tuple[float, float]:
-    """Return the line of term 2 fitted to a dataset, with the first two vocabularies."""
-    from polyvoc.experiments.fit.line import fit_line
-    from polyvoc.experiments.fit.true_matches import observe
-
-    return fit_line(observe(bench.first(2))).tied
-
-
 def _facts(bench: QuantisedDataset) -> dict[str, Any]:
     """Return the facts about a dataset for JSON."""
     dataset = bench.dataset
+    counts = {"images": len(dataset.images), "questions": len(dataset.questions), "features": bench.n_features}
     return {
         "dataset": dataset.name,
-        "images": len(dataset.images),
-        "questions": len(dataset.questions),
-        "features": bench.n_features,
+        **counts,
         "notes": list(dataset.notes),
         "problems": [asdict(problem) for problem in bench.store.problems],
         "vocabularies": [vocabulary.fingerprint for vocabulary in bench.vocabularies],
@@ -207,35 +192,31 @@ def _rule_as_dict(row: RuleResult, outcome: Outcome) -> dict[str, Any]:
 
 @app.command(
     "calibrate",
+    rich_help_panel=RESEARCH_COMMANDS,
     epilog="Example: polyvoc calibrate --index photos.polyvoc --save\n\n"
     "Example: polyvoc calibrate holidays ~/holidays --test ukbench ~/ukbench --table table.json --plot calibration.svg",
 )
-def calibrate_command(  # noqa: PLR0913, PLR0917
+def calibrate_command(  # noqa: PLR0913
+    *,
     dataset: Annotated[
         str | None, typer.Argument(metavar="|".join(NAMES), help="A dataset to fit to. Default: an index.")
     ] = None,
     folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")] = None,
-    test: Annotated[
-        tuple[str, Path] | None, typer.Option(metavar="DATASET FOLDER", help="Test line and table on this other dataset.")
-    ] = None,
+    test: Annotated[tuple[str, Path] | None, flag("DATASET FOLDER", "Test line and table on this other dataset.")] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
     cache: Cache = None,
     index: IndexPath = DEFAULT_INDEX,
-    queries: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Photographs of the index that are queries. Default: 200.")
-    ] = None,
-    save: Annotated[bool, typer.Option("--save", help="Save line and table in the index, for its searches.")] = False,
-    table: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Write the table, for 'search --likelihood-table'.", callback=on_disk),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw line and table.", callback=on_disk)] = None,
+    queries: Annotated[int | None, flag("NUMBER", "Photographs of the index that are queries. Default: 200.")] = None,
+    save: Annotated[bool, switch("--save", "Save line and table in the index, for its searches.")] = False,
+    table: Annotated[Path | None, path_flag("FILE.json", "Write the table, for 'search --likelihood-table'.")] = None,
+    plot: Annotated[Path | None, path_flag("FILE.svg", "Draw line and table.")] = None,
     json: Json = False,
 ) -> None:
-    """Fit the line of term 2, p(in the intersection | true match) = a r + b, and the likelihood table of matches.
+    """Fit the scores to your photographs: the line of term 2 and the likelihood table.
 
-    To a dataset with ground truth, or to an index without: its verified pairs of photographs serve as ground truth.
+    The line is p(in the intersection | true match) = a r + b; the table has the log-likelihood ratios of matches. Both are
+    fitted to a dataset with ground truth, or to an index without: its verified pairs of photographs serve as ground truth.
     """
     if dataset is None:
         _exclude("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
@@ -313,12 +294,6 @@ class Fitted(NamedTuple):
     tallies: Sequence[Tally]
     table: LikelihoodTable
 
-    def tested(self, on: Fitted) -> Reliability:
-        """Return the test of the table on another dataset."""
-        from polyvoc.experiments.fit.reliability import reliability
-
-        return reliability(self.table, on.tallies)
-
 
 def _fit(name: str, bench: QuantisedDataset, progress: Progress) -> Fitted:
     from polyvoc.experiments.fit.likelihood import fit_table, tally_groups, together
@@ -339,7 +314,7 @@ def _calibrate_dataset(
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.fit.likelihood import table_figure
     from polyvoc.experiments.fit.line import line_figure, measure_line
-    from polyvoc.experiments.fit.reliability import curve_figure
+    from polyvoc.experiments.fit.reliability import curve_figure, reliability
     from polyvoc.experiments.workbench import Workbench
     from polyvoc.scoring.rules import table_as_dict
 
@@ -359,7 +334,7 @@ def _calibrate_dataset(
         if first.line is not None and on.line is not None:
             observed = on.line.observations
             predictions = {kind: measure_line(line, observed).as_dict() for kind, line in first.line.lines.items()}
-        there, back = first.tested(on), on.tested(first)
+        there, back = reliability(first.table, on.tallies), reliability(on.table, first.tallies)
         tests.append({"dataset": on.name, **predictions, "likelihood_table": there.as_dict()})
         shown = curve_figure({f"{first.name}, tested on {on.name}": there, f"{on.name}, tested on {first.name}": back})
     fits = {name: one.line for name, one in fitted.items() if one.line is not None}
@@ -369,29 +344,25 @@ def _calibrate_dataset(
     return Calibrated(values, first.table, [*(line_figure(fits).panels if fits else ()), *shown.panels])
 
 
-@app.command("reproduce", epilog="Example: polyvoc reproduce ~/datasets --out report --quick")
-def reproduce_command(  # noqa: PLR0913, PLR0917
+@app.command(
+    "reproduce", rich_help_panel=RESEARCH_COMMANDS, epilog="Example: polyvoc reproduce ~/datasets --out report --quick"
+)
+def reproduce_command(  # noqa: PLR0913
+    *,
     data: Annotated[
         Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the page, its numbers and plots.", callback=on_disk)],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small vocabularies, fewer features and questions: minutes, not hours.")
-    ] = False,
-    train: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Photographs to train on. Default: DATA/train*, flickr* or photos*.")
-    ] = None,
+    out: Annotated[Path, path_flag("FOLDER", "Folder for the page, its numbers and plots.")],
+    quick: Annotated[bool, switch("--quick", "Small vocabularies, fewer features and questions: minutes, not hours.")] = False,
+    train: Annotated[Path | None, flag("FOLDER", "Photographs to train on. Default: DATA/train*, flickr* or photos*.")] = None,
     distractors: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Distractors. Default: every other training photograph, not trained on."),
+        Path | None, flag("FOLDER", "Distractors. Default: every other training photograph, not trained on.")
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this table or figure, such as table3; may be repeated.")
-    ] = None,
+    only: Annotated[list[str] | None, flag("NAME", "Only this table or figure, such as table3; repeatable.")] = None,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Redo the paper's experiments on the available datasets: every table and figure with the paper's own numbers."""
+    """Redo the paper's experiments on your datasets, beside the paper's own numbers."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.paper.run import named, run_experiments, set_up, write_report
     from polyvoc.experiments.paper.setup import FULL, QUICK

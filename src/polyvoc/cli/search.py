@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Ray, from_record, on_disk
+from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Ray, flag, from_record, on_disk, path_flag, switch
 from polyvoc.cli.terminal import OPENING, print_error, print_note, print_results, progress_bar, write_json
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.options import ClusterOptions, SearchOptions
@@ -32,27 +32,25 @@ app = typer.Typer()
     "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17",
 )
 @from_record(SearchOptions, defaults=False)
-def search_command(  # noqa: PLR0913, PLR0917
-    chosen: dict[str, Any],
+def search_command(  # noqa: PLR0913
+    *,
     photographs: Annotated[list[str] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
-    image: Annotated[
-        list[int] | None,
-        typer.Option(metavar="ID", help="Search with an image of the index, as 'info --images' lists them; repeatable."),
-    ] = None,
+    index: IndexPath = DEFAULT_INDEX,
+    chosen: dict[str, Any],
+    fast: Annotated[bool, switch("--fast", "Rank by scores alone, without geometric verification.")] = False,
+    best: Annotated[bool, switch("--best", "Search more thoroughly; takes up to twice as long.")] = False,
     region: Annotated[
         Region | None,
-        typer.Option(metavar="X0 Y0 X1 Y1", help="Search with a part of the photograph, in pixels from its upper left corner."),
+        flag("X0 Y0 X1 Y1", "Search with a part of the photograph: a box in pixels from its upper left corner."),
     ] = None,
-    index: IndexPath = DEFAULT_INDEX,
-    fast: Annotated[bool, typer.Option("--fast", help="Rank by scores alone, without geometric verification.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="Add query expansion; takes about twice as long.")] = False,
-    threads: Annotated[int | None, typer.Option(metavar="NUMBER", help="Cores to use. Default: all.")] = None,
-    ray: Ray = None,
+    image: Annotated[
+        list[int] | None, flag("ID", "Search with an image of the index, by its id in 'info --images'; repeatable.")
+    ] = None,
+    html: Annotated[Path | None, path_flag("FILE", "Write an HTML page with the pictures.")] = None,
     json: Json = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the pictures.", callback=on_disk)
-    ] = None,
-    timings: Annotated[bool, typer.Option("--timings", help="Print the seconds of each stage.")] = False,
+    timings: Annotated[bool, switch("--timings", "Print the seconds of each stage.")] = False,
+    threads: Annotated[int | None, flag("NUMBER", "Cores to use. Default: all.")] = None,
+    ray: Ray = None,
 ) -> None:
     """Find the photographs that show the same thing as a photograph, best first.
 
@@ -69,9 +67,13 @@ def search_command(  # noqa: PLR0913, PLR0917
         raise OptionError(f"--region is part of one photograph, not of {len(photos)}; search with one at a time")
     started = time.perf_counter()
     with progress_bar() as progress:
-        if ray is not None:
+        if ray is None:
+            opened = Index.open(index)
+        else:
+            from polyvoc.cluster.shards import open_index
+
             progress(OPENING, 0, 1)
-        opened = Index.open(index) if ray is None else _open_on_cluster(index, ray)
+            opened = open_index(index, None, ray)
         _ = opened.folder.quantiser
     opening = time.perf_counter() - started
     options = opened.options(preset="fast" if fast else "best" if best else "default", **chosen)
@@ -90,12 +92,6 @@ def search_command(  # noqa: PLR0913, PLR0917
         raise typer.Exit(1)
 
 
-def _open_on_cluster(index: Path, address: str) -> Index:
-    from polyvoc.cluster.shards import open_index
-
-    return open_index(index, None, address)
-
-
 def _search_all(index: Index, photos: list[str | int], options: SearchOptions, region: Region | None, threads: int | None,
                 opening: float) -> list[SearchResult | SearchFailure]:  # fmt: skip
     """Search with each photograph; one of several that cannot be used is reported and becomes a SearchFailure."""
@@ -105,7 +101,7 @@ def _search_all(index: Index, photos: list[str | int], options: SearchOptions, r
     names = [index.image(photo).path if isinstance(photo, int) else photo for photo in photos]
     results: list[SearchResult | SearchFailure] = []
     with progress_bar() as progress:
-        progress("searching: the first time on a machine, kernels are compiled", 0, len(photos))
+        progress("searching: slower the first time on a machine", 0, len(photos))
         for done, (photo, name) in enumerate(zip(photos, names, strict=True), start=1):
             try:
                 hits = index.search(photo, options, region=region, threads=threads)
@@ -129,17 +125,15 @@ IndexArgument = Annotated[
 @from_record(Settings)
 @from_record(ClusterOptions, without=("address",), receiver="parts")
 def serve_command(
-    chosen: dict[str, Any],
-    parts: dict[str, Any],
+    *,
     index: IndexArgument = DEFAULT_INDEX,
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = False,
+    show: Annotated[bool, switch("--open/--no-open", "Open the page in the browser.")] = False,
+    chosen: dict[str, Any],
     token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File with the token. Default: POLYVOC_TOKEN, or a random one.", rich_help_panel="Access"
-        ),
+        Path | None, flag("FILE", "File with the token. Default: POLYVOC_TOKEN, or a random one.", panel="Access")
     ] = None,
     ray: Ray = None,
+    parts: dict[str, Any],
 ) -> None:
     """Serve a web page and an HTTP API to search an index."""
     given = _token(token_file)

@@ -16,12 +16,10 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from polyvoc.options import FeatureOptions
-from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
 if TYPE_CHECKING:
     from polyvoc.experiments.evaluate import RuleResult
-    from polyvoc.experiments.measures import Interval, Measure
     from polyvoc.experiments.report.report import Report
     from polyvoc.experiments.workbench import QuantisedDataset
     from polyvoc.search.hits import SearchResult
@@ -120,6 +118,8 @@ def print_problems(problems: Sequence[Problem]) -> None:
 
 def print_results(results: list[SearchResult], timings: bool, named: bool) -> None:
     """Print hits, best first; with the name of each query if there are several."""
+    from polyvoc.search.probability import nothing_found_text, probability_text
+
     for result in results:
         hits = result.hits
         if named:
@@ -151,75 +151,56 @@ def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: 
         write(f"  {note}")
     write(f"{'rule':<30} {rows[0].measure:>16} {'95 % interval':>19}   {'minus b1':>9} {'95 % interval':>19} {'ms':>7}")
     for row in rows:
-        value = f"{measure.show(row.value.mean):>16} {_bounds(measure, row.value):>19}"
-        gain = " " * 29 if row.gain is None else f"{_signed(measure, row.gain.mean):>9} {_bounds(measure, row.gain, True):>19}"
-        write(f"{row.rule:<30} {value}   {gain} {1000 * row.seconds:>7.1f}")
+        mean, low, high = (measure.show(x) for x in (row.value.mean, row.value.low, row.value.high))
+        gain = " " * 29
+        if row.gain is not None:
+            scaled = (x * measure.scale for x in (row.gain.mean, row.gain.low, row.gain.high))
+            more, least, most = (f"{x:+.{measure.digits}f}" for x in scaled)
+            gain = f"{more:>9} {f'{least} to {most}':>19}"
+        write(f"{row.rule:<30} {mean:>16} {f'{low} to {high}':>19}   {gain} {1000 * row.seconds:>7.1f}")
     print_problems(bench.store.problems)
 
 
-def print_calibration(told: dict[str, Any]) -> None:
+def print_calibration(values: dict[str, Any]) -> None:
     """Print the line of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
-    print_row(told.get("dataset", "index"), *([told["index"]] if "index" in told else []), *_learnt_from(told))
-    if "tied" in told:
-        spread = told["intervals"]
-        print_row("a + b = 1", f"{_line(told['tied'])}   {_spread('b', spread['tied_b'])}")
-        print_row("free", f"{_line(told['free'])}   {_spread('a', spread['a'])}, {_spread('b', spread['b'])}")
-        print_row("raw points", _line(told["raw"]))
-    print_row("likelihood", *_nats(told["likelihood_table"]))
-    for test in told.get("tests", []):
-        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
-        judged = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
-        constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
-        table = f"table      error {test['likelihood_table']['error']:.2f} nats per match"
-        print_row(f"on {test['dataset']}", *judged, *constant, table)
-    if told.get("saved"):
-        line = f"{_line(told['tied'])} and " if "tied" in told else ""
-        print_row("saved", f"searches of {told['index']} use {line}this table")
-    else:
-        _talk_of_use(told)
-
-
-def _learnt_from(told: dict[str, Any]) -> list[str]:
-    if "tied" not in told:
-        return [told["likelihood_table"]["source"]]
-    asked = f"{told['questions']:,} questions, {told['pairs']:,} pairs of photographs that show the same thing"
-    return [
-        asked,
-        f"{told['true_matches']:,} true matches of {told['features']:,} features, {told['share']:.0%} in the intersection",
-    ]
-
-
-def _nats(values: dict[str, Any]) -> list[str]:
-    """Return some values of each row of a table."""
     from polyvoc.scoring.rules import group_names, table_from_dict
 
-    table = table_from_dict(values, "")
+    table = table_from_dict(values["likelihood_table"], "")
+    has_line, index = "tied" in values, [values["index"]] if "index" in values else []
+    if has_line:
+        pairs = f"{values['questions']:,} questions, {values['pairs']:,} pairs of photographs that show the same thing"
+        matches = f"{values['true_matches']:,} true matches of {values['features']:,} features"
+        spread = {
+            name: " to ".join("?" if x is None else f"{x:.3f}" for x in ends) for name, ends in values["intervals"].items()
+        }
+        print_row(values.get("dataset", "index"), *index, pairs, f"{matches}, {values['share']:.0%} in the intersection")
+        print_row("a + b = 1", f"{_line(values['tied'])}   b {spread['tied_b']}")
+        print_row("free", f"{_line(values['free'])}   a {spread['a']}, b {spread['b']}")
+        print_row("raw points", _line(values["raw"]))
+    else:
+        print_row(values.get("dataset", "index"), *index, table.source)
     steps = range(0, table.bits // 2, table.bits // 8)
-    return [
-        f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in steps)} bits"
-        for name, row in zip(group_names(table), table.rows, strict=True)
-    ]
-
-
-def _talk_of_use(told: dict[str, Any]) -> None:
-    """Print how to search with the fitted line and table."""
-    ways = []
-    if "tied" in told:
-        ways.append(f"polyvoc search PHOTO --merge posterior --line {told['tied'][0]:.3f} {told['tied'][1]:.3f}")
-    if told["table"] is not None:
-        ways.append(f"polyvoc search PHOTO --likelihood-table {shlex.quote(told['table'])}")
-    if "index" in told:
-        ways.append(f"polyvoc calibrate --index {shlex.quote(told['index'])} --save")
-    print_note(f"Use it: {', or '.join(ways)}")
+    rows = zip(group_names(table), table.rows, strict=True)
+    print_row("likelihood", *(f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in steps)} bits" for name, row in rows))
+    for test in values.get("tests", []):
+        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
+        results = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
+        constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
+        error = f"table      error {test['likelihood_table']['error']:.2f} nats per match"
+        print_row(f"on {test['dataset']}", *results, *constant, error)
+    if values.get("saved"):
+        line = f"{_line(values['tied'])} and " if has_line else ""
+        print_row("saved", f"searches of {values['index']} use {line}this table")
+        return
+    search = "polyvoc search PHOTO"
+    line_use = [f"{search} --merge posterior --line {values['tied'][0]:.3f} {values['tied'][1]:.3f}"] if has_line else []
+    table_use = [f"{search} --likelihood-table {shlex.quote(values['table'])}"] if values["table"] is not None else []
+    save_use = [f"polyvoc calibrate --index {shlex.quote(index[0])} --save"] if index else []
+    print_note(f"Use it: {', or '.join(line_use + table_use + save_use)}")
 
 
 def _line(line: Sequence[float]) -> str:
     return f"{line[0]:.3f} r + {line[1]:.3f}"
-
-
-def _spread(name: str, bounds: Sequence[float | None]) -> str:
-    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in bounds)
-    return f"{name} {low} to {high}"
 
 
 def print_reproduction(report: Report, page: Path) -> None:
@@ -231,34 +212,20 @@ def print_reproduction(report: Report, page: Path) -> None:
     write("Page:", linked_path(str(page.absolute())))
 
 
-def _bounds(measure: Measure, interval: Interval, signed: bool = False) -> str:
-    show = _signed if signed else lambda measure, value: measure.show(value)
-    return f"{show(measure, interval.low)} to {show(measure, interval.high)}"
-
-
-def _signed(measure: Measure, value: float) -> str:
-    return f"{value * measure.scale:+.{measure.digits}f}"
-
-
 def print_info(facts: dict[str, Any]) -> None:
     """Print what an index holds."""
-    stored, per_feature = facts["bytes"], facts["bytes_per_feature"]
+    kind, per_feature = FeatureKind(**facts["kind"]), facts["bytes_per_feature"]
     print_row("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
     print_row("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
-    print_row(
-        "features",
-        f"{facts['features']:,} of {FeatureKind(**facts['kind'])}" + (f", {per_feature} bytes each" if per_feature else ""),
-    )
-    print_row("bytes", *(f"{size:>13,} {kind}" for kind, size in stored.items()))
+    print_row("features", f"{facts['features']:,} of {kind}" + (f", {per_feature} bytes each" if per_feature else ""))
+    print_row("bytes", *(f"{size:>13,} {part}" for part, size in facts["bytes"].items()))
     print_row("vocabularies", *map(vocabulary_text, facts["vocabularies"]))
     options = FeatureOptions(**facts["feature_options"])
-    made_here = options.kind == FeatureKind(**facts["kind"])
-    print_row(
-        "features by",
-        _listed(facts["feature_options"]) if made_here else f"another program, max features {options.max_features}",
-    )
+    external = f"another program, max features {options.max_features}"
+    print_row("features by", _listed(facts["feature_options"]) if options.kind == kind else external)
     model = facts["embedding"]
-    print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {_model(model)}")
+    made = None if model is None else f"{model['file'] or 'a function'} ({model['fingerprint']})"
+    print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {made}")
     print_row("search by", _listed(facts["default_options"]))
     print_row("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
 
@@ -288,10 +255,6 @@ def _bars(histogram: dict[str, Any], name: Callable[[Any, Any], str]) -> list[st
         eighths = -(-8 * BAR * count // most)  # rounded up: a bin that is not empty is visible
         lines.append(f"{name(low, high)} {count:>9,} {'█' * (eighths // 8)}{' ▏▎▍▌▋▊▉'[eighths % 8]}".rstrip())
     return lines
-
-
-def _model(facts: dict[str, Any]) -> str:
-    return f"{facts['file'] or 'a function'} ({facts['fingerprint']})"
 
 
 def vocabulary_text(facts: dict[str, Any]) -> str:

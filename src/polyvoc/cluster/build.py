@@ -71,13 +71,6 @@ class _Merge(NamedTuple):
     losses: int = 0
 
 
-class _Task(NamedTuple):
-    """A running task."""
-
-    number: int
-    job: Attempt[BuildItem] | _Merge
-
-
 def split_images(n_images: int, cores: int, limits: BuildLimits) -> list[range]:
     """Return batches of the positions 0 .. n_images - 1, in order: several per core, neither very small nor very large."""
     size = min(max(-(-n_images // (_BATCHES_PER_CORE * cores)), limits.min_batch), limits.max_batch)
@@ -98,7 +91,7 @@ class _Run:
         self._total = len(plan)
         self._new = (Attempt(plan.items(batch)) for batch in split_images(len(plan), count_cores(ray), self._limits))
         self._pending: deque[Attempt[BuildItem] | _Merge] = deque()  # before the new ones
-        self._running: dict[Any, _Task] = {}  # by reference
+        self._running: dict[Any, tuple[int, Attempt[BuildItem] | _Merge]] = {}  # number and job of a task, by reference
         self._done = 0  # images
         self._sample: ImageRow | None = plan.sample_row  # an image that was read without errors
         self._crashes = 0  # since an image was read
@@ -126,16 +119,13 @@ class _Run:
 
     def _start_jobs(self, next_merge: NextMerge) -> bool:
         """Start jobs until all cores are busy; return whether any job is running."""
-        jobs = [*(task.job for task in self._running.values()), *self._pending]
+        jobs = [*(job for _, job in self._running.values()), *self._pending]
         busy = {part.number for job in jobs if isinstance(job, _Merge) for part in job.parts}
         while parts := next_merge(busy):
             self._pending.appendleft(_Merge(parts))
             busy |= {part.number for part in parts}
         most = _TASKS_PER_CORE * count_cores(self._ray)
-        while len(self._running) < most:
-            job = self._pending.popleft() if self._pending else next(self._new, None)
-            if job is None:
-                break
+        while len(self._running) < most and (job := self._pending.popleft() if self._pending else next(self._new, None)):
             self._start(job)
         return bool(self._running)
 
@@ -144,45 +134,37 @@ class _Run:
         if isinstance(job, _Merge):
             reference = self._merge_task.remote(self._builder, job.parts, self._check)
         else:
-            sample = self._unchanged_sample() if job.isolated else None
+            known = self._sample if job.isolated else None
+            sample = known.path if known is not None and is_unchanged(known.path, known.state) else None
             reporter = _Reporter(self._actor, number)
             reference = self._build_task.remote(self._builder, job.items, sample, reporter, self._check)
-        self._running[reference] = _Task(number, job)
-
-    def _unchanged_sample(self) -> str | None:
-        if self._sample is not None and not is_unchanged(self._sample.path, self._sample.state):
-            self._sample = None
-        return None if self._sample is None else self._sample.path
+        self._running[reference] = number, job
 
     def _finished(self, seconds: float) -> list[Any]:
         """Return the finished tasks; wait until there is one."""
         running = list(self._running)
         if not running or not self._ray.wait(running, timeout=seconds)[0]:
             return []
-        ready: list[Any] = self._ray.wait(running, num_returns=len(running), timeout=0)[0]
-        return ready
+        return list(self._ray.wait(running, num_returns=len(running), timeout=0)[0])
 
     def _collect(self, reference: Any) -> Iterator[BuildResult | MergeResult]:
         """Yield the result of a finished task; if it was lost, plan its repetition."""
-        task = self._running.pop(reference)
+        number, job = self._running.pop(reference)
         try:
             result = get_result(self._ray, reference)
         except TaskError as error:
-            if isinstance(task.job, _Merge):
-                self._repeat_merge(task.job, error)
+            if isinstance(job, Attempt):
+                yield from self._repeat_build(number, job)
+            elif job.losses + 1 == self._limits.tries:
+                raise ClusterError(f"merging segments failed; is there a machine with enough memory? {error}") from None
             else:
-                yield from self._repeat_build(task.number, task.job)
+                self._pending.append(job._replace(losses=job.losses + 1))
             return
         yield result
-        if isinstance(task.job, Attempt):
-            self._done += len(task.job.items)
+        if isinstance(job, Attempt):
+            self._done += len(job.items)
             if result.rows:
                 self._sample, self._crashes = result.rows[-1], 0
-
-    def _repeat_merge(self, job: _Merge, error: TaskError) -> None:
-        if job.losses + 1 == self._limits.tries:
-            raise ClusterError(f"merging segments failed; is there a machine with enough memory? {error}") from None
-        self._pending.append(job._replace(losses=job.losses + 1))
 
     def _repeat_build(self, number: int, job: Attempt[BuildItem]) -> Iterator[BuildResult]:
         """Plan the repetition of a lost batch before all else, or yield the failure of an isolated image."""
@@ -201,19 +183,17 @@ class _Run:
 
     def _was_healthy(self, number: int) -> bool:
         """Return whether the process of a lost task had read an image that is known to be good."""
-        try:
+        with suppress(self._ray.exceptions.RayError):
             return bool(self._ray.get(self._actor.was_healthy.remote(number), timeout=_ACTOR_SECONDS))
-        except self._ray.exceptions.RayError:
-            return False
+        return False
 
     def _count_in_running(self) -> int:
         """Return the number of images that running tasks have read."""
-        sizes = {task.number: len(task.job.items) for task in self._running.values() if isinstance(task.job, Attempt)}
-        try:
+        sizes = {number: len(job.items) for number, job in self._running.values() if isinstance(job, Attempt)}
+        with suppress(self._ray.exceptions.RayError):  # its machine was lost; it is restarted on another one
             counts: dict[int, int] = self._ray.get(self._actor.counts.remote(list(sizes)), timeout=_POLL_SECONDS)
-        except self._ray.exceptions.RayError:  # its machine was lost; it is restarted on another one
-            return 0
-        return sum(min(done, sizes[number]) for number, done in counts.items())
+            return sum(min(done, sizes[number]) for number, done in counts.items())
+        return 0
 
 
 class ProgressActor:
@@ -274,11 +254,10 @@ def _build(
             yield
         reporter.count()
 
-    if sample is not None:
-        with check.limit_time():
-            healthy = builder.can_read(sample)
-        if healthy:
-            reporter.report_healthy()
+    with check.limit_time():
+        healthy = sample is not None and builder.can_read(sample)
+    if healthy:
+        reporter.report_healthy()
     return builder.build_segment(items, guard)
 
 

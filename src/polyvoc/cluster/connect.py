@@ -34,9 +34,6 @@ _lock = threading.Lock()
 Item = TypeVar("Item")
 
 
-# -- the cluster
-
-
 def connect(address: str) -> Any:
     """Return the module `ray`, connected to the cluster at an address; an existing connection is kept."""
     for name, value in _ENVIRONMENT.items():
@@ -62,9 +59,8 @@ def _check_address(address: str) -> None:
     if address in (LOCAL, AUTO):
         return
     if "://" in address:
-        raise OptionError(
-            f"ray={address!r} should be HOST:PORT of the cluster itself, auto or local; run this on one of its machines"
-        )
+        wanted = "HOST:PORT of the cluster itself, auto or local; run this on one of its machines"
+        raise OptionError(f"ray={address!r} should be {wanted}")
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()

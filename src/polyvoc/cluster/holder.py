@@ -25,7 +25,7 @@ from polyvoc.scoring.segments import HeldSegment, SegmentInfo
 from polyvoc.search.pipeline import warm_up
 from polyvoc.storage.files import map_array
 from polyvoc.threads import thread_map
-from polyvoc.types import Array, Floats32
+from polyvoc.types import Array
 
 _QUERIES = 32  # kept, with the runs of their lists, from phase 1 to phase 2
 _MIN_PACKED = 64  # numbers of an array that is worth packing
@@ -134,40 +134,33 @@ class ShardActor:
 
 
 def _map_segments(assignment: ShardAssignment, statistics: Statistics | None) -> list[HeldSegment]:
-    norms, key = _map_norms(assignment, statistics), ScoringOptions().norm_key(len(assignment.sizes))
+    norms, key = None, ScoringOptions().norm_key(len(assignment.sizes))
+    try:
+        if assignment.norms is not None:
+            norms = map_array(assignment.norms, np.float32, (assignment.n_images,))
+    except DamagedError:  # deleted by a later commit: they can be computed from the statistics
+        if statistics is None:
+            raise
     segments = []
     for part in assignment.segments:
         segment = IndexFolder(assignment.path).read_segment(part.segment, assignment.sizes, part.deleted)
-        held = HeldSegment(part.number, segment, statistics)
+        segments.append(HeldSegment(part.number, segment, statistics))
         if norms is not None:
-            held.norms[key] = norms[part.first : part.first + segment.n_images]
-        segments.append(held)
+            segments[-1].norms[key] = norms[part.first : part.first + segment.n_images]
     return segments
-
-
-def _map_norms(assignment: ShardAssignment, statistics: Statistics | None) -> Floats32 | None:
-    """Map the norms. If a later commit has deleted the file, they can be computed from the statistics."""
-    try:
-        return None if assignment.norms is None else map_array(assignment.norms, np.float32, (assignment.n_images,))
-    except DamagedError:
-        if statistics is None:
-            raise
-        return None
 
 
 def _summarise(held: Sequence[HeldSegment], sizes: tuple[int, ...]) -> ShardSummary:
     segments = [one.segment for one in held]
-    infos, ids = [SegmentInfo.of(segment) for segment in segments], [live_spans(segment) for segment in segments]
-    return ShardSummary(infos, ids, Statistics.of_segments(segments, sizes))
+    statistics = Statistics.of_segments(segments, sizes)
+    return ShardSummary(list(map(SegmentInfo.of, segments)), list(map(live_spans, segments)), statistics)
 
 
 def live_spans(segment: Segment) -> npt.NDArray[np.int64]:
     """Return the ids of the live images of a segment as ranges first .. last [m, 2]."""
     ids = np.sort(segment.ids[segment.live_positions()])
-    if not len(ids):
-        return np.empty((0, 2), np.int64)
-    breaks = np.flatnonzero(np.diff(ids) != 1)
-    return np.column_stack([ids[np.concatenate([[0], breaks + 1])], ids[np.concatenate([breaks, [len(ids) - 1]])]])
+    breaks = np.diff(ids, prepend=-2, append=np.iinfo(np.int64).max) != 1
+    return np.column_stack([ids[breaks[:-1]], ids[breaks[1:]]])
 
 
 # -- serialisation

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,9 +66,7 @@ class RayShards:
     def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, numbers: Sequence[Sequence[int]],
                  summaries: Sequence[ShardSummary]) -> None:  # fmt: skip
         """Join the summaries of shards; `numbers` are those of the segments of each."""
-        self.replicas = replicas
-        self.snapshot = snapshot
-        self.numbers = numbers
+        self.replicas, self.snapshot, self.numbers = replicas, snapshot, numbers
         contents: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
         for held, part in zip(numbers, summaries, strict=True):
             contents |= dict(zip(held, zip(part.infos, part.spans, strict=True), strict=True))
@@ -76,6 +74,7 @@ class RayShards:
         self.spans = [contents[number][1] for number in sorted(contents)]
         self.statistics: Statistics = reduce(add, (part.statistics for part in summaries))
         self._shard_of = {number: shard for shard, held in enumerate(numbers) for number in held}
+        self._all: Mapping[int, None] = dict.fromkeys(self._shard_of.values())  # shards that hold segments
         self._require_all, self._missing = True, set[int]()
 
     @classmethod
@@ -106,30 +105,25 @@ class RayShards:
     @property
     def missing_ids(self) -> Spans:
         """Return the ids of the images in those segments."""
-        rows = [self.spans[number] for number in self.missing]
-        return tuple((int(first), int(last)) for first, last in sorted(map(tuple, np.concatenate(rows)))) if rows else ()
+        return tuple(sorted((int(first), int(last)) for number in self._missing for first, last in self.spans[number]))
 
     def images(self, threads: int | None = None) -> list[SegmentImages]:
         """Return the images of each segment; ids -1 and no live position for a segment that is missing."""
         if self.snapshot.images is not None:
             return self.snapshot.images
         parts = self.each(segment_images, threads=threads)
-        nothing = np.empty(0, np.int64)
-        images = [
-            SegmentImages(np.full(info.n_images, -1), nothing) if part is None else part
-            for part, info in zip(parts, self.infos, strict=True)
-        ]
         if all(part is not None for part in parts):
-            self.snapshot.images = images
-        return images
+            self.snapshot.images = parts
+        empty = (SegmentImages(np.full(info.n_images, -1), np.empty(0, np.int64)) for info in self.infos)
+        return [part or other for part, other in zip(parts, empty, strict=True)]
 
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order; None for those that are missing."""
-        return self._scatter(Task(operation, None, shared), self._all_shards(), self.numbers, len(self.infos))
+        return self._scatter(Task(operation, None, shared), self._all, self.numbers, len(self.infos))
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each`: in every shard, then here. None if all are missing."""
-        results = self._gather(Task(operation, join, shared), self._all_shards())
+        results = self._gather(Task(operation, join, shared), self._all)
         return join([results[shard] for shard in sorted(results)]) if results else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
@@ -144,9 +138,6 @@ class RayShards:
         """Release this commit in the actors; they end with the last one."""
         self.replicas.release(self.snapshot.number)
 
-    def _all_shards(self) -> Mapping[int, bytes | None]:
-        return {shard: None for shard, numbers in enumerate(self.numbers) if numbers}
-
     def _scatter(self, task: Task, calls: Mapping[int, bytes | None], positions: Sequence[Sequence[int]], n: int) -> list[Any]:
         """Return the results of shards as one list [n]; `positions` are those of each shard in it."""
         results: list[Any] = [None] * n
@@ -159,7 +150,7 @@ class RayShards:
         """Run a task on shards, each with its own argument; return the results of those that are available."""
         if not calls:
             return {}
-        results = self.replicas.gather(self.snapshot, calls, self.replicas.pieces(task), self._require_all)
+        results = _FanOut(self.replicas, self.snapshot, calls, self.replicas.pieces(task), self._require_all).run()
         missing = calls.keys() - results.keys()
         if missing and self._require_all:
             raise ClusterError(f"{len(missing)} of {len(self.numbers)} shards did not respond within "
@@ -178,19 +169,12 @@ class Snapshot:
     images: list[SegmentImages] | None = None  # likewise
 
 
-class Loading(NamedTuple):
-    """A call to a replica to load a snapshot."""
-
-    reference: Any
-    since: float
-
-
 @dataclass(eq=False)
 class Replica:
     """An actor that holds a shard."""
 
     actor: Any
-    loading: dict[int, Loading] = field(default_factory=dict)  # by snapshot; removed when it is loaded
+    loading: dict[int, tuple[Any, float]] = field(default_factory=dict)  # call and its time, by snapshot; removed when loaded
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -212,8 +196,6 @@ class ReplicaSet:
     def n_shards(self) -> int:
         """Return the number of shards: that of the options, or one per core of the cluster."""
         return len(self.shards) or self.options.shards or count_cores(self.ray)
-
-    # -- snapshots
 
     def read_engine(self, folder: IndexFolder, layout: Layout) -> Engine:
         """Load a commit of an index as a new snapshot."""
@@ -259,10 +241,9 @@ class ReplicaSet:
         cores = cluster_cores(self.ray)
         machines = assign_replicas(loads, cores, self.options.replicas)
         shares = {name: sum(name in chosen for chosen in machines) for name in cores}
-        self.shards = [
-            [Replica(start_actor(self.ray, ShardActor, name, max(1, int(cores[name] // shares[name])))) for name in chosen]
-            for chosen in machines
-        ]
+        threads = {name: max(1, int(cores[name] // share)) for name, share in shares.items() if share}
+        start = partial(start_actor, self.ray, ShardActor)
+        self.shards = [[Replica(start(name, threads[name])) for name in chosen] for chosen in machines]
         self._turns = {shard: itertools.count() for shard in range(len(self.shards))}
 
     def _load_all(self, snapshot: Snapshot) -> list[bytes]:
@@ -275,16 +256,16 @@ class ReplicaSet:
 
     def _load(self, snapshot: Snapshot, shard: int, replica: Replica) -> None:
         reference = replica.actor.load.remote(snapshot.number, snapshot.assignments[shard], snapshot.statistics)
-        replica.loading[snapshot.number] = Loading(reference, time.monotonic())
+        replica.loading[snapshot.number] = reference, time.monotonic()
 
     def _first_loaded(self, snapshot: Snapshot, shard: int, deadline: float) -> Any:
         """Return the result of the replica of a shard that is loaded first."""
         reason = ""
         while (left := deadline - time.monotonic()) > 0:
-            loading = {replica.loading[snapshot.number].reference: replica for replica in self.shards[shard]}
+            loading = {replica.loading[snapshot.number][0]: replica for replica in self.shards[shard]}
             for reference in self.ray.wait(list(loading), timeout=left)[0]:
                 try:
-                    result = self.get(reference)
+                    result = get_result(self.ray, reference)
                 except LostTaskError as error:  # the actor died; Ray restarts it
                     reason = f" ({error})"
                     time.sleep(_RELOAD_SECONDS)
@@ -295,26 +276,12 @@ class ReplicaSet:
                     return result
         raise ClusterError(f"shard {shard} did not load its segments within {_OPEN_SECONDS:.0f} s{reason}; see the Ray logs")
 
-    # -- calls
-
-    def gather(self, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
-               require_all: bool) -> dict[int, Any]:  # fmt: skip
-        """Run a task on shards, each with its own argument; return the results by shard.
-
-        Only with `require_all` wait for shards whose replicas are all unavailable.
-        """
-        return _FanOut(self, snapshot, calls, pieces, require_all).run()
-
     def pieces(self, task: Task) -> list[Any]:
         """Return a task as arguments of a call."""
         content = pack(task)
         if len(content) > INLINE:
             return [self.ray.put(content)]
         return [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
-
-    def get(self, reference: Any) -> Any:
-        """Return the result of a call; raise LostTaskError if its actor is gone."""
-        return get_result(self.ray, reference)
 
     def available(self, snapshot: Snapshot, shard: int) -> list[Replica]:
         """Return the replicas of a shard that have loaded a snapshot, in turn another one first; reload the others."""
@@ -332,15 +299,15 @@ class ReplicaSet:
 
     def _is_loaded(self, snapshot: Snapshot, shard: int, replica: Replica) -> bool:
         with replica.lock:
-            loading = replica.loading.get(snapshot.number)
-            if loading is None:
+            reference, since = replica.loading.get(snapshot.number, (None, 0.0))
+            if reference is None:
                 return True
-            if not self.ray.wait([loading.reference], timeout=0)[0]:
+            if not self.ray.wait([reference], timeout=0)[0]:
                 return False
             try:
-                self.get(loading.reference)
+                get_result(self.ray, reference)
             except Exception as error:  # noqa: BLE001 - it died again, its segments are gone, or its machine lacks memory
-                if time.monotonic() - loading.since > _RELOAD_SECONDS:
+                if time.monotonic() - since > _RELOAD_SECONDS:
                     logger.warning("loading shard %d again: %s: %s", shard, type(error).__name__, one_line(error))
                     self._load(snapshot, shard, replica)
                 return False
@@ -348,67 +315,68 @@ class ReplicaSet:
             return True
 
 
+@dataclass(eq=False)
 class _FanOut:
     """A task on its way to several shards."""
 
-    def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, calls: Mapping[int, bytes | None], pieces: Sequence[Any],
-                 require_all: bool) -> None:  # fmt: skip
-        self._replicas, self._snapshot, self._calls, self._pieces = replicas, snapshot, calls, pieces
-        self._require_all = require_all
-        self._running: dict[Any, tuple[int, Replica]] = {}  # by reference
-        self._results: dict[int, Any] = {}  # by shard
-        self._start = time.monotonic()
+    replicas: ReplicaSet
+    snapshot: Snapshot
+    calls: Mapping[int, bytes | None]  # by shard: its own argument
+    pieces: Sequence[Any]
+    require_all: bool  # wait for shards whose replicas are all unavailable
+    running: dict[Any, tuple[int, Replica]] = field(default_factory=dict)  # by reference
+    results: dict[int, Any] = field(default_factory=dict)  # by shard
 
     def run(self) -> dict[int, Any]:
-        for shard in self._calls:
+        """Return the results by shard, of those that respond in time."""
+        start, timeout = time.monotonic(), self.replicas.options.timeout
+        for shard in self.calls:
             self._call(shard)
-        timeout = self._replicas.options.timeout
-        while (seconds := time.monotonic() - self._start) < timeout and (self._require_all or self._running):
+        while (seconds := time.monotonic() - start) < timeout and (self.require_all or self.running):
             for reference in self._wait(min(timeout - seconds, _HEDGE * timeout)):
                 self._collect(reference)
-            if len(self._results) == len(self._calls):
+            if len(self.results) == len(self.calls):
                 break
-            self._call_others(late=time.monotonic() - self._start > _HEDGE * timeout)
-        for shard, replica in self._running.values():  # too slow: the next task goes to another one
-            self._replicas.mark_unavailable(self._snapshot, shard, replica)
-        return self._results
+            self._call_others(late=time.monotonic() - start > _HEDGE * timeout)
+        for shard, replica in self.running.values():  # too slow: the next task goes to another one
+            self.replicas.mark_unavailable(self.snapshot, shard, replica)
+        return self.results
 
     def _wait(self, seconds: float) -> list[Any]:
         """Wait for a result, but only briefly if a shard has no available replica."""
-        if not self._running:
+        if not self.running:
             time.sleep(min(seconds, _POLL_SECONDS))
             return []
-        called = {shard for shard, _ in self._running.values()}
-        if self._require_all and self._calls.keys() - self._results.keys() - called:
+        called = {shard for shard, _ in self.running.values()}
+        if self.require_all and self.calls.keys() - self.results.keys() - called:
             seconds = min(seconds, _POLL_SECONDS)
-        done: list[Any] = self._replicas.ray.wait(list(self._running), timeout=seconds)[0]
-        return done
+        return list(self.replicas.ray.wait(list(self.running), timeout=seconds)[0])
 
     def _call_others(self, late: bool) -> None:
         """Call replicas of shards without a running call, and a second replica of those that are late."""
-        called = [shard for shard, _ in self._running.values()]
-        for shard in self._calls.keys() - self._results.keys():
-            if (self._require_all and shard not in called) or (late and called.count(shard) == 1):
+        called = [shard for shard, _ in self.running.values()]
+        for shard in self.calls.keys() - self.results.keys():
+            if (self.require_all and shard not in called) or (late and called.count(shard) == 1):
                 self._call(shard)
 
     def _call(self, shard: int) -> None:
-        busy = [replica for _, replica in self._running.values()]
-        for replica in self._replicas.available(self._snapshot, shard):
+        busy = [replica for _, replica in self.running.values()]
+        for replica in self.replicas.available(self.snapshot, shard):
             if replica not in busy:
-                reference = replica.actor.run.remote(self._snapshot.number, self._calls[shard], *self._pieces)
-                self._running[reference] = shard, replica
+                reference = replica.actor.run.remote(self.snapshot.number, self.calls[shard], *self.pieces)
+                self.running[reference] = shard, replica
                 return
 
     def _collect(self, reference: Any) -> None:
-        shard, replica = self._running.pop(reference)
+        shard, replica = self.running.pop(reference)
         try:
-            result = unpack(self._replicas.get(reference))
+            result = unpack(get_result(self.replicas.ray, reference))
         except (LostTaskError, UnknownSnapshotError):
-            self._replicas.mark_unavailable(self._snapshot, shard, replica)
-            if shard not in self._results:
+            self.replicas.mark_unavailable(self.snapshot, shard, replica)
+            if shard not in self.results:
                 self._call(shard)  # another replica, if there is one
         else:
-            self._results.setdefault(shard, result)
+            self.results.setdefault(shard, result)
 
 
 # -- placement
@@ -419,13 +387,10 @@ def assign_segments(sizes: Mapping[int, int], count: int, kept: Mapping[int, int
     shards: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     kept = {segment: shard for segment, shard in (kept or {}).items() if segment in sizes and shard < count}
-    for segment, shard in kept.items():
+    for segment in [*kept, *sorted(sizes.keys() - kept.keys(), key=lambda one: (-sizes[one], one))]:
+        shard = kept[segment] if segment in kept else min(range(count), key=lambda shard: (loads[shard], shard))
         shards[shard].append(segment)
         loads[shard] += sizes[segment]
-    for segment in sorted(sizes.keys() - kept.keys(), key=lambda one: (-sizes[one], one)):
-        lightest = min(range(count), key=lambda shard: (loads[shard], shard))
-        shards[lightest].append(segment)
-        loads[lightest] += sizes[segment]
     return [sorted(shard) for shard in shards]
 
 

@@ -25,7 +25,7 @@ from polyvoc.options import FeatureOptions
 from polyvoc.storage.folders import absolute_path
 from polyvoc.types import Floats32, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells
-from polyvoc.vocabulary.train import KeyedSample, LocalPointSet, PointSet, draw_descriptors
+from polyvoc.vocabulary.train import KeyedSample, LocalPointSet, MaxKey, PointSet, Samples, draw_descriptors
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 _IMAGES = 16  # of one task: seconds of work, and at most 25 MB of descriptors to send
@@ -47,9 +47,7 @@ class RayTrainWorkers:
         remote = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
         self._draw_task, self._assign_task = remote(_draw), remote(_assign)
 
-    def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
-    ) -> Iterator[KeyedSample | Problem]:
+    def draw(self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: MaxKey) -> Samples:
         """Yield the sample of each image, in their order, without descriptors whose keys are above `max_key()`."""
 
         def send(numbers: Sequence[int]) -> Any:
@@ -92,8 +90,7 @@ class RayTrainWorkers:
                  attempt: Attempt[Item], reference: Any) -> list[Result]:  # fmt: skip
         """Return the results of the items of a task; if it is lost, repeat it or its halves."""
         try:
-            results: list[Result] = get_result(self._ray, reference)
-            return results
+            return list(get_result(self._ray, reference))
         except LostTaskError as error:
             again = [(retry, send(retry.items)) for retry in attempt.after_loss()]
             if not again:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,12 @@ class ColmapFeatures(FeatureFile):
         super().__init__(path)
         self._kind = kind
         self._database = ReadOnlyDatabase.open(self.path)
-        self._columns = {table: self._columns_of(table) for table in TABLES}
         for table, columns in TABLES.items():
-            if not columns <= self._columns[table]:
-                reason = f"no table {table!r}" if not self._columns[table] else f"its table {table!r} has other columns"
+            existing = {row[1] for row in self._database.rows(f"PRAGMA table_info({table})")}
+            if not columns <= existing:
+                reason = f"its table {table!r} has other columns" if existing else f"no table {table!r}"
                 raise ExchangeError(f"{self._name} is not a COLMAP database ({reason}); give one that COLMAP made")
+        self._has_types = "type" in existing  # of descriptors, the last table
         self._images = self._database.rows(  # names as bytes: a file name need not be text
             "SELECT image_id, CAST(name AS BLOB), width, height FROM images LEFT JOIN cameras USING (camera_id) "
             "ORDER BY image_id"
@@ -73,16 +74,14 @@ class ColmapFeatures(FeatureFile):
         tables = [self._stored_sift(image) for image, *_ in self._images[::step][:SAMPLED_IMAGES]]
         values = np.concatenate([np.empty((0, 128), np.uint8), *tables]).astype(np.float64)
         norms = np.linalg.norm(values, axis=1)
-        if not norms.any():
-            return False
-        return bool(np.mean(values[norms > 0].max(axis=1) / norms[norms > 0] < CLIPPED) < MIN_SHARE)
+        return bool(norms.any() and np.mean(values[norms > 0].max(axis=1) / norms[norms > 0] < CLIPPED) < MIN_SHARE)
 
     def _stored_sift(self, image: int) -> Bytes:
-        try:
+        with suppress(ExchangeError):
             stored, made_by = self._descriptors(image)
-        except ExchangeError:
-            return np.empty((0, 128), np.uint8)
-        return stored if made_by == SIFT_TYPE and stored.shape[1] == 128 else np.empty((0, 128), np.uint8)
+            if made_by == SIFT_TYPE and stored.shape[1] == 128:
+                return stored
+        return np.empty((0, 128), np.uint8)
 
     def _features(self, number: int) -> Features:
         image, _, width, height = self._images[number]
@@ -108,17 +107,12 @@ class ColmapFeatures(FeatureFile):
         if self._plain and stored.shape[1] == 128:
             return root_sift(stored)
         values = stored.astype(np.float32)
-        norms = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1)
-        unit: Floats32 = (values / norms).astype(np.float32)
-        return unit
+        return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1), np.float32)
 
     def _descriptors(self, image: int) -> tuple[Bytes, int]:
         """Return the descriptors of an image as stored, and the number of their extractor."""
-        made_by = SIFT_TYPE
-        if "type" in self._columns["descriptors"]:
-            for (number,) in self._database.rows("SELECT type FROM descriptors WHERE image_id = ?", [image]):
-                made_by = number
-        return self._matrix("descriptors", image, np.dtype(np.uint8)), made_by
+        types = self._database.rows("SELECT type FROM descriptors WHERE image_id = ?", [image]) if self._has_types else []
+        return self._matrix("descriptors", image, np.dtype(np.uint8)), types[-1][0] if types else SIFT_TYPE
 
     def _matrix(self, table: str, image: int, dtype: np.dtype[Any]) -> Array:
         """Return a matrix of numbers [rows, cols]."""
@@ -130,13 +124,9 @@ class ColmapFeatures(FeatureFile):
         if not (isinstance(rows, int) and isinstance(cols, int) and isinstance(data, bytes) and rows >= 0 and cols >= 0):
             raise ExchangeError(f"its {table} are damaged; extract its features again")
         if rows * cols > MAX_NUMBERS or rows * cols * dtype.itemsize != len(data):
-            raise ExchangeError(
-                f"its {table} have {len(data)} bytes, not {rows} x {cols} x {dtype.itemsize}; extract its features again"
-            )
+            size = f"{rows} x {cols} x {dtype.itemsize}"
+            raise ExchangeError(f"its {table} have {len(data)} bytes, not {size}; extract its features again")
         return np.frombuffer(data, dtype).reshape(rows, cols)
-
-    def _columns_of(self, table: str) -> set[str]:
-        return {row[1] for row in self._database.rows(f"PRAGMA table_info({table})")}
 
 
 def _shapes(keypoints: Floats32) -> tuple[Floats32, Floats32]:
@@ -157,15 +147,13 @@ def _shapes(keypoints: Floats32) -> tuple[Floats32, Floats32]:
 
 def write_pairs(path: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
     """Write pairs of image names to a file; return their number."""
-    lines = []
-    for pair in pairs:
-        for name in pair:
-            if name.split() != [name] or name.startswith("#"):
-                raise OptionError(f"{name!r} cannot be in a list of pairs, where a space ends a name; rename the image")
-        lines.append("{} {}\n".format(*pair))
+    pairs = list(pairs)
+    for name in (name for pair in pairs for name in pair):
+        if name.split() != [name] or name.startswith("#"):
+            raise OptionError(f"{name!r} cannot be in a list of pairs, where a space ends a name; rename the image")
     with replace_file(Path(path)) as partial:
-        partial.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-    return len(lines)
+        partial.write_text("".join(f"{a} {b}\n" for a, b in pairs), encoding="utf-8", errors="surrogateescape")
+    return len(pairs)
 
 
 def read_pairs(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
@@ -186,38 +174,26 @@ def read_pairs(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
 
 
 def match_pairs(database: str | os.PathLike[str], pairs: Iterable[tuple[str, str]]) -> int:
-    """Match and verify pairs of images, by name, with COLMAP; return how many of them have a two-view geometry.
-
-    Matches and geometries are added to the database, which is then ready for mapping. Pairs already in it are kept.
-    """
+    """Match and verify pairs of images, by name, with COLMAP, in its database; return how many have a two-view geometry."""
     pycolmap = load_pycolmap("matching with COLMAP")
     wanted = list(dict.fromkeys(pairs))
-    features = ColmapFeatures(database)
-    names = set(features.names())
-    features.close()
+    with closing(ColmapFeatures(database)) as features:
+        names = set(features.names())
     for name in (name for pair in wanted for name in pair):
         if name not in names:
             raise ExchangeError(f"{display_name(Path(database))} has no image {display_name(name)}; use its image names")
     with tempfile.TemporaryDirectory() as folder:
-        pair_list = Path(folder, "pairs.txt")
-        write_pairs(pair_list, wanted)
         options = pycolmap.ImportedPairingOptions()
-        options.match_list_path = str(pair_list)
+        options.match_list_path = os.path.join(folder, "pairs.txt")
+        write_pairs(options.match_list_path, wanted)
         try:
             with quiet(pycolmap):
                 pycolmap.match_image_pairs(os.fspath(database), pairing_options=options)
-                return _count_geometries(pycolmap, database, wanted)
+                with closing(pycolmap.Database.open(os.fspath(database))) as opened:
+                    ids = {image.name: image.image_id for image in opened.read_all_images()}
+                    return sum(len(opened.read_two_view_geometry(ids[a], ids[b]).inlier_matches) > 0 for a, b in wanted)
         except (RuntimeError, ValueError) as error:
             raise ExchangeError(f"{display_name(Path(database))}: COLMAP cannot match its images: {one_line(error)}") from None
-
-
-def _count_geometries(pycolmap: Any, database: str | os.PathLike[str], pairs: list[tuple[str, str]]) -> int:
-    opened = pycolmap.Database.open(os.fspath(database))
-    try:
-        ids = {image.name: image.image_id for image in opened.read_all_images()}
-        return sum(len(opened.read_two_view_geometry(ids[a], ids[b]).inlier_matches) > 0 for a, b in pairs)
-    finally:
-        opened.close()
 
 
 @contextmanager

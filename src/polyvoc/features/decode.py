@@ -16,6 +16,7 @@ from typing import IO, Literal
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFile, _imaging
+from PIL.Image import Transpose
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
 from polyvoc.storage.stores import display_name, open_source
@@ -32,25 +33,14 @@ MIN_SIDE = 32  # pixels of the short side after reduction: smaller images have h
 # 1795 in full (58 instead of 42 ms at 12 Mpixel); exact area 1624, 1661, 1694; Lanczos 1665, 1739, 1795 at twice the time.
 _MARGIN = 1.5
 _FILTER = Image.Resampling.BILINEAR
-_ORIENTATION = 0x0112  # EXIF tag; its values 2-8 -> the operation that turns the image upright
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-_SAME_SHAPE = (_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[4])  # these keep width and height
+_ORIENTATION = 0x0112  # EXIF tag; its values 2-8 -> the operation that turns the image upright, in two tables by its shape
+_SAME_SHAPE = {2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM}
+_SWAPPED_SIDES = {5: Transpose.TRANSPOSE, 6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90}
 _quiet_lock = threading.Lock()
 
 
 def read_grey(source: Source, long_side: int, max_pixels: int = MAX_PIXELS, name: str | None = None) -> GreyImage:
-    """Return the upright image in grey; a long side above `long_side` is reduced to it, never enlarged.
-
-    `name` is shown in errors instead of that of the source.
-    """
+    """Return the upright image in grey, reduced to a long side of at most `long_side`; `name` is shown in errors."""
     image, (width, height) = _read_pixels(source, "L", _Limits(long_side, max_pixels), name)
     return GreyImage(np.array(image, dtype=np.uint8), width, height)
 
@@ -114,20 +104,18 @@ def _decode(file: IO[bytes], mode: Mode, limits: _Limits) -> tuple[Image.Image, 
     with _quiet() if image.format == "TIFF" else nullcontext():  # TIFF reads its tags again while it loads
         image.load()
     with _quiet():
-        turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))  # Pillow has already turned a TIFF
+        orientation = image.getexif().get(_ORIENTATION, 1)  # Pillow has already turned a TIFF
     reduced = _flatten(_eight_bits(image), mode, size, box)
-    if turn is None:
-        return reduced, full
-    upright = reduced.transpose(turn)
-    return upright, full if turn in _SAME_SHAPE else full[::-1]
+    if orientation in _SWAPPED_SIDES:
+        return reduced.transpose(_SWAPPED_SIDES[orientation]), full[::-1]
+    return reduced.transpose(_SAME_SHAPE[orientation]) if orientation in _SAME_SHAPE else reduced, full
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress warnings of Pillow and libtiff about odd files; real errors are raised as well.
 
-    Warnings are filtered for the whole process, hence one thread at a time; headers are read under the GIL
-    anyway, and only TIFF is decoded inside.
+    The filter is that of the process, hence one thread at a time; headers need the GIL anyway, and only TIFF is decoded inside.
     """
     logger = logging.getLogger("PIL.TiffImagePlugin")
     with _quiet_lock, warnings.catch_warnings():
@@ -158,8 +146,7 @@ def _libtiff_handlers() -> tuple[Callable[[int | None], int | None], ...]:
 def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
     """Return the image, not yet decoded. Raise ImageError if it is too large or of another format.
 
-    Not by `Image.open`: that warns at 89 and fails at 179 million pixels, however cheap reduced decoding is, and only a
-    setting of the whole process changes it.
+    Not by `Image.open`: that warns at 89 and fails at 179 million pixels, and only a setting of the whole process changes it.
     """
     Image.init()
     prefix = file.read(16)
@@ -174,7 +161,7 @@ def _open_header(file: IO[bytes], max_pixels: int) -> ImageFile.ImageFile:
             shape = f"{image.width} x {image.height} pixels"
             raise ImageError(f"too large: {shape}, the limit is {max_pixels:,} in all; reduce it first")
         return image
-    raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert or remove it")
+    raise ImageError(f"not an image of a known format ({', '.join(FORMATS)}); convert it to JPEG, or leave it out")
 
 
 def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
@@ -183,7 +170,7 @@ def _reduced_size(full: tuple[int, int], limits: _Limits) -> tuple[int, int]:
     size = round(full[0] * factor), round(full[1] * factor)
     if min(size) < limits.min_side:
         shape = f"{full[0]} x {full[1]} pixels" + (f", reduced {size[0]} x {size[1]}" if factor < 1 else "")
-        raise ImageError(f"too small: {shape}, the short side needs {limits.min_side}; remove it")
+        raise ImageError(f"too small: {shape}, the short side needs {limits.min_side}; use a larger one")
     return size
 
 

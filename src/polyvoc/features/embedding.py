@@ -6,10 +6,10 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,12 @@ import numpy.typing as npt
 from polyvoc.errors import ImageError, OptionError, one_line
 from polyvoc.features.decode import MIN_SIDE, read_rgb, resize
 from polyvoc.storage.stores import display_name
-from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Array, Floats32, Location, Source
+from polyvoc.threads import count_threads
+from polyvoc.types import Array, Floats32, Source
 
 Pixels = npt.NDArray[np.uint8]  # [h, w, 3]  red, green, blue
 Model = Callable[[Pixels], npt.ArrayLike]  # returns [d] or [1, d]
 Triple = tuple[float, float, float]  # for red, green, blue
-_L = TypeVar("_L", bound=Location)
 # EfficientNet-Lite2, trained at 260 pixels, finds more at a higher resolution: mAP on 150 groups of Holidays is 85.5 at 260
 # pixels, 87.5 with 384, 88.2 with 448; time grows with the square.
 DEFAULT_SIDE = 384
@@ -34,13 +33,10 @@ _INPUT_TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Conversion of pixels to the input of a model: (pixel / 255 - mean) / std. The default is that of most models, ImageNet's.
-
-    For models that take values from -1 to 1, mean and std are 0.5.
-    """
+    """Conversion of pixels to the input of a model: (pixel / 255 - mean) / std. The default is that of most, ImageNet's."""
 
     side: int | None = None  # long side in pixels; None: that of the model, or DEFAULT_SIDE if it accepts any
-    mean: Triple = (0.485, 0.456, 0.406)
+    mean: Triple = (0.485, 0.456, 0.406)  # like std 0.5 for models that take values from -1 to 1
     std: Triple = (0.229, 0.224, 0.225)
     output: str | None = None  # the output of the model that is the vector; None: the first
 
@@ -102,7 +98,7 @@ class Embedder:
     def of(cls, model: Model, name: str, side: int = DEFAULT_SIDE) -> Embedder:
         """Use any function from pixels [h, w, 3], RGB of 8 bits with a long side of at most `side`, to numbers [d].
 
-        `name` represents the model in the fingerprint: change it whenever the function changes its results.
+        Change `name`, which is part of the fingerprint, whenever the function changes its results.
         """
         Preprocessing(side=side)  # checks the side
         return cls._probed(model, side, _digest(name, side), f"model {name!r}")
@@ -118,28 +114,9 @@ class Embedder:
         return cls(model, long_side, dimension, fingerprint)
 
     def embed(self, source: Source, name: str | None = None) -> Floats32:
-        """Return the unit vector [dimension] of one image: a path, an address in a store, or the bytes of its file.
-
-        `name` is shown in errors instead of that of the source.
-        """
+        """Return the unit vector [dimension] of a path, an address, or the bytes of a file; `name` is shown in errors."""
         name = display_name(name or source)
         return self.embed_pixels(read_rgb(source, self.long_side, name=name), name)
-
-    def embed_many(
-        self, sources: Iterable[_L], threads: int | None = None
-    ) -> Generator[tuple[_L, Floats32 | ImageError], None, None]:
-        """Yield (path, vector or error) in the order of the sources, by default on all cores.
-
-        Fastest with a model loaded with `threads=1`.
-        """
-
-        def attempt(path: _L) -> Floats32 | ImageError:
-            try:
-                return self.embed(path)
-            except ImageError as error:
-                return type(error)(str(error))  # without the traceback, which would keep the pixels in memory
-
-        return ordered_map(attempt, sources, count_threads(threads), "polyvoc-embed")
 
     def embed_pixels(self, pixels: Pixels, name: str = "pixels") -> Floats32:
         """Return the unit vector [dimension] of decoded pixels; `name` is shown in errors."""
@@ -175,8 +152,8 @@ class _Network:
         if preprocessing.output not in (None, *outputs) or not outputs:
             raise OptionError(f"{name}: it has no output {preprocessing.output!r}; choose one of {outputs}")
         size = _fixed_size(shape[1:3] if last else shape[2:4], preprocessing.side, name)
-        std = np.array(preprocessing.std)
-        gain, shift = (1 / (255 * std)).astype(np.float32), (-np.array(preprocessing.mean) / std).astype(np.float32)
+        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+        gain, shift = (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
         return cls(session, input_name, preprocessing.output or outputs[0], _INPUT_TYPES[dtype], size, last, gain, shift)
 
     def __call__(self, pixels: Pixels) -> Array:
@@ -246,8 +223,7 @@ def _unit(output: npt.ArrayLike) -> Floats32:
     if not (math.isfinite(peak) and peak > 0):
         raise ValueError("its output is all zero or not finite")
     values = values / peak
-    unit: Floats32 = (values / np.linalg.norm(values)).astype(np.float32)
-    return unit
+    return np.asarray(values / np.linalg.norm(values), np.float32)
 
 
 def _digest(*parts: Any) -> str:

@@ -24,6 +24,7 @@ from polyvoc.types import Descriptors, FeatureKind, Features, Floats32, GreyImag
 _L = TypeVar("_L", bound=Location)
 _T = TypeVar("_T")
 Pixels = npt.NDArray[np.uint8]  # [height, width]
+Correction = Callable[[Floats32, npt.NDArray[np.int64]], Floats32]  # positions [n, 2] by octaves [n]
 OPENCV: str = cv2.__version__
 DEFAULTS = FeatureOptions()
 MIN_FEATURES = 1  # an image with fewer can neither be found nor be a query
@@ -53,18 +54,14 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root
     """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
     features = detect(image, options, name, root)
     if len(features) < MIN_FEATURES:
-        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; remove it")
+        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; use a photograph with more detail")
     return features
 
 
 def extract_many(
     sources: Iterable[_L], options: FeatureOptions = DEFAULTS, threads: int | None = None, root: bool = True
 ) -> Generator[tuple[_L, Features | ImageError], None, None]:
-    """Yield (path, features or error) in the order of the sources, using all cores.
-
-    Only a few images are read ahead, so memory does not grow with the collection. Closing the generator early waits for
-    those in work and begins no other.
-    """
+    """Yield (path, features or error) in the order of the sources, using all cores; lazily, as `ordered_map`."""
 
     def attempt(path: _L) -> Features | ImageError:
         try:
@@ -88,22 +85,18 @@ def detect(image: GreyImage, options: FeatureOptions, name: Source = "image", ro
         if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
             reason = "not enough memory to find its features now; close other programs, or reduce it"
             raise UnreachableError(f"{display_name(name)}: {reason}") from error
-        raise ImageError(
-            f"{display_name(name)}: {options.detector.upper()} fails on it ({type(error).__name__}); remove it"
-        ) from error
+        reason = f"{options.detector.upper()} fails on it ({type(error).__name__})"
+        raise ImageError(f"{display_name(name)}: {reason}; remove it") from error
     (height, width), kind = image.pixels.shape, DETECTOR_KINDS[options.detector]
-    # Full-size pixels per reduced pixel. Reduction keeps the edges of the image, which lie half a pixel
-    # outside the centres of the outer pixels: hence (x + 0.5) * factor - 0.5.
+    # Full-size pixels per reduced pixel. Edges of the image lie half a pixel outside the centres: (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
-    return Features(
-        xy=((raw.xy + 0.5) * factor - 0.5).astype(np.float32),
-        scale=(raw.scale * np.sqrt(factor.prod())).astype(np.float32),
-        angle=raw.angle,
-        descriptors=_descriptors(raw, kind, root),
-        width=image.width,
-        height=image.height,
-        name=kind.name,
-    )
+    xy = ((raw.xy + 0.5) * factor - 0.5).astype(np.float32)
+    scale = (raw.scale * np.sqrt(factor.prod())).astype(np.float32)
+    if kind.binary:
+        descriptors: Descriptors = unpack_bits(raw.descriptors, kind.dimension)
+    else:
+        descriptors = root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
+    return Features(xy, scale, raw.angle, descriptors, image.width, image.height, kind.name)
 
 
 def check_detector(detector: Detector) -> None:
@@ -131,8 +124,7 @@ def load_pycolmap(purpose: str) -> Any:
 def root_sift(descriptors: npt.ArrayLike) -> Floats32:
     """Return SIFT descriptors [n, dimension] as rootSIFT: L1-normalised, then the square root of each value.
 
-    Their Euclidean distance is that of the Hellinger kernel (Arandjelovic and Zisserman, CVPR 2012). Rows get
-    unit L2 norm; a row of zeros is kept.
+    Their distance is that of the Hellinger kernel (Arandjelovic, Zisserman, CVPR 2012). Rows get unit norm, but not zeros.
     """
     values = np.array(descriptors)
     if values.ndim != 2 or values.dtype.kind not in "uif":
@@ -145,10 +137,7 @@ def root_sift(descriptors: npt.ArrayLike) -> Floats32:
 
 
 def unpack_bits(packed: npt.ArrayLike, bits: int | None = None) -> npt.NDArray[np.bool_]:
-    """Return binary descriptors, eight bits a byte [n, bytes], as bool [n, bits]; the lowest bit comes first.
-
-    `bits`: if the last byte holds fewer than eight, as that of AKAZE.
-    """
+    """Return binary descriptors, eight bits a byte [n, bytes], lowest first, as bool [n, bits]; AKAZE has fewer in the last."""
     table = np.asarray(packed)
     if table.ndim != 2 or table.dtype != np.uint8:
         raise OptionError(f"descriptors: {table.dtype} of shape {table.shape} should be uint8 [n, bytes]")
@@ -209,20 +198,15 @@ def _orb(pixels: Pixels, max_features: int) -> RawFeatures:
     return _run_opencv(orb, pixels, max_features, correct)
 
 
-def _akaze(pixels: Pixels, max_features: int) -> RawFeatures:
-    return _run_opencv(_akaze_factory()(), pixels, max_features)
-
-
 def _affine(pixels: Pixels, max_features: int) -> RawFeatures:
     """Return differences of Gaussians with affine shape (Mikolajczyk and Schmid, IJCV 2004), described by SIFT.
 
-    The closest to the Hessian-affine regions of the paper that a package offers. pycolmap reports no strength: the order is
-    its own, the largest first.
+    The closest to the Hessian-affine regions of the paper that a package offers; in the order of pycolmap, the largest first.
     """
     pycolmap, dimension = load_pycolmap("affine regions"), DETECTOR_KINDS["affine"].dimension
     if min(pixels.shape) < PYCOLMAP_MIN_SIDE:
-        empty = np.empty((0, 2), np.float32)
-        return RawFeatures(empty, empty[:, 0], empty[:, 0], np.empty((0, dimension), np.uint8))
+        empty = np.empty((0, dimension), np.float32)
+        return RawFeatures(empty[:, :2], empty[:, 0], empty[:, 0], empty.astype(np.uint8))
     warnings_only = pycolmap.logging.Level.WARNING.value  # else it logs every image
     pycolmap.logging.minloglevel = max(pycolmap.logging.minloglevel, warnings_only)
     options = pycolmap.FeatureExtractionOptions()
@@ -244,16 +228,14 @@ def _affine(pixels: Pixels, max_features: int) -> RawFeatures:
 
 
 _DETECTORS: dict[Detector, Callable[[Pixels, int], RawFeatures]] = {
-    "sift": _sift, "orb": _orb, "akaze": _akaze, "affine": _affine
-}  # fmt: skip
+    "sift": _sift,
+    "orb": _orb,
+    "akaze": lambda pixels, max_features: _run_opencv(_akaze_factory()(), pixels, max_features),
+    "affine": _affine,
+}
 
 
-def _run_opencv(
-    detector: Any,
-    pixels: Pixels,
-    max_features: int,
-    correct: Callable[[Floats32, npt.NDArray[np.int64]], Floats32] = lambda xy, octave: xy,
-) -> RawFeatures:
+def _run_opencv(detector: Any, pixels: Pixels, max_features: int, correct: Correction = lambda xy, octave: xy) -> RawFeatures:
     """Return the features of a detector of OpenCV, strongest first; `correct` maps positions [n, 2] and octaves."""
     keypoints, descriptors = detector.detectAndCompute(pixels, None)
     if descriptors is None:
@@ -268,26 +250,19 @@ def _run_opencv(
     return RawFeatures(correct(table[order, :2], octave[order]), size[order], angle[order], codes)
 
 
-def _descriptors(raw: RawFeatures, kind: FeatureKind, root: bool) -> Descriptors:
-    if kind.binary:
-        return unpack_bits(raw.descriptors, kind.dimension)
-    return root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
-
-
 def _akaze_factory() -> Callable[[], Any]:
     """Return the constructor of AKAZE; OpenCV 5 has it in its extra modules."""
     for module in (cv2, getattr(cv2, "xfeatures2d", None)):
-        if hasattr(module, "AKAZE_create"):
-            factory: Callable[[], Any] = module.AKAZE_create  # type: ignore[union-attr]
+        factory: Callable[[], Any] | None = getattr(module, "AKAZE_create", None)
+        if factory is not None:
             return factory
     raise OptionError(f"OpenCV {OPENCV} has no AKAZE; pip install opencv-contrib-python-headless, or use another detector")
 
 
 def _off_main_thread(work: Callable[..., _T], *arguments: Any) -> _T:
-    """Run work that allocates much memory on another thread than the main one.
+    """Run work on another thread than the main one, whose freed memory glibc returns to the system at once.
 
-    glibc returns what the main thread frees to the system, and SIFT waits for tens of thousands of pages per image; other
-    threads keep more of it. `benchmarks/search.py` measures both.
+    SIFT would wait for tens of thousands of pages per image. `benchmarks/search.py` measures both.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(*arguments)

@@ -74,12 +74,11 @@ def open_features(path: str | os.PathLike[str], kind: str | None = None, binary:
 
 def kind_of(file: FeatureFile) -> FeatureKind:
     """Return the kind of the features of a file, by the first usable image."""
-    first_error = None
+    detail = ""
     for _, features in file.read():
         if isinstance(features, Features):
             return features.kind
-        first_error = first_error or features
-    detail = f": {first_error}" if first_error else ""
+        detail = detail or f": {features}"
     raise ExchangeError(f"{display_name(file.path)} holds no usable image{detail}")
 
 

@@ -41,9 +41,9 @@ class HlocFeatures(FeatureFile):
             raise ExchangeError(f"{self._name} holds no local features of hloc (no group with {KEYPOINTS!r}); "
                                 "give a file such as feats-superpoint-n4096-r1024.h5")  # fmt: skip
         named = _KIND_IN_NAME.match(self.path.name)
-        if kind is None and named is None:
-            raise ExchangeError(f"{self._name}: unknown kind of features; name it, such as --feature-kind superpoint")
         self._kind = kind or (named[1].lower() if named else "")
+        if not self._kind:
+            raise ExchangeError(f"{self._name}: unknown kind of features; name it, such as --feature-kind superpoint")
 
     def names(self) -> list[str]:
         """Return the names of all images."""
@@ -77,9 +77,8 @@ class HlocFeatures(FeatureFile):
         diameter = np.ones(n, np.float32) if scales is None else 2 * scales.astype(np.float32)
         angle = np.zeros(n, np.float32) if angles is None else np.mod(angles.astype(np.float32), np.float32(360))
         width, height = _bounding_size(keypoints) if size is None else _size(size)
-        return Features(
-            keypoints[order], diameter[order], angle[order], self._numbers(descriptors)[order], width, height, self._kind
-        )
+        numbers = self._numbers(descriptors)[order]
+        return Features(keypoints[order], diameter[order], angle[order], numbers, width, height, self._kind)
 
     def _numbers(self, stored: Array) -> Array:
         """Return descriptors [dimension, n] as [n, dimension], bits as bool."""
@@ -110,9 +109,8 @@ class HlocFeatures(FeatureFile):
         try:
             yield
         except H5PY_ERRORS as error:
-            raise ExchangeError(
-                f"{self._name} cannot be read as HDF5 ({one_line(error)}); restore it, or make it again"
-            ) from None
+            reason = f"cannot be read as HDF5 ({one_line(error)})"
+            raise ExchangeError(f"{self._name} {reason}; restore it, or make it again") from None
 
 
 def write_features(path: str | os.PathLike[str], images: Iterable[tuple[str, Features]]) -> int:
@@ -123,19 +121,15 @@ def write_features(path: str | os.PathLike[str], images: Iterable[tuple[str, Fea
     h5py, count = _h5py(), 0
     with replace_file(Path(path)) as partial, h5py.File(partial, "w", libver="latest") as file:
         for count, (name, features) in enumerate(images, start=1):  # noqa: B007 - counted
-            _write_image(file, name, features)
+            try:
+                group = file.create_group(name)
+            except (ValueError, UnicodeEncodeError):
+                raise OptionError(f"{name!r} cannot be the name of an image in HDF5, or occurs twice") from None
+            group[KEYPOINTS] = features.xy
+            group[DESCRIPTORS] = np.ascontiguousarray(features.descriptors.T)
+            group[SCALES], group[ANGLES] = features.scale / 2, features.angle
+            group[SIZE] = np.array([features.width, features.height])
     return count
-
-
-def _write_image(file: Any, name: str, features: Features) -> None:
-    try:
-        group = file.create_group(name)
-    except (ValueError, UnicodeEncodeError):
-        raise OptionError(f"{name!r} cannot be the name of an image in HDF5, or occurs twice") from None
-    group[KEYPOINTS] = features.xy
-    group[DESCRIPTORS] = np.ascontiguousarray(features.descriptors.T)
-    group[SCALES], group[ANGLES] = features.scale / 2, features.angle
-    group[SIZE] = np.array([features.width, features.height])
 
 
 def _size(size: Array) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from polyvoc.types import Problem
 MAX_PARAMETERS = 500  # of one SQL statement
 
 
-class Settings(dict[str, Any]):
+class IndexSettings(dict[str, Any]):
     """The settings of an index. A missing or damaged one raises DamagedError."""
 
     def __init__(self, path: Path) -> None:
@@ -152,9 +152,9 @@ class Catalogue(Database):
 
     # -- settings
 
-    def settings(self) -> Settings:
+    def settings(self) -> IndexSettings:
         """Return all settings."""
-        settings = Settings(self.path)
+        settings = IndexSettings(self.path)
         for name, value, row_checksum in self.rows("SELECT name, value, row_checksum FROM settings"):
             if row_checksum == _row_checksum(name, value):
                 settings[name] = json.loads(value)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, VocabularyError, WriteError
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_detector
-from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, Settings
+from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, IndexSettings
 from polyvoc.index.segment import MAX_VOCABULARIES, Segment
 from polyvoc.options import DETECTOR_KINDS, FeatureOptions
 from polyvoc.storage.files import META, checksum, map_array, require_local_path, write_error, write_errors
@@ -45,7 +45,7 @@ class SideFile:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, kind: str, settings: Settings) -> SideFile | None:
+    def of(cls, kind: str, settings: IndexSettings) -> SideFile | None:
         """Read it from the settings of an index, None if there is none."""
         values = settings.get(kind)
         try:
@@ -75,7 +75,7 @@ class EmbeddingInfo:
         return f"{self.file or 'a function'}, {self.fingerprint}"
 
     @classmethod
-    def of(cls, settings: Settings) -> EmbeddingInfo | None:
+    def of(cls, settings: IndexSettings) -> EmbeddingInfo | None:
         """Read it from the settings of an index; None if it holds no vectors."""
         values = settings.get(EMBEDDING)
         try:
@@ -104,7 +104,7 @@ class Layout:
     sizes: tuple[int, ...]  # of the vocabularies
     parts: tuple[SegmentPart, ...]
     norms: Path | None  # file with those of all images, if they are of this commit
-    settings: Settings
+    settings: IndexSettings
 
 
 @dataclass
@@ -157,7 +157,7 @@ class IndexFolder:
             self.catalogue.close()
 
     @cached_property
-    def fixed(self) -> Settings:
+    def fixed(self) -> IndexSettings:
         """Return the settings as of the first use: for those that no commit changes."""
         return self.catalogue.settings()
 
@@ -406,7 +406,7 @@ def set_embedding(catalogue: Catalogue, model: Embedder | None) -> None:
             catalogue.put_settings({EMBEDDING: asdict(wanted)})
 
 
-def load_embedder(settings: Settings, given: EmbeddingSource | None = None, threads: int | None = None) -> Embedder:
+def load_embedder(settings: IndexSettings, given: EmbeddingSource | None = None, threads: int | None = None) -> Embedder:
     """Load the model of an index, the given one or from its file; raise OptionError if it is another one."""
     folder, stored = settings.path.parent, EmbeddingInfo.of(settings)
     if stored is None:

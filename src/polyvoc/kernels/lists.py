@@ -21,18 +21,16 @@ def add_lists(numbers, weights, starts, postings, scores):
 
 @kernel
 def add_lists_and_runs(numbers, weights, starts, run_numbers, order, begins, ends, delta, postings, scores):
-    """Add a constant per list and another per run, each run together with the list that it is a part of.
+    """Add a constant per list and another per run, each run while its list is in the cache. out: scores [n_images].
 
     numbers: of the lists, ascending; run_numbers: of the list of each run, ascending too; order: the query feature of each;
-    begins, ends: [Q, K]; delta: [Q, 4]. The first run of a list is added within the scan, further ones right after it, while
-    the list is in the cache. out: scores [n_images].
+    begins, ends: [Q, K]; delta: [Q, 4].
     """
     run = 0
     for i in range(len(numbers)):
-        first = np.int64(starts[numbers[i]])
-        last = np.int64(starts[numbers[i] + 1])
-        begin, end = first, first
-        weight, inside = weights[i], weights[i]
+        first, last = np.int64(starts[numbers[i]]), np.int64(starts[numbers[i] + 1])
+        begin = end = first
+        weight = inside = weights[i]
         if run < len(order) and run_numbers[run] == numbers[i]:
             begin, end = begins[order[run], 1], ends[order[run], 1]
             inside = weight + delta[order[run], 3]
@@ -63,15 +61,11 @@ def gather_shared(row, bases, begins, ends, starts, columns, postings, images, m
     for k in range(1, len(row)):
         if row[k] < 0:
             continue
-        begin, end = begins[k], ends[k]
-        pair = 1 | 1 << k
-        before = n - begin
+        begin, end, before = begins[k], ends[k], n - begins[k]
         for p in range(begin, end):
-            images[before + p] = postings[p]
-            masks[before + p] = pair
+            images[before + p], masks[before + p] = postings[p], 1 | 1 << k
         n += end - begin
-        first = np.int64(starts[bases[k] + row[k]])
-        last = np.int64(starts[bases[k] + row[k] + 1])
+        first, last = np.int64(starts[bases[k] + row[k]]), np.int64(starts[bases[k] + row[k] + 1])
         for m in range(1, len(row)):
             if m == k or row[m] < 0:
                 continue
@@ -97,8 +91,7 @@ def gather_shared(row, bases, begins, ends, starts, columns, postings, images, m
                             if other and np.int64(columns[column_of(k, j), p]) == row[j]:
                                 mask |= 1 << j
                         if mask & ((1 << k) - 1) == 0 and mask & ((1 << m) - (2 << k)) == 0:
-                            images[n] = postings[p]  # not in an earlier list or column
-                            masks[n] = mask
+                            images[n], masks[n] = postings[p], mask  # not in an earlier list or column
                             n += 1
     return n
 
@@ -148,12 +141,10 @@ def vote_hamming(
         for k in range(len(row)):
             if row[k] < 0 or weights[q, k] == 0:
                 continue
-            first = np.int64(starts[bases[k] + row[k]])
-            last = np.int64(starts[bases[k] + row[k] + 1])
+            first, last = np.int64(starts[bases[k] + row[k]]), np.int64(starts[bases[k] + row[k] + 1])
             begin, end = begins[q, k], ends[q, k]
             equal[:] = 0
-            signature = query_signatures[q, k]
-            weight = weights[q, k]
+            signature, weight = query_signatures[q, k], weights[q, k]
             for block in range(first, last, LANES):
                 near = near_block(signatures, block, last, signature, threshold)
                 if near == 0:

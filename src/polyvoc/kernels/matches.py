@@ -49,8 +49,7 @@ def settle_votes(n, images, masks, values, alive, burstiness, on_difference, ima
         if total <= 0:
             continue
         scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
-        image_sums[image] = 0
-        powers[image] = 0
+        image_sums[image] = powers[image] = 0
 
 
 @kernel
@@ -104,8 +103,7 @@ def gather_matches(
     that contains it; the later ones follow the chain of its code: equal codes have the same order in each list.
     """
     n_vocabularies, n_assignments = words.shape
-    base = n_assignments + 1
-    n = 0
+    base, n = n_assignments + 1, 0
     for k in range(n_vocabularies):
         for a in range(n_assignments):
             if words[k, a] < 0:
@@ -127,8 +125,7 @@ def gather_matches(
                     n_lists[n], terms[n], sums[n], distances[n] = 0, 0.0, 0.0, 0
                     if mask != 1 << k:
                         if chains[0, code] < 0:
-                            chains[0, code] = n
-                            chains[2, code] = n
+                            chains[0, code] = chains[2, code] = n
                         else:
                             links[chains[1, code]] = n
                         chains[1, code] = n
@@ -160,10 +157,8 @@ def count_matches(
     longest = longest_query(words, bases, starts)
     codes, images, match_masks, n_lists, terms, sums, distances, links, chains = allocate_matches(longest, len(masks))
     image_masks = np.zeros(1 << 16, np.int64)
-    no_signatures = np.empty((0, 0), np.uint64)
-    query_signatures = np.empty((*words.shape[1:], 0), np.uint64)
-    idf = np.ones(words.shape[1:], np.float32)
-    hamming_weights = np.ones(1, np.float32)
+    no_signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*words.shape[1:], 0), np.uint64)
+    idf, hamming_weights = np.ones(words.shape[1:], np.float32), np.ones(1, np.float32)
     for q in range(len(words)):
         n = gather_matches(words[q], bases, starts, run_starts, run_words, run_lengths, columns, postings, no_signatures,
                            query_signatures, idf, hamming_weights, masks, chains, codes, images, match_masks, n_lists, terms,

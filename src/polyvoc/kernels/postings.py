@@ -27,10 +27,7 @@ AHEAD = 8  # query features whose directories are prefetched
 
 @kernel
 def sort_by_word(order, words, size):
-    """Sort feature numbers by word, keeping the order of equals (one pass of a radix sort).
-
-    order: [F] feature numbers; words: [F] word of each feature. Returns the sorted order and starts [size + 1].
-    """
+    """Sort feature numbers `order` [F] by their words [F], stable (one pass of a radix sort); also return starts [size + 1]."""
     starts = np.zeros(size + 1, np.int64)
     for i in range(len(words)):
         starts[words[i] + 1] += 1
@@ -51,8 +48,7 @@ def count_runs(starts, partner_words):
     size = len(starts) - 1
     run_starts = np.zeros(size + 1, np.int64)
     for w in range(size):
-        runs = 0
-        length = LONGEST_RUN
+        runs, length = 0, LONGEST_RUN
         for p in range(starts[w], starts[w + 1]):
             if length == LONGEST_RUN or partner_words[p] != partner_words[p - 1]:
                 runs += 1
@@ -83,9 +79,7 @@ def count_repeats(words, feature_starts, size):
 
     words: [F] of one vocabulary, by image. Returns images per word [size], and (image, word, tf) of the repeats.
     """
-    documents = np.zeros(size, np.int64)
-    seen = np.zeros(size, np.int32)
-    n_repeats = 0
+    documents, seen, n_repeats = np.zeros(size, np.int64), np.zeros(size, np.int32), 0
     for image in range(len(feature_starts) - 1):
         for f in range(feature_starts[image], feature_starts[image + 1]):
             w = words[f]
@@ -96,17 +90,14 @@ def count_repeats(words, feature_starts, size):
                 n_repeats += 1
         for f in range(feature_starts[image], feature_starts[image + 1]):
             seen[words[f]] = 0
-    repeats = np.empty((n_repeats, 3), np.int64)
-    row = 0
+    repeats, row = np.empty((n_repeats, 3), np.int64), 0
     for image in range(len(feature_starts) - 1):
         for f in range(feature_starts[image], feature_starts[image + 1]):
             seen[words[f]] += 1
         for f in range(feature_starts[image], feature_starts[image + 1]):
             w = words[f]
             if seen[w] > 1:
-                repeats[row, 0] = image
-                repeats[row, 1] = w
-                repeats[row, 2] = seen[w]
+                repeats[row, 0], repeats[row, 1], repeats[row, 2] = image, w, seen[w]
                 row += 1
             seen[w] = 0
     return documents, repeats
@@ -156,8 +147,7 @@ def first_entry(run_words, first, last, wanted, size):
     around it mostly suffices, with one cache miss where a bisection has several. size: of the partner vocabulary.
     """
     if last - first >= LANES:
-        guess = first + wanted * (last - first) // size - LANES // 2
-        guess = max(first, min(guess, last - LANES))
+        guess = max(first, min(first + wanted * (last - first) // size - LANES // 2, last - LANES))
         equal = equal_lanes(run_words, guess, wanted)
         if equal & np.uint64(1) == 0:  # otherwise the run may have begun before
             if equal != 0:
@@ -178,9 +168,7 @@ def first_entry(run_words, first, last, wanted, size):
 @kernel
 def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
     """Return the postings of a list whose partner word is `wanted`: (first, after the last)."""
-    first = np.int64(run_starts[number])
-    last = np.int64(run_starts[number + 1])
-    begin = np.int64(starts[number])
+    first, last, begin = np.int64(run_starts[number]), np.int64(run_starts[number + 1]), np.int64(starts[number])
     if wanted < 0:
         return begin, begin
     entry = first_entry(run_words, first, last, wanted, size)
@@ -217,12 +205,11 @@ def prefetch_run(number, wanted, size, run_starts, run_words, run_lengths):
 def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, first_vocabulary):
     """Return the run of the partner's word in every list of a query: begins, ends [Q, K]. words: [Q, K], -1 for none.
 
-    order: [Q] in which query features are looked up; by word, neighbours in memory follow each other. A directory is seldom in
-    the cache: the lines of the next few query features are prefetched while this one is looked up.
+    order: [Q] by word, so that neighbours in memory follow each other. A directory is seldom in the cache: those of the next
+    few query features are prefetched.
     """
     n_queries, n_vocabularies = words.shape
-    begins = np.zeros((n_queries, n_vocabularies), np.int64)
-    ends = np.zeros((n_queries, n_vocabularies), np.int64)
+    begins, ends = np.zeros(words.shape, np.int64), np.zeros(words.shape, np.int64)
     for k in range(first_vocabulary, n_vocabularies):
         partner = 1 if k == 0 else 0
         size = partner_size(k, bases, starts)
@@ -235,8 +222,7 @@ def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, f
             if words[q, k] >= 0:
                 number = bases[k] + words[q, k]
                 begin, end = find_run(number, words[q, partner], size, starts, run_starts, run_words, run_lengths)
-                begins[q, k] = begin
-                ends[q, k] = end
+                begins[q, k], ends[q, k] = begin, end
     return begins, ends
 
 

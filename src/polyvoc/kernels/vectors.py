@@ -78,8 +78,8 @@ def _cell_of(table, first, last):
 def _bound_scores(points, i, cell, bounds, row):
     """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
 
-    The heads' product is exact and the tails' is at most the product of their norms (Cauchy-Schwarz). No view of an
-    array is made here: counting its references would cost more than the arithmetic.
+    The heads' product is exact, the tails' at most the product of their norms (Cauchy-Schwarz). Counting the references of a
+    view would cost more than the arithmetic.
     """
     x, w, tail = points.rows, cell.heads, points.tail[i]
     for j in range(w.shape[1]):
@@ -117,25 +117,17 @@ def _insert(best, nearest, score, word):
     rank = len(best) - 1
     if score > best[rank]:
         while rank > 0 and score > best[rank - 1]:
-            best[rank] = best[rank - 1]
-            nearest[rank] = nearest[rank - 1]
+            best[rank], nearest[rank] = best[rank - 1], nearest[rank - 1]
             rank -= 1
-        best[rank] = score
-        nearest[rank] = word
+        best[rank], nearest[rank] = score, word
 
 
 @kernel
-def scan_cells(
-    points: Points,
-    probes: Probes,
-    table: WordTable,
-    best: npt.NDArray[np.float32],  # [n, K, assignments]  updated; start it at -inf
-    nearest: npt.NDArray[np.int32],  # [n, K, assignments]  updated; start it at -1
-) -> None:
+def scan_cells(points, probes, table, best, nearest):
     """Update the nearest words of every point with those of the cells that it probes.
 
-    The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound, from the
-    heads, does not already rule the word out: for one rootSIFT word in two hundred.
+    The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound, from the heads, does
+    not already rule the word out: for one rootSIFT word in two hundred. out: best, nearest [n, K, A], from -inf and -1 on.
     """
     vocabularies = best.shape[1]
     bounds = np.empty((1, len(table.rows)), dtype=np.float32)
@@ -159,25 +151,16 @@ def scan_cells(
 
 
 @kernel
-def bound_all(
-    points: Points,
-    table: WordTable,
-    bounds: npt.NDArray[np.float32],  # [n, rows]  written
-) -> None:
-    """Write an upper bound of the score of each point with each word of a table that is one single cell."""
+def bound_all(points, table, bounds):
+    """Write an upper bound of the score of each point with each word of a table that is one cell. out: bounds [n, rows]."""
     cell = _cell_of(table, 0, len(table.rows))
     for i in range(len(bounds)):
         _bound_scores(points, i, cell, bounds, i)
 
 
 @kernel
-def group_by_cell(
-    scores: npt.NDArray[np.float32],  # [n, cells]
-    least: npt.NDArray[np.float32],  # [n]
-    members: npt.NDArray[np.int32],  # [probes]  written
-    start: npt.NDArray[np.int64],  # [cells + 1]  written
-) -> None:
-    """Write, for each cell, the points whose score there is at least the point's `least`."""
+def group_by_cell(scores, least, members, start):
+    """Write, for each cell, the points whose score [n, cells] there is at least the point's `least` [n]. out: see `Probes`."""
     start[:] = 0
     for i in range(scores.shape[0]):
         for cell in range(scores.shape[1]):
@@ -192,25 +175,16 @@ def group_by_cell(
 
 
 @kernel
-def score_words(
-    points: npt.NDArray[np.float32],  # [n, dimension]
-    words: npt.NDArray[np.int32],  # [n]
-    centroids: npt.NDArray[np.float32],  # [size, dimension]
-    scores: npt.NDArray[np.float32],  # [n]  written
-) -> None:
-    """Write the score x.w - |w|^2 / 2 of every point x with its word w."""
+def score_words(points, words, centroids, scores):
+    """Write the score x.w - |w|^2 / 2 of every point x [n, dimension] with its word w. out: scores [n]."""
     for i in range(len(words)):
         row = centroids[words[i]]
         scores[i] = _product(points[i], row) - _product(row, row) / np.float32(2)
 
 
 @kernel
-def sum_by_word(
-    descriptors: npt.NDArray[np.float32],  # [n, dimension]
-    words: npt.NDArray[np.int32],  # [n]
-    sums: npt.NDArray[np.float64],  # [size, dimension]  added to
-) -> None:
-    """Add every descriptor to the sum of its word, in order, so that the result does not depend on threads."""
+def sum_by_word(descriptors, words, sums):
+    """Add every descriptor to the sum of its word, in order, so that threads do not matter. out: sums [size, dimension]."""
     for row in range(len(words)):
         word = words[row]
         for i in range(descriptors.shape[1]):
@@ -218,13 +192,11 @@ def sum_by_word(
 
 
 @kernel
-def sign_words(
-    z: npt.NDArray[np.float32],  # [n, bits]
-    words: npt.NDArray[np.int32],  # [n, assignments]  -1 = no word
-    thresholds: npt.NDArray[np.float32],  # [size, bits]
-    signatures: npt.NDArray[np.uint64],  # [n, assignments, planes of 64 bits]  written
-) -> None:
-    """Write the signature of each descriptor under each of its words; bit i is z_i > threshold_i of the word."""
+def sign_words(z, words, thresholds, signatures):
+    """Write the signature of each descriptor z [n, bits] under each of its words [n, A], -1 for none.
+
+    Bit i is z_i > threshold_i of the word. out: signatures [n, A, planes of 64 bits].
+    """
     bits = z.shape[1]
     for row in range(words.shape[0]):
         for column in range(words.shape[1]):

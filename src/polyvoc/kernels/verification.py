@@ -33,9 +33,7 @@ def list_words(words, bases, most):
     words: [Q, K], -1 for none; word w of vocabulary k has the number bases[k] + w, below bases[k + 1] - 1, which is no word's.
     Returns slots [bases[K]], 0 for words not in the query; the features of slot s are features[starts[s] : starts[s + 1]].
     """
-    slots = np.zeros(bases[-1], np.uint32)
-    lengths = np.zeros(words.size + 1, np.uint32)
-    n = 0
+    slots, lengths, n = np.zeros(bases[-1], np.uint32), np.zeros(words.size + 1, np.uint32), 0
     for q in range(len(words)):
         for k in range(words.shape[1]):
             if words[q, k] >= 0:
@@ -46,8 +44,7 @@ def list_words(words, bases, most):
                 lengths[slots[number]] = min(lengths[slots[number]] + 1, most)
     starts = np.zeros(n + 2, np.uint32)
     starts[1:] = np.cumsum(lengths[: n + 1])
-    ends = starts.copy()
-    features = np.empty(starts[-1], np.uint32)
+    ends, features = starts.copy(), np.empty(starts[-1], np.uint32)
     for q in range(len(words)):
         for k in range(words.shape[1]):
             if words[q, k] >= 0:
@@ -237,9 +234,7 @@ def sum_support(pairs, n, transform, tolerance, inliers):
     shift_x, shift_y = transform[0, 2], transform[1, 2]
     octaves = 0.5 * math.log2(a * d - b * c)
     turn = math.degrees(math.atan2(c - b, a + d))
-    limit = tolerance * tolerance
-    total = 0.0
-    count = 0
+    limit, total, count = tolerance * tolerance, 0.0, 0
     for i in range(n):
         error_x = a * pairs[X, i] + b * pairs[Y, i] + shift_x - pairs[U, i]
         error_y = c * pairs[X, i] + d * pairs[Y, i] + shift_y - pairs[V, i]
@@ -431,8 +426,7 @@ def verify_candidates(
     kept, shares, pairs = np.empty(smaller, np.int64), np.empty(smaller), np.empty((WEIGHT + 1, smaller))
     proposals, near, inliers = np.empty((PROPOSALS, 2, 3)), np.empty(smaller, np.bool_), np.empty(smaller, np.bool_)
     for i in range(len(positions)):
-        first = np.int64(feature_starts[positions[i]])
-        last = np.int64(feature_starts[positions[i] + 1])
+        first, last = np.int64(feature_starts[positions[i]]), np.int64(feature_starts[positions[i] + 1])
         n = find_shared(words[first:last], places[first:last], signatures, bases, slots, shared)
         n = find_matches(shared[:n], signatures, query_signatures, starts, features, ranks, latest, matches)
         for j in range(n):
@@ -442,8 +436,7 @@ def verify_candidates(
         n = one_to_one(order[:n], matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
         write_pairs(matches, kept[:n], shares, rank_weights, query_keypoints, xy[first:last], shape[first:last], pairs)
         counts[i] = find_transform(pairs, n, reach, proposals, near, transforms[i], inliers)
-        weights[i] = 0.0
-        n_pairs = 0
+        weights[i], n_pairs = 0.0, 0
         for j in range(n):
             if inliers[j]:
                 weights[i] += pairs[WEIGHT, j]

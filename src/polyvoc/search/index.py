@@ -75,13 +75,13 @@ class Index:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], embedding: EmbeddingSource | None = None,
-             read_engine: ReadEngine = local_engine) -> Index:  # fmt: skip
+             read_engine: ReadEngine = local_engine, links: bool = True) -> Index:  # fmt: skip
         """Open an index on the disk.
 
         `embedding`: the model for `fuse`, if it is no file or has moved. `read_engine` opens the segments, in this process or
-        on a cluster (`polyvoc.open(path, ray=...)`).
+        on a cluster (`polyvoc.open(path, ray=...)`). `links=False`: without the links, to build them again if they are damaged.
         """
-        return cls._read(IndexFolder(Path(path), embedding), read_engine)
+        return cls._read(IndexFolder(Path(path), embedding), read_engine, links)
 
     def reopened(self) -> Index:
         """Return the index as of its last commit: this object if there is no other commit. Loaded vocabularies are shared.
@@ -95,7 +95,7 @@ class Index:
         return self._read(self.folder.again(), self._read_engine)
 
     @classmethod
-    def _read(cls, folder: IndexFolder, read_engine: ReadEngine) -> Index:
+    def _read(cls, folder: IndexFolder, read_engine: ReadEngine, links: bool = True) -> Index:
         for _ in range(ATTEMPTS):
             layout = folder.read_layout()
             settings, where = layout.settings, str(folder.catalogue.path)
@@ -107,7 +107,7 @@ class Index:
                     layout.commit,
                     None if line is None else (float(line["a"]), float(line["b"])),
                     None if table is None else table_from_dict(table, where),
-                    read_links(folder, settings) if LINKS in settings else None,
+                    read_links(folder, settings) if links and LINKS in settings else None,
                     read_engine,
                 )
             except DamagedError:  # unless a writer has merged segments since the catalogue was read

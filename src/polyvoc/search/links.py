@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.catalogue import Settings
+from polyvoc.index.catalogue import IndexSettings
 from polyvoc.index.folder import LINKS, IndexFolder, SideFile
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ScoringOptions
@@ -116,7 +116,7 @@ def _confirmed(engine: Engine, refs: ImageRefs, best: Candidates, row: int, tabl
     return {one.image: one.inliers for one in verified if is_reliable(one)}
 
 
-def read_links(folder: IndexFolder, settings: Settings) -> LinkGraph | None:
+def read_links(folder: IndexFolder, settings: IndexSettings) -> LinkGraph | None:
     """Map the links of a commit by its settings, None if it has none."""
     side = SideFile.of(LINKS, settings)
     return None if side is None else LinkGraph(folder.map_side_file(side, LINK))

@@ -44,16 +44,17 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
-    """Write arrays as `<name>.npy` and `meta.json` with their checksums; the folder appears complete or not at all.
-
-    replace: whether it may take the place of a folder that holds files.
-    """
+    """Write arrays as `<name>.npy` and `meta.json` with their checksums; `replace`: also in place of a folder with files."""
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            _fill(partial, arrays, meta)
+            checksums = {f"{name}.npy": _write_array(partial / f"{name}.npy", array) for name, array in arrays.items()}
+            text = json.dumps({**meta, "checksums": checksums}, indent=1, sort_keys=True)
+            (partial / META).write_text(text, encoding="utf-8")
+            flush_path(partial / META)
+            flush_path(partial)
             if replace and folder.exists():
                 _swap_folders(partial, folder)
             else:
@@ -77,30 +78,17 @@ def _swap_folders(new: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-    checksums = {}
-    for name, array in arrays.items():
-        path = folder / f"{name}.npy"
-        _write_array(path, array)
-        checksums[path.name] = checksum(path)
-    with (folder / META).open("w", encoding="utf-8") as text:
-        json.dump({**meta, "checksums": checksums}, text, indent=1, sort_keys=True)
-        text.flush()
-        _flush(text.fileno())
-    flush_path(folder)
-
-
 def move_folder(folder: Path, target: Path) -> None:
     """Move a complete folder on the same disk, and flush both parent folders."""
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         folder.rename(target)
-        for parent in (target.parent, folder.parent):
-            flush_path(parent)
+        flush_path(target.parent)
+        flush_path(folder.parent)
 
 
-def _write_array(path: Path, array: Array) -> None:
-    """Write one array and flush it to the disk."""
+def _write_array(path: Path, array: Array) -> str:
+    """Write one array, flush it to the disk, and return its checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     array = np.ascontiguousarray(array)
     with path.open("wb") as file:
@@ -108,15 +96,16 @@ def _write_array(path: Path, array: Array) -> None:
         file.write(array.reshape(-1).view(np.uint8).data)  # np.save does not report a full disk
         file.flush()
         _flush(file.fileno())
+    return checksum(path)
 
 
 def write_file(path: Path, array: Array) -> str:
     """Write one array to a file that nothing refers to yet, flush it and its folders, and return its checksum."""
     with write_errors(path):
-        _write_array(path, array)
-        for folder in (path.parent, path.parent.parent):  # which may be new
-            flush_path(folder)
-        return checksum(path)
+        written = _write_array(path, array)
+        flush_path(path.parent)
+        flush_path(path.parent.parent)  # of which the other may be new
+        return written
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -159,22 +148,13 @@ def checksum(path: Path) -> str:
 
 
 def folder_errors(folder: Path, expected: str) -> Iterator[str]:
-    """Yield one line for each damaged file of a folder written by `write_folder`.
-
-    expected: the checksum of its `meta.json`, which holds those of the others.
-    """
+    """Yield one line for each damaged file of a folder of `write_folder`; expected: the checksum of its `meta.json`."""
     line = file_errors(folder / META, expected)
-    if line is not None:
-        yield line
-        return  # the checksums of the others are not reliable
-    checksums = read_meta(folder).get("checksums")
-    if not isinstance(checksums, dict):
-        yield f"{folder / META} holds no checksums"
-        return
-    for name, recorded in sorted(checksums.items()):
-        line = file_errors(folder / name, recorded)
-        if line is not None:
-            yield line
+    checksums = None if line else read_meta(folder).get("checksums")
+    if isinstance(checksums, dict):
+        yield from filter(None, (file_errors(folder / name, recorded) for name, recorded in sorted(checksums.items())))
+    else:  # the checksums of the others are not reliable
+        yield line or f"{folder / META} holds no checksums"
 
 
 def file_errors(path: Path, expected: str) -> str | None:
@@ -213,16 +193,6 @@ def write_error(path: Path, error: OSError) -> WriteError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return WriteError(f"{path}: no permission to write there; choose another folder")
     return WriteError(f"{path} cannot be written: {error.strerror or error}")
-
-
-def flush_tree(folder: Path) -> None:
-    """Flush a folder and all its files to the disk."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            flush_tree(entry)
-        else:
-            flush_path(entry)
-    flush_path(folder)
 
 
 def flush_path(path: Path) -> None:

@@ -67,8 +67,7 @@ def check_folders(folders: Iterable[Folder]) -> None:
 def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = None) -> Iterator[tuple[str, FileState]]:
     """Yield (absolute path, state) of the photographs below folders, or of single files, sorted by name.
 
-    Skips hidden folders and indexes of polyvoc; does not follow links to folders. A folder that cannot be read is reported
-    to `on_error`, or raises OptionError.
+    Skips hidden folders, indexes, and links to folders. What cannot be read is reported to `on_error`, or raises OptionError.
     """
     report = on_error or _raise_option_error
     for folder in folders:
@@ -106,10 +105,7 @@ def file_digest(path: str, state: FileState) -> str | None:
 
 
 def read_with_digest(path: Location) -> tuple[Source, str]:
-    """Read a file once: return its bytes and their digest (as `file_digest`). Raise ImageError if it cannot be read.
-
-    Of a local file above STREAM_BYTES the path is returned instead of the bytes.
-    """
+    """Return the bytes of a file, or its path if it is above STREAM_BYTES, and its digest. Raise ImageError if unreadable."""
     if isinstance(path, str) and is_url(path):
         content = read_url(path)
         return content, _digest(content)

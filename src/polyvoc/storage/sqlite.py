@@ -40,7 +40,7 @@ class Database:
         uri = f"{path.resolve().as_uri()}?mode={'rw' if writable else 'ro'}{'&immutable=1' if immutable else ''}"
         try:
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            connection.text_factory = _text
+            connection.text_factory = lambda stored: stored.decode(errors="backslashreplace")  # damage is found by checksums
             database = cls(connection, name or path)
             if writable:
                 connection.execute(f"PRAGMA synchronous = {FLUSH}")
@@ -53,9 +53,7 @@ class Database:
         """Release the file."""
         self._connection.close()
 
-    def __del__(self) -> None:
-        """Release the file."""
-        self.close()
+    __del__ = close
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -150,8 +148,7 @@ class ReadOnlyDatabase(Database):
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open a database that exists."""
-        # In WAL mode SQLite needs a file beside the journal, which it may be unable to create. Without a journal, everything
-        # is in the database itself.
+        # In WAL mode SQLite needs a file beside the journal, which it may be unable to create. Without a journal it needs none.
         journal = path.with_name(path.name + "-wal")
         database = cls.connect(path)
         try:
@@ -164,11 +161,6 @@ class ReadOnlyDatabase(Database):
 
     def _undo(self) -> NoReturn:
         raise self.damaged(f"{self.path}: its last writer was interrupted; open it once with the program that made it")
-
-
-def _text(stored: bytes) -> str:
-    """Decode any text: damage is found by checksums."""
-    return stored.decode(errors="backslashreplace")
 
 
 def _code(error: Exception) -> int:

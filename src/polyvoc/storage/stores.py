@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -58,17 +58,13 @@ def is_url(path: object) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """Return an address as an index stores it: absolute. Raise OptionError if it holds a secret.
-
-    An archive on this machine may be given by a relative path.
-    """
+    """Return an address as an index stores it: also the path of an archive is absolute. Raise OptionError for a secret."""
     _check_password(url)
     if has_query(url):
         raise OptionError(f"{display_name(url)}: the part after '?' may be secret or expire; download the file instead")
     head, chained, tail = url.partition("::")
     if head.startswith("file://"):
-        slash = "/" if head.endswith("/") else ""
-        head = "file://" + _local_path(head.removeprefix("file://")).rstrip("/") + slash
+        head = "file://" + _local_path(head.removeprefix("file://")).rstrip("/") + "/" * head.endswith("/")
     return head + chained + (tail if not tail or is_url(tail) or "::" in tail else _local_path(tail))
 
 
@@ -111,9 +107,9 @@ def url_exists(url: str) -> bool:
     """Return whether an address is a file or a folder."""
     try:
         _look_up(url)
-    except UnreachableError:
-        raise
-    except ImageError:
+    except ImageError as error:
+        if isinstance(error, UnreachableError):
+            raise
         return False
     return True
 
@@ -141,21 +137,14 @@ def open_source(source: Source) -> IO[bytes]:
     """Open bytes, a local file or an address. Raise ImageError unless it is a regular file: reading a pipe might never end."""
     if isinstance(source, str) and is_url(source):
         return io.BytesIO(read_url(source))
+    if isinstance(source, bytes):
+        _check_entry(source, {"type": "file", "size": len(source)})
+        return io.BytesIO(source)
     try:
-        if isinstance(source, bytes):
-            if source:
-                return io.BytesIO(source)
-            raise ImageError("empty; replace it")
         status = os.stat(source)
-        if stat.S_ISDIR(status.st_mode):
-            raise ImageError("a folder, not a photograph; name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError("not a regular file; name a photograph")
-        if status.st_size == 0:
-            raise ImageError("empty file; replace or remove it")
+        kind = "file" if stat.S_ISREG(status.st_mode) else "directory" if stat.S_ISDIR(status.st_mode) else "other"
+        _check_entry(source, {"type": kind, "size": status.st_size})
         return open(source, "rb")
-    except ImageError as error:
-        raise ImageError(f"{display_name(source)}: {error}") from None
     except FileNotFoundError as error:
         raise ImageError(f"{display_name(source)}: no such file; check the path") from error
     except (OSError, ValueError) as error:
@@ -168,8 +157,7 @@ def list_files(
 ) -> Iterator[tuple[str, int | None, int | None]]:
     """Yield (address, *version) of each file below an address, or of a single file: by folder, sorted by name.
 
-    Skips hidden folders, indexes of polyvoc, and files whose name is not wanted. What cannot be listed is reported to
-    `on_error`, or raises UnreachableError.
+    Skips hidden folders, indexes, and unwanted names. What cannot be listed is reported to `on_error`, or raises.
     """
     report = on_error or _raise_unreachable
     store, path, entry = _look_up(root)
@@ -191,9 +179,6 @@ def list_files(
         files = [(address, e) for address, e in entries if e["type"] != "directory" and is_wanted(base_name(address))]
         yield from _with_versions(files, report)
         pending += [(address, str(entry["name"])) for address, entry in reversed(folders)]
-
-
-# --- secrets
 
 
 def _check_password(url: str) -> None:
@@ -230,12 +215,8 @@ def _reason(error: BaseException) -> str:
     return _URL_IN_TEXT.sub(lambda url: url[1] + url[2] + ("?..." if url[3] else ""), one_line(error, None))[:200]
 
 
-# --- versions
-
-
 def _version(entry: Entry) -> Version:
-    size = entry.get("size")
-    return (None if size is None else int(size)), _modified(entry)
+    return (None if entry.get("size") is None else int(entry["size"])), _modified(entry)
 
 
 def _modified(entry: Entry) -> int | None:
@@ -261,27 +242,15 @@ def _nanoseconds(time: object) -> int | None:
 
 
 def _parse_time(text: str) -> datetime | None:
-    for parse in (datetime.fromisoformat, parsedate_to_datetime, _parse_ftp_time):
-        try:
+    ftp = "%Y%m%d%H%M%S.%f" if "." in text else "%Y%m%d%H%M%S"  # RFC 3659: perhaps with a fraction of the second
+    for parse in (datetime.fromisoformat, parsedate_to_datetime, lambda time: datetime.strptime(time, ftp)):
+        with suppress(ValueError):
             return parse(text)
-        except ValueError:
-            continue
     return None
 
 
-def _parse_ftp_time(text: str) -> datetime:
-    """Parse a time of RFC 3659: 20240102030405, perhaps with a fraction of the second."""
-    return datetime.strptime(text, "%Y%m%d%H%M%S.%f" if "." in text else "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-
-
-# --- listings
-
-
 def _lister(store: Any) -> Callable[[str], list[Entry]]:
-    """Return a function that lists a folder of a store.
-
-    An archive would be read from beginning to end for each of its folders: its table of contents is read once.
-    """
+    """Return a function that lists a folder of a store; of an archive, from its table of contents, which is read once."""
 
     def list_folder(folder: str) -> list[Entry]:
         store.invalidate_cache()  # else every folder of a large bucket would stay in memory
@@ -344,9 +313,6 @@ def _raise_unreachable(problem: Problem) -> NoReturn:
     raise UnreachableError(problem.reason)
 
 
-# --- fsspec
-
-
 def _look_up(url: str) -> tuple[Any, str, Entry]:
     """Return the store of an address, the path within it, and its current entry."""
     _check_password(url)
@@ -359,17 +325,19 @@ def _look_up(url: str) -> tuple[Any, str, Entry]:
             return store, path, store.info(path)
 
 
-def _check_entry(url: str, entry: Entry, max_bytes: int) -> None:
+def _check_entry(source: Source, entry: Entry, max_bytes: float = math.inf) -> None:
     """Raise ImageError if an entry is not a file, or of a size that cannot be read."""
-    size = entry.get("size")
+    size, reason = entry.get("size"), None
     if entry["type"] == "directory":
-        raise ImageError(f"{display_name(url)}: a folder, not a photograph; name a file in it")
-    if entry["type"] != "file":
-        raise ImageError(f"{display_name(url)}: not a regular file; name a photograph")
-    if size == 0:
-        raise ImageError(f"{display_name(url)}: empty file; replace or remove it")
-    if size is not None and size > max_bytes:
-        raise ImageError(f"{display_name(url)}: {size:,} bytes, the limit is {max_bytes:,}; reduce it first")
+        reason = "a folder, not a photograph; name a file in it"
+    elif entry["type"] != "file":
+        reason = "not a regular file; name a photograph"
+    elif size == 0:
+        reason = "empty file; replace or remove it"
+    elif size is not None and size > max_bytes:
+        reason = f"{size:,} bytes, the limit is {max_bytes:,}; reduce it first"
+    if reason is not None:
+        raise ImageError(f"{display_name(source)}: {reason}")
 
 
 def _open_store(url: str) -> tuple[Any, str]:
@@ -395,10 +363,7 @@ def _open_archive(protocol: str, tail: str, size: int | None, changed: int | Non
 
 
 def _check_tar_end(store: Any) -> None:
-    """Raise ReadError unless a tar archive ends with a block of zeros.
-
-    `tarfile` accepts one that is cut off, or damaged, where a file would begin.
-    """
+    """Raise ReadError unless a tar archive ends with zeros: `tarfile` accepts one cut off, or damaged, between two files."""
     store.fo.seek(store.tar.offset)  # where `tarfile` stopped
     if store.fo.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("its end is missing")
@@ -441,10 +406,7 @@ def _store_errors(url: str) -> Iterator[None]:
 
 
 def _is_gone(error: Exception) -> bool:
-    """Return whether a store reports that there is no such file.
-
-    fsspec raises FileNotFoundError, too, if a web server does not respond; then the cause is another error.
-    """
+    """Return whether there is no such file: fsspec raises FileNotFoundError, too, if a web server does not respond."""
     cause = error.__cause__
     responded = not isinstance(cause, TimeoutError) and not type(cause).__module__.startswith("aiohttp")
     return isinstance(error, FileNotFoundError) and (responded or getattr(cause, "status", None) in (404, 410))

@@ -84,9 +84,8 @@ def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Voc
     for k, vocabulary in enumerate(vocabularies):
         thresholds = vocabulary.thresholds
         if thresholds is None or thresholds.shape[1] != z.shape[1]:
-            raise VocabularyError(
-                f"vocabulary {k} has signatures of {vocabulary.bits} bits, not {z.shape[1]}: train all with the same bits"
-            )
+            bits = f"{vocabulary.bits} bits, not {z.shape[1]}"
+            raise VocabularyError(f"vocabulary {k} has signatures of {bits}: train all with the same bits")
         of_k = np.ascontiguousarray(assigned[:, k], dtype=np.int32)
         if of_k.size and not -1 <= of_k.min() <= of_k.max() < len(thresholds):
             raise OptionError(f"words of vocabulary {k} should be -1 to {len(thresholds) - 1}")
@@ -117,9 +116,8 @@ class Assigner:
         With `assignments` A > 1, return the A nearest words, nearest first: int32 [n, K, A].
         """
         if not 1 <= assignments <= min(self.sizes):
-            raise OptionError(
-                f"assignments={assignments!r} should be 1 to {min(self.sizes)}, the size of the smallest vocabulary"
-            )
+            limit = f"{min(self.sizes)}, the size of the smallest vocabulary"
+            raise OptionError(f"assignments={assignments!r} should be 1 to {limit}")
 
         def assign_batch(rows: Floats32) -> Words:
             words = np.empty((len(rows), len(self.sizes), assignments), dtype=np.int32)
@@ -127,18 +125,15 @@ class Assigner:
                 words[:, ks] = _nearest_words(cells.axes.rotate(rows), cells, table, (len(ks), assignments))
             return words
 
-        words = np.concatenate(
-            thread_map(assign_batch, batches(self._checked(descriptors), _BATCH, self._threads), self._threads)
-        )
+        parts = batches(self._checked(descriptors), _BATCH, self._threads)
+        words = np.concatenate(thread_map(assign_batch, parts, self._threads))
         return words[:, :, 0] if assignments == 1 else words
 
     def _checked(self, descriptors: npt.ArrayLike) -> Floats32:
         table = np.ascontiguousarray(descriptors, dtype=np.float32)
         if table.ndim != 2 or table.shape[1] != self.dimension:
-            raise VocabularyError(
-                f"descriptors of shape {table.shape} do not fit vocabularies of dimension {self.dimension}: "
-                "use the same features"
-            )
+            fit = f"do not fit vocabularies of dimension {self.dimension}"
+            raise VocabularyError(f"descriptors of shape {table.shape} {fit}: use the same features")
         if not np.isfinite(table).all():
             raise OptionError("descriptors: some values are not finite; extract them again")
         return table
@@ -172,12 +167,8 @@ class Cells:
 
     def of(self, rows: Floats32) -> Words:
         """Return the cell of each of rows [n, padded]: int32 [n]."""
-
-        def cells_of(batch: Floats32) -> Words:
-            cells: Words = self._scores(self.axes.points(batch)).argmax(axis=1).astype(np.int32)
-            return cells
-
-        return np.concatenate(thread_map(cells_of, batches(rows, _CELL_BATCH)))
+        parts = thread_map(lambda batch: self._scores(self.axes.points(batch)).argmax(axis=1), batches(rows, _CELL_BATCH))
+        return np.concatenate(parts).astype(np.int32)
 
     def word_table(self, vocabularies: Sequence[Floats32]) -> WordTable:
         """Return the words [size, padded] of several vocabularies, grouped by cell."""
@@ -186,7 +177,7 @@ class Cells:
     def probe(self, points: Points, effort: float = 1.0) -> tuple[Probes, Probes]:
         """Return which of its nearest cells each point probes, `effort` times the usual number: its own, then the others.
 
-        Its own cell comes first: the sooner a near word is found, the fewer others need their exact score.
+        The sooner a near word is found, the fewer others need their exact score.
         """
         count = min(self.count, round(effort * max(_MIN_PROBES, _PROBES * self.count**0.5)))
         scores = self._scores(points)
@@ -230,8 +221,7 @@ class PrincipalAxes:
         centred = sample - mean
         variance, axes = np.linalg.eigh(centred.T @ centred)  # ascending
         share = np.cumsum(variance[::-1]) / max(variance.sum(), np.finfo(np.float64).tiny)
-        needed = int(np.searchsorted(share, _HEAD_SHARE)) + 1
-        dimension = words.shape[1]
+        needed, dimension = int(np.searchsorted(share, _HEAD_SHARE)) + 1, words.shape[1]
         padded = np.zeros((dimension, _padded(dimension)), dtype=np.float32)
         padded[:, :dimension] = axes[:, ::-1]
         return cls(mean.astype(np.float32), padded, _padded(min(needed, dimension)))
@@ -264,9 +254,8 @@ class PrincipalAxes:
         words = np.concatenate(vocabularies)
         rows = np.zeros((start[-1], words.shape[1]), dtype=np.float32)
         rows[row] = words[order]
-        half = np.full(len(rows), np.inf, dtype=np.float32)
+        half, number = np.full(len(rows), np.inf, dtype=np.float32), np.full(len(rows), -1, dtype=np.int32)
         half[row] = np.einsum("ij,ij->i", words, words)[order] / 2
-        number = np.full(len(rows), -1, dtype=np.int32)
         number[row] = np.concatenate([np.arange(len(words)) for words in vocabularies])[order]
         parts = np.split(rows[:, : self.head], start[n_vocabularies:-1:n_vocabularies])
         heads = np.concatenate([part.T.ravel() for part in parts])

@@ -21,13 +21,12 @@ from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Lo
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, project
 from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, random_rotation
 
-# Called after each round with: round (1, 2, ...), rounds at most, distortion, share of descriptors that changed their word.
-RoundDone = Callable[[int, int, float, float], None]
-# Called after each image with: images done, images in all.
-ImageDone = Callable[[int, int], None]
+RoundDone = Callable[[int, int, float, float], None]  # round from 1, rounds at most, distortion, share with another word
+ImageDone = Callable[[int, int], None]  # images done, images in all
 _SETTLED = 1e-3  # training stops when the distortion falls by less than this share
 _EFFORT = 0.5  # share of the usual probes in a round: a descriptor keeps its word unless a nearer one is found
 _BATCH = 8192
+_TOO_FEW = "{} {}, {} words: give more photographs or a smaller size"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +56,10 @@ class KeyedSample(NamedTuple):
         return KeyedSample(self.descriptors[low], self.keys[low])
 
 
+Samples = Iterator[KeyedSample | Problem]  # of images, in order
+MaxKey = Callable[[], float]  # returns the key above which descriptors are not needed
+
+
 class PointSet(Protocol):
     """Points that are assigned to their nearest words, round after round."""
 
@@ -67,9 +70,7 @@ class PointSet(Protocol):
 class TrainWorkers(Protocol):
     """Where training runs: this process or a cluster. The result does not depend on it."""
 
-    def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
-    ) -> Iterator[KeyedSample | Problem]:
+    def draw(self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: MaxKey) -> Samples:
         """Yield the descriptors of each image, in order; those with keys above `max_key()` may be left out."""
 
     def assign_points(self, points: Floats32, cells: Cells) -> PointSet:
@@ -82,9 +83,7 @@ class TrainWorkers(Protocol):
 class LocalTrainWorkers:
     """TrainWorkers: the cores of this machine."""
 
-    def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
-    ) -> Iterator[KeyedSample | Problem]:
+    def draw(self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: MaxKey) -> Samples:
         """Yield the descriptors of each image, in order."""
         return draw_descriptors(paths, options, seed)
 
@@ -103,9 +102,10 @@ class LocalPointSet:
 
     def __init__(self, points: Floats32, cells: Cells, threads: int | None = None) -> None:
         """Prepare points [n, padded], in the coordinates of the cells, for this many threads or one per core."""
+        parts = [cells.axes.points(rows) for rows in batches(points, _BATCH)]
         self._threads = threads
-        self._batches = thread_map(lambda rows: _probe(rows, cells), batches(points, _BATCH), threads)
-        self._ends = np.cumsum([len(points.rows) for points, _ in self._batches])[:-1]
+        self._batches = list(zip(parts, thread_map(lambda part: cells.probe(part, _EFFORT), parts, threads), strict=True))
+        self._ends = np.cumsum([len(part.rows) for part in parts])[:-1]
 
     def assign(self, table: WordTable, centroids: Floats32, words: Words) -> tuple[Floats32, Words]:
         """Return the score and word of each point: the nearest in the cells it probes, or its word in `words` if nearer."""
@@ -154,15 +154,14 @@ def sample_descriptors(
 def sample_features(file: FeatureFile, options: TrainOptions, progress: ImageDone | None = None) -> Sample:
     """Return a sample of the descriptors in a file of features, drawn with equal probability."""
     kind = kind_of(file)
-    sample = sample_descriptors(
-        file.names(), limit=options.max_descriptors, seed=options.seed, progress=progress, workers=_FeatureReader(file, kind)
-    )
+    settings = FeatureOptions(), options.max_descriptors, options.seed, progress
+    sample = sample_descriptors(file.names(), *settings, _FeatureReader(file, kind))
     return replace(sample, provenance={"photographs": sample.provenance["photographs"]}, name=kind.name)
 
 
 def draw_descriptors(
     paths: Sequence[Location], options: FeatureOptions, seed: int, first: int = 0, threads: int | None = None
-) -> Iterator[KeyedSample | Problem]:
+) -> Samples:
     """Yield all descriptors of each image with their keys, or its problem; `first` is the number of the first image."""
     for number, (path, result) in enumerate(extract_many(paths, options, threads), first):
         if isinstance(result, ImageError):
@@ -179,10 +178,9 @@ def train(
     workers: TrainWorkers = LocalTrainWorkers(),  # noqa: B008 (holds nothing)
     name: str = SIFT,
 ) -> Vocabulary:
-    """Train a vocabulary on descriptors [n, dimension]; the same sample and options give the same vocabulary.
+    """Train a vocabulary on descriptors [n, dimension], numbers or bits; the same sample and options give the same one.
 
-    `source` names the photographs in the vocabulary's provenance. Bits (bool) are those of a binary feature. `name` is the kind
-    of bare descriptors, such as "superpoint"; a `Sample` has its own.
+    source: of the photographs, for the provenance; name: of the kind of bare descriptors, which a `Sample` has itself.
     """
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
@@ -200,16 +198,9 @@ def train(
     words = workers.assign(vocabulary, descriptors)
     scores = np.empty(len(words), dtype=np.float32)
     score_words(descriptors, words, vocabulary.centroids, scores)
-    provenance = {
-        **sample.provenance,
-        "source": source,
-        "descriptors": len(descriptors),
-        "descriptors_clustered": len(clustered),
-        "seed": options.seed,
-        "rounds": rounds,
-        "distortion": round(_distortion(descriptors, scores), 6),
-        "polyvoc": __version__,
-    }
+    counts = {"descriptors": len(descriptors), "descriptors_clustered": len(clustered), "seed": options.seed, "rounds": rounds}
+    distortion = round(_distortion(descriptors, scores), 6)
+    provenance = {**sample.provenance, "source": source, **counts, "distortion": distortion, "polyvoc": __version__}
     if rotation is None:
         return replace(vocabulary, provenance=provenance)
     thresholds = learn_thresholds(descriptors, words, vocabulary.centroids, rotation)
@@ -239,12 +230,10 @@ def _cluster(
     """Return the centroids [size, dimension] of approximate k-means, and its number of rounds."""
     first = _distinct(descriptors, options.size, random)
     axes = PrincipalAxes.of(first)  # distances are the same in its coordinates
-    centroids = axes.rotate(first).rows
+    centroids, points = axes.rotate(first).rows, axes.rotate(descriptors).rows
     cells = Cells.among(centroids, axes)
-    points = axes.rotate(descriptors).rows
     point_set = workers.assign_points(points, cells)
-    words = np.zeros(len(points), dtype=np.int32)
-    last = np.inf
+    words, last = np.zeros(len(points), dtype=np.int32), np.inf
     for number in range(1, options.rounds + 1):
         scores, nearest = point_set.assign(cells.word_table([centroids]), centroids, words)
         moved, words = float(np.mean(nearest != words)), nearest
@@ -256,11 +245,6 @@ def _cluster(
             break
         last = distortion
     return axes.unrotate(centroids), number
-
-
-def _probe(rows: Floats32, cells: Cells) -> tuple[Points, tuple[Probes, Probes]]:
-    points = cells.axes.points(rows)
-    return points, cells.probe(points, _EFFORT)
 
 
 def _means(points: Floats32, words: Words, size: int, random: np.random.Generator) -> Floats32:
@@ -286,7 +270,7 @@ def _distinct(descriptors: Floats32, size: int, random: np.random.Generator) -> 
         _, first = np.unique(raw.ravel(), return_index=True)
         if len(first) >= size:
             return rows[np.sort(first)[:size]]
-    raise _too_few(len(first), size, "distinct descriptors")
+    raise VocabularyError(_TOO_FEW.format(len(first), "distinct descriptors", size))
 
 
 def _distortion(points: Floats32, scores: Floats32) -> float:
@@ -300,14 +284,10 @@ def _checked(descriptors: npt.ArrayLike, size: int) -> Floats32:
     if table.ndim != 2 or table.shape[1] < 1:
         raise OptionError(f"descriptors: shape {table.shape} should be (number, dimension)")
     if len(table) < size:
-        raise _too_few(len(table), size, "descriptors")
+        raise VocabularyError(_TOO_FEW.format(len(table), "descriptors", size))
     if not all(np.isfinite(rows).all() for rows in batches(table)):
         raise OptionError("descriptors: some values are not finite; leave them out")
     return table
-
-
-def _too_few(count: int, size: int, what: str) -> VocabularyError:
-    return VocabularyError(f"{count} {what}, {size} words: give more photographs or a smaller size")
 
 
 class _Reservoir:
@@ -328,15 +308,16 @@ class _Reservoir:
 
     def descriptors(self) -> Descriptors:
         """Return the descriptors with the lowest keys, in the order in which they were added."""
-        if self._count > self._limit:
-            self._prune()
-        return np.concatenate([sample.descriptors for sample in self._samples])
+        self._prune()
+        return self._samples[0].descriptors
 
     def _prune(self) -> None:
-        keys = np.concatenate([sample.keys for sample in self._samples])
-        chosen = np.sort(np.argpartition(keys, self._limit)[: self._limit])
-        lowest = KeyedSample(np.concatenate([sample.descriptors for sample in self._samples])[chosen], keys[chosen])
-        self._samples, self._count, self.max_key = [lowest], self._limit, float(lowest.keys.max())
+        descriptors, keys = map(np.concatenate, zip(*self._samples, strict=True))
+        if self._count > self._limit:
+            chosen = np.sort(np.argpartition(keys, self._limit)[: self._limit])
+            descriptors, keys = descriptors[chosen], keys[chosen]
+            self.max_key = float(keys.max())
+        self._samples, self._count = [KeyedSample(descriptors, keys)], len(keys)
 
 
 class _FeatureReader(LocalTrainWorkers):
@@ -345,17 +326,15 @@ class _FeatureReader(LocalTrainWorkers):
     def __init__(self, file: FeatureFile, kind: FeatureKind) -> None:
         self._file, self._kind = file, kind
 
-    def draw(
-        self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: Callable[[], float]
-    ) -> Iterator[KeyedSample | Problem]:
+    def draw(self, paths: Sequence[Location], options: FeatureOptions, seed: int, max_key: MaxKey) -> Samples:
         """Yield the descriptors of each image of the file, in order."""
         for number, (name, result) in enumerate(self._file.read()):
-            if isinstance(result, ExchangeError):
-                yield Problem(name, str(result))
-                continue
             try:
+                if isinstance(result, ExchangeError):
+                    raise result
                 check_features(result, self._kind, "the sample")
+                yield KeyedSample.of(result.descriptors, seed, number)
+            except ExchangeError as error:
+                yield Problem(name, str(error))
             except OptionError as error:
                 yield Problem(name, f"{display_name(self._file.path)}: {display_name(name)}: {error}")
-            else:
-                yield KeyedSample.of(result.descriptors, seed, number)

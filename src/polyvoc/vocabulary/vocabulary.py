@@ -51,8 +51,7 @@ class Vocabulary:
     ) -> Vocabulary:
         """Return the vocabulary of `centroids` [size, dimension], rounded as it will be stored.
 
-        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither. `name` and `binary` are those
-        of the descriptors' `FeatureKind`.
+        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither.
         """
         words = _checked_table("centroids", centroids)
         if (thresholds is None) != (rotation is None):
@@ -60,12 +59,9 @@ class Vocabulary:
         if thresholds is None or rotation is None:
             return cls(ByteTable.of(words), None, None, dict(provenance or {}), name, binary)
         medians, axes = _checked_table("thresholds", thresholds), _checked_table("rotation", rotation)
-        bits = len(axes)
-        if medians.shape != (len(words), bits) or axes.shape[1] != words.shape[1] or bits > MAX_BITS:
-            raise OptionError(
-                f"thresholds {medians.shape} and rotation {axes.shape} do not fit centroids {words.shape}: "
-                f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
-            )
+        if medians.shape != (len(words), len(axes)) or axes.shape[1] != words.shape[1] or len(axes) > MAX_BITS:
+            wanted = f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
+            raise OptionError(f"thresholds {medians.shape} and rotation {axes.shape} do not fit {words.shape}: {wanted}")
         return cls(ByteTable.of(words), ByteTable.of(medians), axes, dict(provenance or {}), name, binary)
 
     def shortened(self, bits: int) -> Vocabulary:
@@ -122,18 +118,10 @@ class Vocabulary:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a folder that appears complete or not at all; a vocabulary there is replaced."""
-        target = Path(folder)
-        check_vocabulary_target(target)
-        meta = {
-            "format": FORMAT,
-            "version": VERSION,
-            "fingerprint": self.fingerprint,
-            "size": self.size,
-            "bits": self.bits,
-            "kind": asdict(self.kind),
-            "provenance": dict(self.provenance),
-        }
-        write_folder(target, self._arrays(), meta, replace=True)
+        check_vocabulary_target(Path(folder))
+        meta = {"format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint, "size": self.size, "bits": self.bits}
+        meta |= {"kind": asdict(self.kind), "provenance": dict(self.provenance)}
+        write_folder(Path(folder), self._arrays(), meta, replace=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Vocabulary:
@@ -148,8 +136,8 @@ class Vocabulary:
             arrays = {name: np.array(array) for name, array in map_folder(source, shapes).items()}
         except (DamagedError, OptionError, TypeError) as error:
             raise _damaged(source, str(error)) from error
-        words, medians = (ByteTable.read(arrays, name) if name in arrays else None for name in ("words", "medians"))
-        assert words is not None
+        medians = ByteTable.read(arrays, "medians") if bits else None
+        words = ByteTable.read(arrays, "words")
         vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"], kind.name, kind.binary)
         if vocabulary.fingerprint != meta["fingerprint"]:
             errors = (file_errors(source / name, recorded) for name, recorded in meta["checksums"].items())
@@ -219,15 +207,10 @@ def load_vocabularies(count: int | None, folders: Sequence[Path], bits: int | No
     return loaded if bits is None else tuple(vocabulary.shortened(bits) for vocabulary in loaded)
 
 
-def signature_bits(folder: Path) -> int:
-    """Return the length of the signatures of a stored vocabulary, without loading it."""
-    return int(_read_vocabulary_meta(folder)["bits"])
-
-
 def check_vocabularies(vocabularies: Sequence[Vocabulary]) -> None:
-    """Raise OptionError or VocabularyError unless one index can use the vocabularies: one kind, one rotation. Sizes may differ.
+    """Raise OptionError or VocabularyError unless one index can use the vocabularies: one kind, one rotation.
 
-    Where one vocabulary has no signatures none are made, and the rotations of the others do not matter.
+    Sizes may differ. Where one vocabulary has no signatures none are made, and the rotations of the others do not matter.
     """
     if not vocabularies:
         raise OptionError("no vocabulary given: give at least one")
@@ -236,9 +219,7 @@ def check_vocabularies(vocabularies: Sequence[Vocabulary]) -> None:
         names = " and ".join(map(str, kinds))
         raise VocabularyError(f"vocabularies of {names} do not go together: train all on the same features")
     rotations = [vocabulary.rotation for vocabulary in vocabularies if vocabulary.rotation is not None]
-    if len(rotations) < len(vocabularies):
-        return
-    for number, rotation in enumerate(rotations):
+    for number, rotation in enumerate(rotations if len(rotations) == len(vocabularies) else []):
         if rotation.shape != rotations[0].shape or not np.allclose(rotation, rotations[0], atol=1e-5):
             raise VocabularyError(f"vocabulary {number} has another rotation than the first: train all with the same bits")
 
@@ -250,15 +231,15 @@ def check_vocabulary_target(target: Path) -> None:
         raise VocabularyError(f"{target} is not a vocabulary and would be replaced; choose another name")
 
 
-def random_rotation(dimension: int, bits: int, skip: int = 0) -> Floats32:
-    """Return axes of a random rotation, after the first `skip`: float32 [bits, dimension]; the same for every vocabulary."""
-    most = min(MAX_BITS, dimension - skip)
+def random_rotation(dimension: int, bits: int) -> Floats32:
+    """Return the first axes of a random rotation: float32 [bits, dimension]; the same for every vocabulary."""
+    most = min(MAX_BITS, dimension)
     if not 1 <= bits <= most:
         raise OptionError(f"bits={bits!r} should be 1 to {most} for descriptors of {dimension} numbers")
     gauss = np.random.default_rng(_ROTATION_SEED).standard_normal((dimension, dimension))
     axes, triangle = np.linalg.qr(gauss)
     # Signs are LAPACK's choice; a positive diagonal makes the decomposition unique.
-    return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[skip : skip + bits], dtype=np.float32)
+    return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[:bits], dtype=np.float32)
 
 
 def _checked_table(name: str, values: npt.ArrayLike) -> Floats32:
@@ -281,8 +262,7 @@ def _read_vocabulary_meta(folder: Path) -> dict[str, Any]:
         raise _damaged(folder, str(error)) from error
     if meta.get("format") != FORMAT:
         raise VocabularyError(f"{folder}: not a vocabulary of polyvoc; {hint}")
-    version = meta.get("version")
-    if version != VERSION:
+    if (version := meta.get("version")) != VERSION:
         raise VocabularyError(f"{folder}: vocabulary format {version}, expected {VERSION}; update polyvoc or train again")
     for name, kind in _ENTRIES.items():
         if not isinstance(meta.get(name), kind):

@@ -56,9 +56,8 @@ class _Cache(Generic[T]):
             now = self._drop_expired()
             if key not in self._entries:
                 return None
-            value = self._entries[key][1]
-            self._entries[key] = now, value
-            self._entries.move_to_end(key)
+            _, value = self._entries.pop(key)
+            self._entries[key] = now, value  # the newest
             return value
 
     def put(self, key: Hashable, value: T) -> None:
@@ -86,11 +85,9 @@ class _Cache(Generic[T]):
 class UploadCache(_Cache[StoredUpload]):
     """The most recently used uploads, under names that cannot be guessed."""
 
-    def __init__(
-        self, limit: int = MAX_UPLOADS, seconds: float = UPLOAD_SECONDS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Keep `limit` uploads, each until `seconds` after its last use."""
-        super().__init__(limit, lambda _: 1, seconds, clock)
+    def __init__(self, limit: int = MAX_UPLOADS, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep `limit` uploads, each until an hour after its last use."""
+        super().__init__(limit, lambda _: 1, UPLOAD_SECONDS, clock)
 
     def store(self, upload: StoredUpload) -> str:
         """Store an upload; return its name."""

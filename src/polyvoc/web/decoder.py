@@ -50,13 +50,12 @@ class Decoders:
     def grey(self, source: Source, long_side: int) -> GreyImage:
         """Return `read_grey(source, long_side)`."""
         info, pixels = self._decode(source, "grey", long_side)
-        shape = info["rows"], info["columns"]
-        return GreyImage(np.frombuffer(pixels, np.uint8).reshape(shape), info["width"], info["height"])
+        return GreyImage(np.frombuffer(pixels, np.uint8).reshape(info["shape"]), info["width"], info["height"])
 
     def rgb(self, source: Source, long_side: int) -> npt.NDArray[np.uint8]:
         """Return `read_rgb(source, long_side)`."""
         info, pixels = self._decode(source, "rgb", long_side)
-        return np.frombuffer(pixels, np.uint8).reshape(info["rows"], info["columns"], 3)
+        return np.frombuffer(pixels, np.uint8).reshape(info["shape"])
 
     def thumbnail(self, source: Source, long_side: int) -> bytes:
         """Return `read_thumbnail(source, long_side)`."""
@@ -137,18 +136,14 @@ def main() -> None:
     if sys.platform == "linux":  # other systems do not enforce it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with suppress(EOFError, OSError):  # the server has ended
-        serve_requests(Connection(int(sys.argv[1])))
-
-
-def serve_requests(connection: Connection) -> None:
-    """Decode one photograph after the other until the connection is closed."""
-    while True:
-        request, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"])  # its signal kills this process wherever it is
-        info, result = _decode(request, content)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        connection.send_bytes(json.dumps(info).encode())
-        connection.send_bytes(result)
+        connection = Connection(int(sys.argv[1]))
+        while True:
+            request, content = json.loads(connection.recv_bytes()), connection.recv_bytes()
+            signal.setitimer(signal.ITIMER_REAL, request["seconds"])  # its signal kills this process wherever it is
+            info, result = _decode(request, content)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send_bytes(json.dumps(info).encode())
+            connection.send_bytes(result)
 
 
 def _decode(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -158,13 +153,12 @@ def _decode(request: dict[str, Any], content: bytes) -> tuple[dict[str, Any], by
         if request["output"] == "thumbnail":
             return {}, read_thumbnail(source, *limits)
         if request["output"] == "rgb":
-            pixels = read_rgb(source, *limits)
-            return {"rows": pixels.shape[0], "columns": pixels.shape[1]}, pixels.tobytes()
+            rgb = read_rgb(source, *limits)
+            return {"shape": rgb.shape}, rgb.tobytes()
         grey = read_grey(source, *limits)
+        return {"shape": grey.pixels.shape, "width": grey.width, "height": grey.height}, grey.pixels.tobytes()
     except ImageError as error:
         return {"error": str(error), "unreachable": isinstance(error, UnreachableError)}, b""
-    rows, columns = grey.pixels.shape
-    return {"rows": rows, "columns": columns, "width": grey.width, "height": grey.height}, grey.pixels.tobytes()
 
 
 if __name__ == "__main__":

@@ -17,38 +17,8 @@ from polyvoc.storage.stores import base_name, display_name, has_query, is_url, r
 
 TITLE = "polyvoc: photographs that show the same thing"
 THUMBNAIL = 320  # pixels of the long side
+REPORT_STYLE = Path(__file__).parent / "page" / "report.css"
 BROWSABLE = ("http://", "https://", "file:///")  # URLs that browsers can open
-STYLE = """
-:root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1d1d1f; --faint: #6b6b70; --rule: #dcdcd6;
-  --right: #2a9d4e; --wrong: #d64541; }
-@media screen and (prefers-color-scheme: dark) { :root { --paper: #17181a; --card: #212327; --ink: #ececee; --faint: #9c9ca3;
-  --rule: #35373c; --right: #4cc674; --wrong: #ef6b63; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 82rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .8rem; }
-h2 { font-size: 1.1rem; margin: 0 0 .75rem; }
-p { margin: .35rem 0; max-width: 62rem; }
-a { color: inherit; }
-.figures { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 1.75rem; padding: 0; list-style: none; }
-.figures li { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: .6rem 1rem; }
-.figures b { display: block; font-size: 1.4rem; font-variant-numeric: tabular-nums; }
-.figures span, .note { color: var(--faint); font-size: .85rem; }
-section { background: var(--card); border: 1px solid var(--rule); border-radius: 12px; padding: 1rem 1.1rem;
-  margin: 0 0 1.1rem; }
-.ranking { display: grid; grid-template-columns: minmax(11rem, 15rem) 1fr; gap: 1.1rem; }
-.answers { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(13rem, 45%), 1fr)); gap: .8rem;
-  align-content: start; }
-figure { margin: 0; min-width: 0; }
-.frame { display: block; border: 3px solid var(--rule); border-radius: 8px; overflow: hidden; background: var(--rule); }
-.frame img { display: block; width: 100%; aspect-ratio: 4 / 3; object-fit: cover; }
-.query .frame img { aspect-ratio: auto; max-height: 20rem; object-fit: contain; }
-.frame.right { border-color: var(--right); } .frame.wrong { border-color: var(--wrong); }
-.absent { display: grid; place-items: center; aspect-ratio: 4 / 3; color: var(--faint); font-size: .85rem; }
-figcaption { font-size: .8rem; line-height: 1.35; margin-top: .3rem; overflow-wrap: anywhere; }
-figcaption .note { font-size: inherit; font-variant-numeric: tabular-nums; }
-@media (max-width: 44rem) { .ranking { grid-template-columns: 1fr; } .query { max-width: 15rem; } }
-"""
 
 
 @dataclass(frozen=True)
@@ -103,10 +73,11 @@ def _link(path: str) -> str:
 
 def document(title: str, body: Sequence[str], style: str = "") -> str:
     """Return a page made of parts in HTML, which may bring a style of their own."""
+    style = REPORT_STYLE.read_text(encoding="utf-8") + style
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escaped(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<h1>{escaped(title)}</h1>\n"
+        f"<title>{escaped(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n<h1>{escaped(title)}</h1>\n"
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
@@ -141,7 +112,8 @@ def _figure(shown: Picture) -> str:
     if shown.jpeg is None:
         inside = '<span class="absent">file not found</span>'
     else:
-        inside = f'<img src="{_data(shown.jpeg)}" alt="{escaped(shown.title)}" loading="lazy">'
+        data = base64.b64encode(shown.jpeg).decode("ascii")
+        inside = f'<img src="data:image/jpeg;base64,{data}" alt="{escaped(shown.title)}" loading="lazy">'
     tag, href = ("a", f' href="{escaped(shown.href)}"') if shown.href else ("span", "")
     rank = f"<b>{escaped(shown.rank)}</b> " if shown.rank else ""
     note = f' <span class="note">{escaped(shown.note)}</span>' if shown.note else ""
@@ -149,7 +121,3 @@ def _figure(shown: Picture) -> str:
         f'<figure><{tag} class="frame {shown.mark}"{href}>{inside}</{tag}>'
         f"<figcaption>{rank}{escaped(shown.title)}{note}</figcaption></figure>"
     )
-
-
-def _data(jpeg: bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg).decode("ascii")

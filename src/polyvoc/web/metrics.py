@@ -26,8 +26,10 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         labels = ["method", "route", "status"]
         self._requests = Counter("polyvoc_requests", "Requests handled.", labels, registry=self._registry)
-        self._seconds = self._histogram("request", "route")
-        self._stages = self._histogram("stage", "stage")
+        self._seconds, self._stages = (
+            Histogram(f"polyvoc_{name}_seconds", f"Seconds per {name}.", [label], buckets=BUCKETS, registry=self._registry)
+            for name, label in (("request", "route"), ("stage", "stage"))
+        )
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge that calls `value` when it is read."""
@@ -37,10 +39,6 @@ class Metrics:
         """Add gauges of the running and of the waiting tasks of a pool."""
         for state in ("running", "waiting"):
             self.watch(f"{pool.name}_{state}", f"Tasks of the pool {pool.name}: {state}.", partial(getattr, pool, state))
-
-    def _histogram(self, name: str, label: str) -> Histogram:
-        text = f"Seconds per {name}."
-        return Histogram(f"polyvoc_{name}_seconds", text, [label], buckets=BUCKETS, registry=self._registry)
 
     def count_stages(self, seconds: Mapping[str, float]) -> None:
         """Count the seconds of each stage of a search."""

@@ -101,8 +101,9 @@ class StoreRequests:
 
     def run(self, url: str, request: Callable[[], T]) -> T:
         """Return the result of a request about an address; raise UnreachableError if it does not come in time."""
+        name = display_name(url)
         if not self._free.acquire(blocking=False):
-            raise UnreachableError(f"{display_name(url)}: too many open requests to stores; try again later")
+            raise UnreachableError(f"{name}: too many open requests to stores; try again later")
         result: Future[T] = Future()
 
         def work() -> None:
@@ -117,9 +118,7 @@ class StoreRequests:
             threading.Thread(target=work, name="polyvoc-store", daemon=True).start()  # daemon: the server may end before it
         except RuntimeError as error:
             self._free.release()
-            raise UnreachableError(
-                f"{display_name(url)}: no thread left for a request to its store; try again later"
-            ) from error
+            raise UnreachableError(f"{name}: no thread left for a request to its store; try again later") from error
         if not wait([result], self.seconds).done:
-            raise UnreachableError(f"{display_name(url)}: its store did not respond within {self.seconds:g} s; try again later")
+            raise UnreachableError(f"{name}: its store did not respond within {self.seconds:g} s; try again later")
         return result.result()

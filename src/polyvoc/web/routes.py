@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, File, Path, Query, Request, Response, UploadFile
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from polyvoc.errors import ClusterError, ImageError, LockedError, OptionError, PolyvocError, UnreachableError, WriteError
@@ -59,15 +59,6 @@ DISK_FULL: Responses = {507: {"model": Error, "description": "The disk is full o
 ORIGINAL: Responses = {200: {"content": {"image/*": {}}, "description": "The indexed file."}}
 
 
-class RenderedJson(JSONResponse):
-    """A JSON response whose content is rendered already, in the thread that did the work."""
-
-    def render(self, content: Any) -> bytes:
-        """Return the content."""
-        assert isinstance(content, bytes)
-        return content
-
-
 async def _service(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
@@ -84,12 +75,9 @@ Side = Annotated[Literal["160", "320", "640", "1600"], Query(description="Pixels
 Photo = Annotated[UploadFile, File(description="A photograph.")]
 OptionalPhoto = Annotated[UploadFile | None, File(description="The photograph to search with.")]
 Photos = Annotated[list[UploadFile], File(description="Photographs.", max_length=MAX_PHOTOS)]
-search_router = APIRouter(tags=["search"], responses=ERRORS, default_response_class=RenderedJson)
-images_router = APIRouter(tags=["images"], responses=ERRORS, default_response_class=RenderedJson)
-admin_router = APIRouter(tags=["administration"], responses=ERRORS, default_response_class=RenderedJson)
-
-
-# -- search
+search_router = APIRouter(tags=["search"], responses=ERRORS)
+images_router = APIRouter(tags=["images"], responses=ERRORS)
+admin_router = APIRouter(tags=["administration"], responses=ERRORS)
 
 
 @search_router.post("/search", responses=STREAM)
@@ -140,16 +128,13 @@ async def store_query(request: Request, service: ServiceOf, photo: Photo) -> Res
 @search_router.get("/queries/{query}", response_model=StoredQuery)
 async def stored_query(service: ServiceOf, query: StoredName) -> Response:
     """Return name and size of a stored photograph."""
-    return RenderedJson(_render(service.stored_query(query)))
+    return _json(_render(service.stored_query(query)))
 
 
 @search_router.get("/queries/{query}/picture", response_class=Response, responses=JPEG)
 async def stored_picture(request: Request, service: ServiceOf, query: StoredName, side: Side = "640") -> Response:
     """Return a thumbnail of a stored photograph."""
     return _jpeg(request, await run(request, service.pictures, lambda: service.stored_picture(query, int(side))))
-
-
-# -- images
 
 
 @images_router.get("/images", response_model=ImageList)
@@ -188,22 +173,20 @@ async def original_file(request: Request, service: ServiceOf, image: Image) -> R
 @images_router.post("/images", status_code=201, response_model=Added, responses=DISK_FULL)
 async def add_images(edits: EditsOf, photos: Photos) -> Response:
     """Add photographs; requires `--write`. Those that cannot be used are listed as problems, the others are added."""
-    return await run_to_end(edits.pool, lambda: edits.add(map(_read, photos)), 201)
+    added = await edits.pool.submit(lambda: edits.add(map(_read, photos)))  # also if the client disconnects
+    return _json(_render(added), 201)
 
 
 @images_router.delete("/images/{image}", response_model=Removed, responses=DISK_FULL)
 async def remove_image(edits: EditsOf, image: Image) -> Response:
     """Remove an image from the index; requires `--write`. Its file stays."""
-    return await run_to_end(edits.pool, lambda: edits.remove(image))
+    return _json(_render(await edits.pool.submit(lambda: edits.remove(image))))
 
 
 @images_router.get("/statistics", response_model=dict[str, Any])
 async def statistics(request: Request, service: ServiceOf) -> Response:
     """Return what `polyvoc info --distributions --json` prints."""
     return await respond(request, service.searches, service.statistics)
-
-
-# -- administration
 
 
 @admin_router.get("/about", response_model=dict[str, Any])
@@ -217,7 +200,7 @@ async def health(service: ServiceOf) -> Response:
     """Return whether the server is ready to search."""
     index = await asyncio.to_thread(lambda: service.index)  # not in a pool: a full queue is no failure
     status = "stale" if service.stale else "ok"
-    return RenderedJson(_render({"status": status, "commit": index.commit, "images": len(index)}))
+    return _json(_render({"status": status, "commit": index.commit, "images": len(index)}))
 
 
 @admin_router.get("/metrics", response_class=Response, responses=TEXT)
@@ -232,22 +215,14 @@ async def create_session(request: Request) -> Response:
     token = cast(Token, request.app.state.token)
     if not token.in_authorization(request.headers.get("authorization", "")):
         raise HTTPException(401, "wrong token; send the server's token in the header 'Authorization: Bearer TOKEN'")
-    response = RenderedJson(_render({"ok": True}))
+    response = _json(_render({"ok": True}))
     response.set_cookie(token.cookie_name, token.cookie, httponly=True, samesite="strict")
     return response
 
 
-# -- running tasks and rendering results
-
-
-async def respond(request: Request, pool: Pool, task: Callable[[], Any], status: int = 200) -> RenderedJson:
+async def respond(request: Request, pool: Pool, task: Callable[[], Any], status: int = 200) -> Response:
     """Run a task in a pool, render its result there (large ones take time), and return the response."""
-    return RenderedJson(await run(request, pool, lambda: _render(task())), status)
-
-
-async def run_to_end(pool: Pool, task: Callable[[], Any], status: int = 200) -> RenderedJson:
-    """Do the same for a task that must not be dropped when the client disconnects."""
-    return RenderedJson(await pool.submit(lambda: _render(task())), status)
+    return _json(await run(request, pool, lambda: _render(task())), status)
 
 
 async def run(request: Request, pool: Pool, task: Callable[[], T]) -> T:
@@ -308,6 +283,10 @@ def _render(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False).encode()
 
 
+def _json(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(content, status, headers, "application/json")
+
+
 def _jpeg(request: Request, content: bytes) -> Response:
     """Return a picture, or 304 if the browser has it; it must check, since another index may be served here next."""
     tag = f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
@@ -322,40 +301,28 @@ def _read(photo: UploadFile) -> Upload:
     return Upload(photo.filename or "photograph", photo.file.read())
 
 
-# -- errors
-
-
 def handle_errors(app: FastAPI) -> None:
     """Turn every exception of a route into a status code and one line."""
+    for kind in (BusyError, PolyvocError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _handle)
 
-    @app.exception_handler(BusyError)
-    async def busy(_: Request, error: BusyError) -> Response:
-        return _error(503, str(error), {"Retry-After": str(error.seconds)})
 
-    @app.exception_handler(PolyvocError)
-    async def expected(_: Request, error: PolyvocError) -> Response:
-        if isinstance(error, LockedError | ClusterError | UnreachableError):
-            return _error(503, str(error), {"Retry-After": str(RETRY_SECONDS)})
+async def _handle(_: Request, error: Exception) -> Response:
+    status, message, headers = 500, str(error), {}
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
+    elif isinstance(error, RequestValidationError):
+        status, message = 422, "; ".join(dict.fromkeys(map(_invalid_parameter, error.errors())))
+    elif isinstance(error, BusyError | LockedError | ClusterError | UnreachableError):
+        seconds = error.seconds if isinstance(error, BusyError) else RETRY_SECONDS
+        status, headers = 503, {"Retry-After": str(seconds)}
+    elif isinstance(error, PolyvocError):
         status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 500)
         if status >= 500:
             logger.error("%s", error)
-        return _error(status, str(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return _error(422, "; ".join(dict.fromkeys(map(_invalid_parameter, error.errors()))))
-
-    @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, str(error.detail), dict(error.headers or {}))
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> Response:
-        return _error(500, _unexpected(error), HEADERS)  # its response does not pass the security middleware
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return RenderedJson(_render({"error": " ".join(message.split())}), status, headers)
+    else:
+        message, headers = _unexpected(error), HEADERS  # this response does not pass the security middleware
+    return _json(_render({"error": " ".join(message.split())}), status, headers)
 
 
 def _unexpected(error: Exception) -> str:

@@ -1,4 +1,7 @@
-"""Request parameters, made from the options record, and response models of the HTTP API."""
+"""Request parameters, made from the options record, and response models of the HTTP API.
+
+`Hit`, `Problem` and `SearchFailure` are used as they are.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,6 @@ def _number_list(count: int) -> str:
 
 def _reject_url(value: str | None) -> str | None:
     raise ValueError(NO_URLS)
-
-
-# -- parameters
 
 
 class CommonParameters(BaseModel):
@@ -118,9 +118,6 @@ class PageParameters(BaseModel):
     page: int = Field(0, ge=0, le=10**9)
     size: int = Field(60, ge=1, le=200)
     find: str = Field("", max_length=200, pattern=r"^[^\x00]*$", description="Text in the path.")
-
-
-# -- responses; `Hit`, `Problem` and `SearchFailure` are used as they are
 
 
 class Error(BaseModel):

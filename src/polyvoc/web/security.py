@@ -37,16 +37,6 @@ HEADERS = {
 }
 
 
-class Rejected(Exception):
-    """A request that is not passed on to the application."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        """Set the status, the message and further headers of the response."""
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
-
-
 class Token:
     """The secret token of a server, if it has one."""
 
@@ -84,84 +74,73 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
-        secure_send = _SecurityHeaders(send)
+
+        async def secure_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                response_headers = MutableHeaders(scope=message)
+                for name, value in {**HEADERS, "Cache-Control": "no-store"}.items():
+                    response_headers.setdefault(name, value)
+            await send(message)
+
         try:
-            self._check_host(headers)
+            self._check_host(headers.get("host", ""))
             self._check_access(method, path, headers)
             limit = self._settings.max_upload * MEGA * (BATCH if path in BATCH_PATHS else 1)
             length = headers.get("content-length", "0")
             if length.isdecimal() and int(length) > limit:
-                raise Rejected(413, _too_large(limit))
+                raise HTTPException(413, _too_large(limit))
             with self._count_upload(method):
                 await self._app(scope, _LimitedBody(receive, limit), secure_send)
-        except Rejected as rejected:
-            origin = headers.get("origin")
+        except HTTPException as rejected:
+            origin, extra = headers.get("origin"), dict(rejected.headers or {})
             if origin in self._settings.cors:  # its page may read the reason
-                rejected.headers |= {"access-control-allow-origin": origin, "vary": "Origin"}
-            await JSONResponse({"error": str(rejected)}, rejected.status, rejected.headers)(scope, receive, secure_send)
+                extra |= {"access-control-allow-origin": origin, "vary": "Origin"}
+            await JSONResponse({"error": rejected.detail}, rejected.status_code, extra)(scope, receive, secure_send)
 
-    def _check_host(self, headers: Headers) -> None:
-        host = headers.get("host", "")
-        if not self._is_own_host(host):
-            name = _host_name(host) or "NAME"
-            raise Rejected(421, f"unknown Host header {host!r}; add it with --allow-host {name}")
-
-    def _is_own_host(self, host: str) -> bool:
-        """Return whether a Host header names this server.
+    def _check_host(self, host: str) -> None:
+        """Raise HTTPException if a Host header does not name this server.
 
         Off loopback any IP address is accepted: only a name can be made to resolve to this server by an attacker.
         """
-        name = _host_name(host)
-        if name in {known.lower() for known in (self._settings.host, *self._settings.allow_host)} or is_loopback(name):
-            return bool(name)
-        if is_loopback(self._settings.host):
-            return False
-        return name == socket.gethostname().lower() or ip_address(name) is not None
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").lower()
+        except ValueError:
+            name = ""
+        known = name in {own.lower() for own in (self._settings.host, *self._settings.allow_host)} or is_loopback(name)
+        if not known and not is_loopback(self._settings.host):
+            known = name == socket.gethostname().lower() or ip_address(name) is not None
+        if not name or not known:
+            raise HTTPException(421, f"unknown Host header {host!r}; add it with --allow-host {name or 'NAME'}")
 
     def _check_access(self, method: str, path: str, headers: Headers) -> None:
         reads = method in READING
         writes = not reads and path.startswith("/images")
         if writes and not self._settings.write:
-            raise Rejected(403, "this server is read-only; start it with --write to add and remove photographs")
+            raise HTTPException(403, "this server is read-only; start it with --write to add and remove photographs")
         is_open = path in OPEN or path.startswith("/page/")
         if not (is_open and reads) and _is_cross_origin(headers):
             origin = headers.get("origin", "")
             if (writes and not self._token.required) or origin not in self._settings.cors:
                 name = origin if origin.startswith("http") else "ORIGIN"
-                raise Rejected(403, f"requests from pages of other origins are not allowed; allow them with --cors {name}")
+                raise HTTPException(403, f"requests from pages of other origins are not allowed; allow them with --cors {name}")
         needs_token = self._token.required and method != "OPTIONS" and (writes or (self._settings.private and not is_open))
         has_token = self._token.in_authorization(headers.get("authorization", ""))
         has_session = self._token.in_cookies(headers.get("cookie", ""))  # for reading only
         if needs_token and not has_token and (writes or not has_session):
             message = "token missing or wrong; send it in the header 'Authorization: Bearer TOKEN'"
-            raise Rejected(401, message, **{"www-authenticate": "Bearer"})
+            raise HTTPException(401, message, {"www-authenticate": "Bearer"})
 
     @contextmanager
     def _count_upload(self, method: str) -> Iterator[None]:
         """Count a request with a body while it is in progress: its files take space on the disk."""
         uploads = method not in READING
         if uploads and self._uploads >= self._settings.threads + self._settings.queue + EXTRA_UPLOADS:
-            raise Rejected(503, "too many requests in progress; try again in 1 s", **{"retry-after": "1"})
+            raise HTTPException(503, "too many requests in progress; try again in 1 s", {"retry-after": "1"})
         self._uploads += uploads
         try:
             yield
         finally:
             self._uploads -= uploads
-
-
-class _SecurityHeaders:
-    """Sends a response with the headers that restrict what browsers do with it."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
-                headers.setdefault(name, value)
-            headers.setdefault("Cache-Control", "no-store")
-        await self._send(message)
 
 
 class _LimitedBody:
@@ -200,11 +179,3 @@ def _is_cross_origin(headers: Headers) -> bool:
 
 def _too_large(limit: int) -> str:
     return f"request larger than {limit // MEGA} megabytes; reduce the photograph, or start the server with --max-upload"
-
-
-def _host_name(host: str) -> str:
-    """Return the name or address in a Host header, without the port; empty if there is none."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""

@@ -9,8 +9,8 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from importlib import resources
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Response
@@ -28,6 +28,7 @@ from polyvoc.web.settings import Settings
 
 DESCRIPTION = """Finds the photographs of a collection that show the same thing as a query photograph.
 Options have the same names as in the library and on the command line."""
+PAGE = Path(__file__).parent / "page"
 STOP_SECONDS = 30  # for running requests when the server stops
 KEEP_ALIVE_SECONDS = 75  # of an idle connection: longer than the longest Retry-After
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -62,13 +63,26 @@ def create_app(settings: Settings) -> FastAPI:
     service = Service(settings)
     edits = IndexEdits(service) if settings.write else None
     token = Token(settings.token)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        if edits is not None:
+            edits.pool.close()  # finish the running edit
+        service.close()
+
     app = FastAPI(
-        title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=_lifespan
+        title="polyvoc", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     app.state.service, app.state.edits, app.state.token = service, edits, token
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+
     for router in (search_router, images_router, admin_router):
         app.include_router(router)
-    _serve_page(app)
+    app.mount("/page", StaticFiles(directory=PAGE))
     handle_errors(app)
     if settings.cors:
         app.add_middleware(
@@ -83,40 +97,20 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-@asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
-    if app.state.edits is not None:
-        app.state.edits.close()
-    app.state.service.close()
-
-
-def _serve_page(app: FastAPI) -> None:
-    folder = resources.files("polyvoc.web") / "page"
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return FileResponse(str(folder / "index.html"), headers={"Cache-Control": "no-cache"})
-
-    app.mount("/page", StaticFiles(directory=str(folder)))
-
-
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise OptionError if host and port cannot be used."""
-    try:
-        family, kind, protocol, _, endpoint = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        listener = socket.socket(family, kind, protocol)
+    with ExitStack() as opened:
         try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, endpoint = found[0]
+            listener = opened.enter_context(socket.socket(family, kind, protocol))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(endpoint)
             listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise OptionError(f"cannot listen at {host} port {port} ({error.strerror or error}); choose another --port") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise OptionError(f"cannot listen at {host} port {port} ({reason}); choose another --port") from None
+        opened.pop_all()
     return listener
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import mimetypes
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from polyvoc import __version__
-from polyvoc import open as open_index
 from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
@@ -29,7 +29,7 @@ from polyvoc.search.query import timed
 from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
-from polyvoc.types import Features, Floats32, Problem, Region
+from polyvoc.types import Features, Floats32, Problem
 from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
 from polyvoc.web.decoder import Decoders
 from polyvoc.web.metrics import Metrics
@@ -89,13 +89,22 @@ class _Query:
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, spent on the features
 
 
+def _open(settings: Settings) -> Index:
+    """Open the index, on a cluster if the settings name one."""
+    if settings.cluster is None:
+        return Index.open(settings.index)
+    from polyvoc.cluster.shards import open_index
+
+    return open_index(settings.index, None, settings.cluster)
+
+
 class Service:
     """One open index and what is needed to serve it. Its methods may be called by several threads at a time."""
 
     def __init__(self, settings: Settings) -> None:
         """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
-        self._index = open_index(settings.index, ray=settings.cluster)
+        self._index = _open(settings)
         _ = self._index.folder.quantiser
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
@@ -130,19 +139,14 @@ class Service:
     @property
     def index(self) -> Index:
         """Return the index at its last commit, or at the one before if that cannot be opened."""
-        if time.monotonic() - self._checked > REFRESH_SECONDS and self._lock.acquire(blocking=False):
-            try:  # other threads go on with the open one meanwhile
-                self._refresh()
-            finally:
-                self._lock.release()
+        if time.monotonic() - self._checked > REFRESH_SECONDS:
+            self.refresh(wait=False)
         return self._index
 
-    def refresh(self) -> None:
-        """Open the last commit if it is new."""
-        with self._lock:
-            self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self, wait: bool = True) -> None:
+        """Open the last commit if it is new; without `wait`, go on with the open one while another thread does."""
+        if not self._lock.acquire(wait):
+            return
         try:
             self._index, self.stale = self._index.reopened(), None
         except PolyvocError as error:
@@ -151,6 +155,7 @@ class Service:
             self.stale = str(error)
         finally:
             self._checked = time.monotonic()
+            self._lock.release()
 
     @property
     def _catalogue(self) -> Catalogue:
@@ -190,14 +195,9 @@ class Service:
     def search(self, photo: str | Upload, parameters: CommonParameters,
                on_first: Callable[[SearchResult], None] | None = None) -> SearchResult:  # fmt: skip
         """Search with an upload, or with an image id or the name of a stored upload."""
-        index = self.index
+        index, region = self.index, parameters.box
         options = parameters.options(index)
-        result = self._search(index, self._query(index, photo, options), options, parameters.box, on_first)
-        self.metrics.count_stages(result.hits.seconds)
-        return result
-
-    def _search(self, index: Index, query: _Query, options: SearchOptions, region: Region | None,
-                on_first: Callable[[SearchResult], None] | None) -> SearchResult:  # fmt: skip
+        query = self._query(index, photo, options)
         seconds = {"open": 0.0, **query.seconds}  # "open": as on the command line; here the index is open already
         vector = None
         if options.fuse and query.embed is not None:
@@ -210,7 +210,10 @@ class Service:
 
         first = None if on_first is None else lambda hits: on_first(result(hits))
         threads = self.searches.cores_per_task()
-        return result(index.search(query.photo, options, region=region, threads=threads, vector=vector, on_first=first))
+        hits = index.search(query.photo, options, region=region, threads=threads, vector=vector, on_first=first)
+        final = result(hits)
+        self.metrics.count_stages(hits.seconds)
+        return final
 
     def search_batch(
         self, photos: Iterable[str | Upload], parameters: CommonParameters
@@ -235,7 +238,7 @@ class Service:
 
     def _query(self, index: Index, photo: str | Upload, options: SearchOptions) -> _Query:
         if isinstance(photo, Upload):
-            features, seconds = self._upload_features(index, photo)
+            features, seconds = self._extract(index, photo)
             return _Query(features, photo.name, lambda: self._embed(index, photo), seconds)
         if not (photo.isascii() and photo.isdigit()):
             stored = self._stored(photo)
@@ -252,7 +255,7 @@ class Service:
     def store(self, upload: Upload) -> dict[str, Any]:
         """Store the features of an upload for further searches; return its name and size."""
         index = self.index
-        features, _ = self._upload_features(index, upload)
+        features, _ = self._extract(index, upload)
         picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE)
         vector = self._embed(index, upload) if index.folder.has_embeddings else None
         return self.stored_query(self.uploads.store(StoredUpload(upload.name, features, vector, picture)))
@@ -260,8 +263,7 @@ class Service:
     def stored_query(self, name: str) -> dict[str, Any]:
         """Return the name and size of a stored upload."""
         stored = self._stored(name)
-        features = stored.features
-        size = {"width": features.width, "height": features.height, "features": len(features)}
+        size = {"width": stored.features.width, "height": stored.features.height, "features": len(stored.features)}
         return {"query": name, "name": stored.name, **size}
 
     def stored_picture(self, name: str, side: int) -> bytes:
@@ -280,17 +282,16 @@ class Service:
         with upload.named_errors():
             self.decoders.grey(upload.content, self.index.folder.extraction.long_side)
 
-    def _upload_features(self, index: Index, upload: Upload) -> tuple[Features, dict[str, float]]:
-        with upload.named_errors():
-            return self._extract(index, upload.content)
-
-    def _extract(self, index: Index, source: str | bytes) -> tuple[Features, dict[str, float]]:
+    def _extract(self, index: Index, photo: str | Upload) -> tuple[Features, dict[str, float]]:
+        """Return the features of a file or an upload, and the seconds of each stage."""
         options = index.folder.extraction
         seconds: dict[str, float] = {}
-        with timed(seconds, "decode"):
-            grey = self.decoders.grey(source, options.long_side)
-        with timed(seconds, "sift"):
-            return extract_pixels(grey, options, display_name(source)), seconds
+        source, errors = (photo, nullcontext()) if isinstance(photo, str) else (photo.content, photo.named_errors())
+        with errors:
+            with timed(seconds, "decode"):
+                grey = self.decoders.grey(source, options.long_side)
+            with timed(seconds, "sift"):
+                return extract_pixels(grey, options, display_name(source)), seconds
 
     def _embed(self, index: Index, upload: Upload) -> Floats32:
         embedder = index.folder.embedder
@@ -342,18 +343,26 @@ class Service:
         return row.path, media_type or "application/octet-stream"
 
     def _is_unchanged(self, row: ImageRow) -> bool:
-        """Return whether a file is the indexed one: same time and size, or else the same bytes."""
         if is_url(row.path):
             return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
         return _is_unchanged(row)
 
 
-def _is_unchanged(row: ImageRow, max_bytes: int | None = None) -> bool:
+def _open(settings: Settings) -> Index:
+    if settings.cluster is None:
+        return Index.open(settings.index)
+    from polyvoc.cluster.shards import open_index  # loads Ray
+
+    return open_index(settings.index, None, settings.cluster)
+
+
+def _is_unchanged(row: ImageRow, max_bytes: float = math.inf) -> bool:
+    """Return whether a file is the indexed one: same time and size, or else the same bytes."""
     try:
         state = file_state(row.path)  # the size first: what has none, such as a pipe, must not be read
         if state == row.state:
             return True
-        readable = max_bytes is None or (state.size or 0) <= max_bytes  # files of stores are read into memory
+        readable = (state.size or 0) <= max_bytes  # files of stores are read into memory
         same_size = state.size == row.state.size and row.digest is not None
         return same_size and readable and file_digest(row.path, state) == row.digest
     except UnreachableError:
@@ -372,24 +381,21 @@ class IndexEdits:
         self.pool = Pool("edits", 1, EDIT_QUEUE)
         service.metrics.watch_pool(self.pool)
 
-    def close(self) -> None:
-        """Finish the running edit."""
-        self.pool.close()
-
     def add(self, uploads: Iterable[Upload]) -> dict[str, Any]:
         """Save uploads as files and index them; files that cannot be used are deleted again."""
         problems: list[Problem] = []
         paths: list[Path] = []
-        with _rollback_files() as written:
+        with ExitStack() as rollback:  # deletes the written files if the body fails
             for upload in uploads:
                 try:
                     self._service.check(upload)
                 except ImageError as error:
                     problems.append(Problem(upload.name, str(error)))
                 else:
-                    paths.append(self._save(upload, written))
+                    paths.append(self._save(upload, rollback))
             if paths:
                 problems += self._index(paths)
+            rollback.pop_all()
         self._service.refresh()
         return {"added": self._service.added_images(dict.fromkeys(paths)), "problems": list(map(vars, problems))}
 
@@ -406,15 +412,15 @@ class IndexEdits:
     def _open_writer(self) -> IndexWriter:
         return IndexWriter.open(self._service.settings.index, create=False)
 
-    def _save(self, upload: Upload, written: list[Path]) -> Path:
-        """Write an upload to its file, unless it exists, and append that to `written`."""
+    def _save(self, upload: Upload, rollback: ExitStack) -> Path:
+        """Write an upload to its file, unless it exists."""
         with write_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / upload.safe_file_name
         if not path.exists():
             with replace_file(path) as partial:
                 partial.write_bytes(upload.content)
-            written.append(path)
+            rollback.callback(path.unlink, missing_ok=True)
         return path
 
     def _index(self, paths: Sequence[Path]) -> list[Problem]:
@@ -426,15 +432,3 @@ class IndexEdits:
         for problem in problems:
             Path(problem.path).unlink(missing_ok=True)
         return [Problem(PurePath(problem.path).name, problem.reason) for problem in problems]
-
-
-@contextmanager
-def _rollback_files() -> Iterator[list[Path]]:
-    """Yield a list for written files; delete them if the body fails."""
-    written: list[Path] = []
-    try:
-        yield written
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from polyvoc.errors import OptionError, require
 from polyvoc.options import ClusterOptions, option, options_of
+from polyvoc.storage.files import require_local_path
 
 MEGA = 1_000_000
 ACCESS, LIMITS = "Access", "Limits"  # groups of flags in the help
@@ -47,6 +48,8 @@ class Settings:
         for one in options_of(Settings):
             if one.minimum is not None:
                 one.check(getattr(self, one.name))
+        if self.photos is not None:
+            require_local_path(self.photos)
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
             raise OptionError("the token should have at least 8 printable ASCII characters")
         for origin in self.cors:
