@@ -142,9 +142,9 @@ def test_merging_equals_building_at_once(seed: int) -> None:
     cut = len(world.images) // 2
     parts = [part_of(batch, list(range(cut))), part_of(batch, list(range(cut, len(world.images))))]
     merged = Segment.build(Batch.concatenate([Segment.build(p, world.sizes).live_batch() for p in parts]), world.sizes)
-    whole = Segment.build(batch, world.sizes)
-    assert np.array_equal(merged.ids, whole.ids)
-    for name, array in whole.arrays.items():
+    at_once = Segment.build(batch, world.sizes)
+    assert np.array_equal(merged.ids, at_once.ids)
+    for name, array in at_once.arrays.items():
         assert np.array_equal(merged.arrays[name], array), name
 
 
@@ -167,9 +167,9 @@ def test_lists_hold_every_feature_once() -> None:
     starts, postings, bases = segment.arrays["starts"], segment.arrays["postings"], word_offsets(world.sizes)
     for k, size in enumerate(world.sizes):
         for word in range(size):
-            held = postings[starts[bases[k] + word] : starts[bases[k] + word + 1]]
+            images = postings[starts[bases[k] + word] : starts[bases[k] + word + 1]]
             expected = [image for image, words in enumerate(world.images) for w in words[:, k] if w == word]
-            assert sorted(held.tolist()) == expected
+            assert sorted(images.tolist()) == expected
 
 
 def test_large_vocabularies_and_no_images(tmp_path: Path) -> None:

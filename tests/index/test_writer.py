@@ -49,6 +49,15 @@ from samples import build, collection, features, photograph, unflushed, vocabula
 __all__ = ["unflushed"]
 
 SMALL = FeatureOptions(long_side=160, max_features=30)
+Update = Callable[..., IndexReport]
+
+
+@pytest.fixture(autouse=True)
+def no_errors(tmp_path: Path) -> Iterator[None]:
+    """Whatever a test does, its index has no errors in the end."""
+    yield
+    if (tmp_path / "index" / FILE).exists():
+        assert list(check(tmp_path / "index")) == []
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def update(folder: Path, words: list[Vocabulary], tmp_path: Path) -> Callable[..., IndexReport]:
+def update(folder: Path, words: list[Vocabulary], tmp_path: Path) -> Update:
     """Bring the index up to date with the folder."""
 
     def run(*folders: Path, keep_missing: bool = False) -> IndexReport:
@@ -77,7 +86,7 @@ def update(folder: Path, words: list[Vocabulary], tmp_path: Path) -> Callable[..
 
 
 @pytest.fixture
-def index(folder: Path, update: Callable[..., IndexReport], tmp_path: Path) -> Path:
+def index(folder: Path, update: Update, tmp_path: Path) -> Path:
     """An index of the four photographs."""
     assert update().added == 4
     return tmp_path / "index"
@@ -103,7 +112,6 @@ def counts(report: IndexReport) -> tuple[int, int, int, int, int]:
 
 def test_the_first_update_adds_everything(index: Path, folder: Path) -> None:
     assert names(index) == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check(index)) == []
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
             assert opened.search(path)[0].path == str(path)
@@ -113,33 +121,43 @@ def test_the_first_update_adds_everything(index: Path, folder: Path) -> None:
         assert row.digest == checksum(folder / "a.png")
 
 
-def test_a_second_update_writes_nothing(index: Path, update: Callable[..., IndexReport]) -> None:
+def test_a_second_update_writes_nothing(index: Path, update: Update) -> None:
     before = states(index)
     assert counts(update()) == (0, 0, 0, 4, 0)
     assert states(index) == before
 
 
-def test_new_changed_and_missing_photographs(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def change_several(folder: Path) -> None:
     photograph(folder / "new.png", 10)
     photograph(folder / "a.png", 11)
     (folder / "b.png").unlink()
     (folder / "notes.txt").write_text("no photograph")
-    assert counts(update()) == (1, 1, 1, 2, 0)
-    assert names(index) == ["a.png", "c.png", "d.png", "new.png"]
+
+
+@pytest.mark.parametrize(
+    "change, expected, left",
+    [
+        (change_several, (1, 1, 1, 2, 0), ["a.png", "c.png", "d.png", "new.png"]),
+        (lambda folder: (folder / "a.png").rename(folder / "sub/m.png"), (1, 0, 1, 3, 0), ["b.png", "c.png", "d.png", "m.png"]),
+        (lambda folder: (folder / "a.png").write_bytes(b"broken now"), (0, 0, 0, 3, 1), ["b.png", "c.png", "d.png"]),
+    ],
+    ids=["new, changed and missing", "moved", "broken"],
+)
+def test_an_update_follows_the_folder(
+    index: Path, folder: Path, update: Update, change: Callable[[Path], None], expected: tuple[int, ...], left: list[str]
+) -> None:
+    change(folder)
+    assert counts(update()) == expected
+    assert names(index) == left
     with Index.open(index) as opened:
         for path in folder.rglob("*.png"):
-            assert opened.search(path)[0].path == str(path)
-    assert list(check(index)) == []
-    assert counts(update()) == (0, 0, 0, 4, 0)
+            assert path.name not in left or opened.search(path)[0].path == str(path)
+    assert counts(update()) == (0, 0, 0, len(left), expected[-1])
+    photograph(folder / "a.png", 0)
+    assert "a.png" in names(index) or update().added == 1
 
 
-def test_a_moved_photograph(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
-    (folder / "a.png").rename(folder / "sub/moved.png")
-    assert counts(update()) == (1, 0, 1, 3, 0)
-    assert names(index) == ["b.png", "c.png", "d.png", "moved.png"]
-
-
-def test_missing_photographs_may_be_kept(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_missing_photographs_may_be_kept(index: Path, folder: Path, update: Update) -> None:
     (folder / "a.png").unlink()
     assert counts(update(keep_missing=True)) == (0, 0, 0, 3, 0)
     assert "a.png" in names(index)
@@ -148,18 +166,18 @@ def test_missing_photographs_may_be_kept(index: Path, folder: Path, update: Call
 
 
 def test_a_touched_photograph_is_not_read_again(
-    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+    index: Path, folder: Path, update: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.utime(folder / "a.png", ns=(1_000_000_000, 1_000_000_000))
     monkeypatch.setattr("polyvoc.index.build.read_image", lambda *_: pytest.fail("read again"))
     assert counts(update()) == (0, 0, 0, 4, 0)
     before = states(index)
     assert counts(update()) == (0, 0, 0, 4, 0)
-    assert states(index) == before and list(check(index)) == []
+    assert states(index) == before
 
 
 def test_broken_photographs_are_not_read_again(
-    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+    index: Path, folder: Path, update: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "broken.png").write_bytes(b"no photograph")
     (folder / "empty.jpg").write_bytes(b"")
@@ -176,21 +194,9 @@ def test_broken_photographs_are_not_read_again(
     assert counts(update()) == (1, 0, 0, 4, 0)
     with Index.open(index) as opened:
         assert opened.folder.catalogue.problems() == {}
-    assert list(check(index)) == []
 
 
-def test_an_image_whose_file_breaks_is_removed(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
-    (folder / "a.png").write_bytes(b"broken now")
-    assert counts(update()) == (0, 0, 0, 3, 1)
-    assert names(index) == ["b.png", "c.png", "d.png"]
-    photograph(folder / "a.png", 0)
-    assert counts(update()) == (1, 0, 0, 3, 0)
-    assert list(check(index)) == []
-
-
-def test_an_empty_folder_that_was_not_empty_raises(
-    index: Path, folder: Path, update: Callable[..., IndexReport], tmp_path: Path
-) -> None:
+def test_an_empty_folder_that_was_not_empty_raises(index: Path, folder: Path, update: Update, tmp_path: Path) -> None:
     photograph(tmp_path / "other/e.png", 20)
     assert update(folder, tmp_path / "other").added == 1
     shutil.move(folder, tmp_path / "unmounted")
@@ -210,7 +216,7 @@ def test_an_empty_folder_that_was_not_empty_raises(
 
 
 def test_a_photograph_changed_while_it_is_read_is_read_again(
-    folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+    folder: Path, update: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change_after_reading(source: Source, options: FeatureOptions, name: str) -> Features:
         if name.endswith("a.png"):
@@ -225,7 +231,7 @@ def test_a_photograph_changed_while_it_is_read_is_read_again(
 
 
 def test_a_photograph_that_is_missing_while_it_is_read_stays(
-    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+    index: Path, folder: Path, update: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk may be absent for a while: what the index holds from there stays."""
     photograph(folder / "a.png", 10)
@@ -238,7 +244,7 @@ def test_a_photograph_that_is_missing_while_it_is_read_stays(
 
 
 def test_a_photograph_that_is_unreachable_is_kept_and_tried_again(
-    index: Path, folder: Path, update: Callable[..., IndexReport], monkeypatch: pytest.MonkeyPatch
+    index: Path, folder: Path, update: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(source: Source, long_side: int, name: str | None = None) -> GreyImage:
         if str(name or source).endswith(("b.png", "new.png")):
@@ -254,7 +260,7 @@ def test_a_photograph_that_is_unreachable_is_kept_and_tried_again(
     assert counts(update()) == (1, 1, 0, 3, 0)  # the files themselves have not changed
 
 
-def test_file_names_that_are_not_text(index: Path, folder: Path, update: Callable[..., IndexReport]) -> None:
+def test_file_names_that_are_not_text(index: Path, folder: Path, update: Update) -> None:
     photograph(folder / os.fsdecode(b"caf\xe9.png"), 40)
     (folder / os.fsdecode(b"broken\xff.png")).write_bytes(b"x")
     report = update()
@@ -265,7 +271,6 @@ def test_file_names_that_are_not_text(index: Path, folder: Path, update: Callabl
         hit = opened.search(folder / os.fsdecode(b"caf\xe9.png"))[0]
     assert os.fsencode(hit.path).endswith(b"caf\xe9.png")
     assert counts(update()) == (0, 0, 0, 5, 1)
-    assert list(check(index)) == []
 
 
 def test_progress(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
@@ -283,7 +288,6 @@ def test_only_broken_photographs(words: list[Vocabulary], tmp_path: Path) -> Non
             assert counts(opened.update([tmp_path / "photos"])) == (0, 0, 0, 0, 1)
     with Index.open(tmp_path / "index") as read:
         assert len(read) == 0 and read.search(features(1, 3, dimension=128)) == []
-    assert list(check(tmp_path / "index")) == []
 
 
 # --- adding and removing by name --------------------------------------------------------------------------------
@@ -300,7 +304,6 @@ def test_adding_the_same_name_replaces(tmp_path: Path) -> None:
     with Index.open(tmp_path / "index") as index:
         assert [(row.image, row.path) for row in index.images()] == [(third, "a"), (third + 1, "b")]
         assert index.search(features(3))[0].image == third
-    assert list(check(tmp_path / "index")) == []
 
 
 def test_an_update_commits_pending_images_first(folder: Path, words: list[Vocabulary], tmp_path: Path) -> None:
@@ -308,7 +311,6 @@ def test_an_update_commits_pending_images_first(folder: Path, words: list[Vocabu
         opened.add(str(folder / "a.png"), features(1, dimension=128))
         assert counts(opened.update([folder])) == (3, 1, 0, 0, 0)
     assert names(tmp_path / "index") == ["a.png", "b.png", "c.png", "d.png"]
-    assert list(check(tmp_path / "index")) == []
 
 
 def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +323,6 @@ def test_removing(index: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         opened.add("name", features(1, dimension=128))
         assert opened.remove(["name"]) == 1  # pending until now
     assert names(index) == ["b.png"]
-    assert list(check(index)) == []
 
 
 @pytest.mark.parametrize(
@@ -357,7 +358,7 @@ def test_commits_by_images_features_and_time(
         for seed in range(12):
             opened.add(str(seed), features(seed, 10 * (seed % 2)))
         assert sorted(size.n_images for size in opened.catalogue.segment_sizes()) == sorted(sizes)
-    assert len(Index.open(tmp_path / "index")) == 12 and list(check(tmp_path / "index")) == []
+    assert len(Index.open(tmp_path / "index")) == 12
 
 
 # --- one writer at a time ---------------------------------------------------------------------------------------
@@ -468,10 +469,12 @@ def test_vocabularies_must_fit_together(tmp_path: Path, given: list[Vocabulary],
 
 
 def test_a_damaged_index_raises_one_line(index: Path) -> None:
-    (index / FILE).write_bytes((index / FILE).read_bytes()[:3000])
+    content = (index / FILE).read_bytes()
+    (index / FILE).write_bytes(content[:3000])
     with pytest.raises(PolyvocError) as caught:
         IndexWriter.open(index)
     assert "\n" not in str(caught.value)
+    (index / FILE).write_bytes(content)
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------
@@ -484,7 +487,6 @@ def test_an_error_keeps_the_last_commit(tmp_path: Path) -> None:
         opened.add("b", features(2))
         raise ZeroDivisionError
     assert names(tmp_path / "index") == ["a"]
-    assert list(check(tmp_path / "index")) == []
 
 
 def interrupt_once(patch: pytest.MonkeyPatch, owner: type, name: str, after: bool) -> None:
@@ -511,7 +513,6 @@ def test_an_interrupt_keeps_what_was_read(folder: Path, words: list[Vocabulary],
     with pytest.raises(KeyboardInterrupt), IndexWriter.open(tmp_path / "index", words, SMALL) as opened:
         opened.update([folder], progress=interrupt)
     assert names(tmp_path / "index") == ["a.png", "b.png"]
-    assert list(check(tmp_path / "index")) == []
 
 
 @pytest.mark.parametrize(
@@ -550,7 +551,7 @@ def test_an_interrupt_right_after_a_commit_does_not_commit_twice(tmp_path: Path,
         opened.add("one", features(1))
         interrupt_once(monkeypatch, IndexWriter, "_start_pending", after=False)
         opened.commit()
-    assert names(tmp_path / "index") == ["one"] and list(check(tmp_path / "index")) == []
+    assert names(tmp_path / "index") == ["one"]
 
 
 def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +564,6 @@ def test_a_failed_commit_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.
         assert opened.catalogue.count_images() == 0
         opened.commit()
         assert opened.catalogue.count_images() == 1
-    assert list(check(tmp_path / "index")) == []
 
 
 def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
@@ -576,7 +576,7 @@ def test_damaged_segments_are_not_merged(tmp_path: Path) -> None:
         opened.add("more", features(1))
     assert any(str(damaged) in line for line in check(path))
     damaged.write_bytes(data)
-    assert list(check(path)) == [] and "more" in names(path)
+    assert "more" in names(path)
 
 
 def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
@@ -611,12 +611,11 @@ def test_a_full_disk_keeps_the_last_commit(small_disk: Path) -> None:
     found = {row.path for row in index.images()}
     assert found in (set(committed), {*committed, str(len(committed))})  # the last merge may have failed, not its commit
     assert index.search(features(3, 30), options=plain())[0].path == "3"
-    assert list(check(path)) == []
     index.close()
     with IndexWriter.open(path) as opened:  # makes room
         opened.remove([str(seed) for seed in range(len(committed) - 1)])
         opened.add("new", features(7))
-    assert "new" in names(path) and list(check(path)) == []
+    assert "new" in names(path)
 
 
 @pytest.mark.parametrize("free", [0, 20, 60, 90, 110, 130])
@@ -651,7 +650,6 @@ def test_a_limit_on_file_sizes_keeps_the_last_commit(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
     assert in_child(write_much) == 0
-    assert list(check(path)) == []
     assert {"image 0", "image 1", "image 2"} <= set(names(path))
 
 
@@ -661,7 +659,6 @@ def test_files_that_no_commit_refers_to_are_removed(index: Path) -> None:
         shutil.copytree(index / "segments/000001", index / name)
     (index / "norms/000099.npy").write_bytes(b"old")
     shutil.copytree(index / "segments/000001", index / "staging/abc")
-    assert list(check(index)) == []
     with IndexWriter.open(index):
         assert states(index) == before
 
@@ -674,7 +671,6 @@ def test_a_reader_that_never_ends_raises(index: Path, monkeypatch: pytest.Monkey
     with pytest.raises(LockedError, match="another process"), IndexWriter.open(index) as opened:
         opened.add("a", features(1, dimension=128))
     reader.close()
-    assert list(check(index)) == []
 
 
 # --- workers ----------------------------------------------------------------------------------------------------

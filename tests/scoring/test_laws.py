@@ -147,10 +147,10 @@ def test_signatures_are_optional() -> None:
 def test_segments_do_not_matter(burstiness: str) -> None:
     for number, options in spread_options(50, burstiness=burstiness):
         world, index = world_and_index(number)
-        whole = [engine(index, world, replace(options, merge=merge)) for merge in RULES]
+        at_once = [engine(index, world, replace(options, merge=merge)) for merge in RULES]
         for segment_images in (1, 2, 3):
             parts = index_of(world, segment_images=segment_images)
-            for merge, expected in zip(RULES, whole, strict=True):
+            for merge, expected in zip(RULES, at_once, strict=True):
                 scores = engine(parts, world, replace(options, merge=merge))
                 assert_same(scores, expected, (number, segment_images, merge, options))
 
@@ -228,9 +228,9 @@ def test_saved_segments_score_the_same(merge: Merge, tmp_path: Path) -> None:
         world = any_world(number)
         built = index_of(world, segment_images=3)
         segments = []
-        for place, segment in enumerate(built.engine.segments):
-            segment.save(tmp_path / merge / f"{number}-{place}")
-            segments.append(Segment.open(tmp_path / merge / f"{number}-{place}"))
+        for position, segment in enumerate(built.engine.segments):
+            segment.save(tmp_path / merge / f"{number}-{position}")
+            segments.append(Segment.open(tmp_path / merge / f"{number}-{position}"))
         loaded = polyvoc.Index(Engine(segments, world.sizes))
         assert_same(engine(loaded, world, options), engine(built, world, options), (number, options))
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check
 from polyvoc.index.segment import Segment
 from polyvoc.index.writer import IndexWriter
@@ -249,14 +248,3 @@ def test_an_interrupt_stores_nothing(index_path: Path) -> None:
     assert not (index_path / "links").exists()
     with Index.open(index_path) as index:
         assert index.links is None
-
-
-@pytest.mark.parametrize("odd", [[], "text", -1, {"surprise": 1}, {"serial": 99, "rows": 1, "checksum": "", "extra": {}}])
-def test_an_odd_setting_raises_one_line(index_path: Path, odd: object) -> None:
-    catalogue = Catalogue.open(index_path, writable=True)
-    with catalogue.transaction():
-        catalogue.put_settings({"links": odd})
-    catalogue.close()
-    assert any("links" in line for line in lines_of(index_path))
-    with pytest.raises(DamagedError, match="links"):
-        Index.open(index_path)

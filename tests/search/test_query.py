@@ -42,9 +42,9 @@ def bridge(bits: int, seed: int = 0, shift: float = 0.0) -> tuple[Picture, list[
     rng = np.random.default_rng([12, seed])
     query, rest = apart(rng, 30, bits, 0), apart(rng, 30, bits, 1)
     rest = replace(rest, xy=rest.xy + shift * SIDE)
-    whole = joined(seen_again(rng, joined(query.chosen(slice(0, 20)), rest)), apart(rng, 10, bits, 2))
+    both = joined(seen_again(rng, joined(query.chosen(slice(0, 20)), rest)), apart(rng, 10, bits, 2))
     target = joined(seen_again(rng, rest, stray=0.0), apart(rng, 10, bits, 2))
-    return query, [apart(rng, 30, bits, 3), whole, target]
+    return query, [apart(rng, 30, bits, 3), both, target]
 
 
 @pytest.mark.parametrize("bits", [0, 64, 128])
