@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -218,10 +217,24 @@ def content_share(image: GreyImage, copies: Sequence[tuple[Array, Size]]) -> flo
         added |= ~inside(apply(transform, points), size)
     empty = np.zeros(pixels.shape, bool)
     for corner in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
-        same = np.abs(pixels - pixels[corner]) <= PLAIN
-        _, labels = cv2.connectedComponents(same.astype(np.uint8), connectivity=4)
-        empty |= labels == labels[corner]
+        empty |= _connected(np.abs(pixels - pixels[corner]) <= PLAIN, corner)
     return 1 - float((empty.ravel() & added).mean())
+
+
+def _connected(same: npt.NDArray[np.bool_], start: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return the points of a mask that are connected to a start by steps within the mask."""
+    reached = np.zeros(same.shape, bool)
+    reached[start] = True
+    while True:
+        wider = reached.copy()
+        wider[1:] |= reached[:-1]
+        wider[:-1] |= reached[1:]
+        wider[:, 1:] |= reached[:, :-1]
+        wider[:, :-1] |= reached[:, 1:]
+        wider &= same
+        if (wider == reached).all():
+            return reached
+        reached = wider
 
 
 def _pixel_side(image: GreyImage) -> float:
