@@ -348,14 +348,6 @@ class Service:
         return _is_unchanged(row)
 
 
-def _open(settings: Settings) -> Index:
-    if settings.cluster is None:
-        return Index.open(settings.index)
-    from polyvoc.cluster.shards import open_index  # loads Ray
-
-    return open_index(settings.index, None, settings.cluster)
-
-
 def _is_unchanged(row: ImageRow, max_bytes: float = math.inf) -> bool:
     """Return whether a file is the indexed one: same time and size, or else the same bytes."""
     try:
