@@ -64,7 +64,7 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
 def test_an_index_calibrates_itself(index: Path) -> None:
     result = answer("calibrate", "--index", index)
     assert (result["index"], result["saved"]) == (str(index), False)
-    assert (result["questions"], result["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
+    assert (result["queries"], result["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
         pairs = find_pairs(opened)
         line, table = fit_line_pairs(opened, pairs), fit_table_pairs(opened, pairs)
@@ -209,7 +209,7 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
 
 def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
     result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
-    assert (result["dataset"], result["questions"], result["pairs"]) == ("groups", 18, 36)
+    assert (result["dataset"], result["queries"], result["pairs"]) == ("groups", 18, 36)
     assert sum(result["tied"]) == pytest.approx(1)
     (test,) = result["tests"]
     assert set(test) == {"dataset", "free", "tied", "raw", "likelihood_table"}

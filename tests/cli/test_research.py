@@ -56,7 +56,7 @@ def test_every_rule_and_every_question(
     name: str, folder: str, measure: str, asked: int, datasets: Path, words: list[object], cache: Path
 ) -> None:
     result = answer("evaluate", name, datasets / folder, *words, "--cache", cache)
-    assert (result["dataset"], result["questions"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
+    assert (result["dataset"], result["queries"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
     assert len(result["names"]) == asked and result["features"] > 1000
     assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
     assert len(result["rules"]) == 23
@@ -95,12 +95,12 @@ def test_a_second_run_ranks_nothing(datasets: Path, words: list[object], cache: 
 def test_options_reach_the_rules(datasets: Path, words: list[object], cache: Path) -> None:
     command = ("evaluate", "holidays", datasets / "holidays", *words, "--cache", cache, "--merge", "posterior")
     result = answer(*command, "--hamming", 20, "--hamming", "none", "--hamming", 28, "--burstiness", "none", "--c", 5,
-                  "--line", 0.7, 0.2, "--idf", "plain", "--assignments", 2, "--questions", 2)  # fmt: skip
+                  "--line", 0.7, 0.2, "--idf", "plain", "--assignments", 2, "--queries", 2)  # fmt: skip
     assert [rule["rule"] for rule in result["rules"]] == ["posterior + HE 20", "posterior", "posterior + HE 28"]
     assert [rule["options"]["hamming"] for rule in result["rules"]] == [20, None, 28]
     options = result["rules"][0]["options"]
     assert (options["c"], options["line"], options["idf"], options["assignments"]) == (5, [0.7, 0.2], "plain", 2)
-    assert result["questions"] == 2 and result["notes"] == ["2 of 4 questions are used"]
+    assert result["queries"] == 2 and result["notes"] == ["2 of 4 queries are used"]
     assert all(rule["gain_over_b1"] is None for rule in result["rules"])  # without b1
 
 
@@ -150,7 +150,7 @@ def test_a_synthetic_world_is_written_trained_and_ranked(cache: Path, tmp_path: 
     write_world(tmp_path / "world", WorldOptions(groups=5, views=2, distractors=4, training=8, features=60))
     command = ("evaluate", "synthetic", tmp_path / "world", "--cache", cache, "--merge", "b1", "--merge", "posterior")
     result = answer(*command, "--size", 40, "--vocabularies", 2)
-    assert (result["dataset"], result["images"], result["questions"], result["sizes"]) == ("synthetic", 14, 5, [40, 40])
+    assert (result["dataset"], result["images"], result["queries"], result["sizes"]) == ("synthetic", 14, 5, [40, 40])
     assert result["rules"][0]["value"] > 0.2
     assert run(*command, "--size", 40, "--vocabularies", 2).stdout.startswith("synthetic: 14 images, 5 questions")
     assert answer(*command, *words)["sizes"] == [300, 300]  # own vocabularies
@@ -167,7 +167,7 @@ def test_what_cannot_be_evaluated_is_one_line(datasets: Path, words: list[object
     assert "merge='b3' should be one of likelihood, posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
     assert "hamming='far' should be a number or none" in refuse(*holidays, "--hamming", "far")
     assert "burstiness='much' should be one of" in refuse(*holidays, "--burstiness", "much")
-    assert "n=0 should be at least 1" in refuse(*holidays, "--questions", 0)
+    assert "n=0 should be at least 1" in refuse(*holidays, "--queries", 0)
     assert "--train and --vocabulary exclude each other" in refuse(*holidays, "--train", datasets / "train")
     assert "--vocabularies and --vocabulary exclude each other" in refuse(*holidays, "--vocabularies", 1)
     assert "no photographs" in refuse(*holidays, "--distractors", tmp_path)

@@ -73,7 +73,7 @@ def evaluate_command(  # noqa: PLR0913
     fit: Annotated[
         tuple[str, Path] | None, flag("DATASET FOLDER", "Fit term 2 and the likelihood table to this other dataset first.")
     ] = None,
-    questions: Annotated[int | None, flag("NUMBER", "Use only this many questions, evenly spread.")] = None,
+    queries: Annotated[int | None, flag("NUMBER", "Use only this many queries, evenly spread.")] = None,
     cache: Cache = None,
     json: Json = False,
     chosen: dict[str, Any],
@@ -101,8 +101,8 @@ def evaluate_command(  # noqa: PLR0913
         data = read_dataset(dataset, folder)
         if distractors is not None:
             data = with_distractors(data, distractors)
-        if questions is not None:
-            data = first_questions(data, questions)
+        if queries is not None:
+            data = first_questions(data, queries)
         words = _vocabularies(workbench, dataset, data, train, (vocabularies, vocabulary or [], size))
         bench = workbench.bench(data, words)
         if fit is not None:
@@ -160,7 +160,7 @@ def _vocabularies(
 def _facts(bench: QuantisedDataset) -> dict[str, Any]:
     """Return the facts about a dataset for JSON."""
     dataset = bench.dataset
-    counts = {"images": len(dataset.images), "questions": len(dataset.questions), "features": bench.n_features}
+    counts = {"images": len(dataset.images), "queries": len(dataset.questions), "features": bench.n_features}
     return {
         "dataset": dataset.name,
         **counts,
@@ -278,7 +278,7 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     if save:
         with IndexWriter.open(path) as writer:
             if line is not None:
-                known = {name: values[name] for name in ("questions", "pairs", "true_matches", "intervals")}
+                known = {name: values[name] for name in ("queries", "pairs", "true_matches", "intervals")}
                 save_line(writer, line.tied, {"polyvoc": __version__, **known})
             save_likelihood_table(writer, table)
     panels = [] if line is None else line_figure({path.name: line}).panels
@@ -303,7 +303,7 @@ def _fit(name: str, bench: QuantisedDataset, progress: Progress) -> Fitted:
     line = fit_line(observe(bench.first(2), progress=progress)) if len(bench.sizes) > 1 else None
     tallies = tally_groups(bench, progress=progress)
     words = " + ".join(f"{size:,}" for size in bench.sizes)
-    origin = f"{name} ({len(bench.dataset.questions):,} questions), words {words}, {bench.bits} bits"
+    origin = f"{name} ({len(bench.dataset.questions):,} queries), words {words}, {bench.bits} bits"
     return Fitted(name, line, tallies, fit_table(together(tallies), source=origin))
 
 
@@ -353,7 +353,7 @@ def reproduce_command(  # noqa: PLR0913
         Path, typer.Argument(metavar="DATA", help="Folder that holds the datasets: holidays*, ukbench*, oxford*, ...")
     ],
     out: Annotated[Path, path_flag("FOLDER", "Folder for the page, its numbers and plots.")],
-    quick: Annotated[bool, switch("--quick", "Small vocabularies, fewer features and questions: minutes, not hours.")] = False,
+    quick: Annotated[bool, switch("--quick", "Small vocabularies, fewer features and queries: minutes, not hours.")] = False,
     train: Annotated[Path | None, flag("FOLDER", "Photographs to train on. Default: DATA/train*, flickr* or photos*.")] = None,
     distractors: Annotated[
         Path | None, flag("FOLDER", "Distractors. Default: every other training photograph, not trained on.")

@@ -145,7 +145,7 @@ def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: 
     dataset = bench.dataset
     measure = MEASURES[dataset.measure]
     words = " + ".join(f"{size:,}" for size in bench.sizes)
-    write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} questions, words {words}")
+    write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} queries, words {words}")
     write(f"  term 2 = {line[0]:.3f} r + {line[1]:.3f} ({origin})")
     for note in dataset.notes:
         write(f"  {note}")
@@ -168,7 +168,7 @@ def print_calibration(values: dict[str, Any]) -> None:
     table = table_from_dict(values["likelihood_table"], "")
     has_line, index = "tied" in values, [values["index"]] if "index" in values else []
     if has_line:
-        pairs = f"{values['questions']:,} questions, {values['pairs']:,} pairs of photographs that show the same thing"
+        pairs = f"{values['queries']:,} queries, {values['pairs']:,} pairs of photographs that show the same thing"
         matches = f"{values['true_matches']:,} true matches of {values['features']:,} features"
         spread = {
             name: " to ".join("?" if x is None else f"{x:.3f}" for x in ends) for name, ends in values["intervals"].items()

@@ -218,7 +218,7 @@ def first_questions(dataset: Dataset, n: int) -> Dataset:
     chosen = [i * count // n for i in range(n)]
     questions = tuple(dataset.questions[i] for i in chosen)
     truths = {level: tuple(own[i] for i in chosen) for level, own in dataset.truths.items()}
-    return replace(dataset, questions=questions, truths=truths, notes=(*dataset.notes, f"{n} of {count} questions are used"))
+    return replace(dataset, questions=questions, truths=truths, notes=(*dataset.notes, f"{n} of {count} queries are used"))
 
 
 @dataclass(eq=False)

@@ -63,7 +63,7 @@ class Fit:
         return {
             **{name: list(line) for name, line in self.lines.items()},
             "intervals": intervals,
-            "questions": observed.questions,
+            "queries": observed.questions,
             "pairs": observed.pairs,
             "groups": len(np.unique(observed.group)),
             "features": len(observed.ratio),

@@ -124,7 +124,7 @@ def _facts(setup: Setup) -> list[tuple[str, str]]:
     plan = setup.plan
     facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
     for name, dataset in setup.datasets.items():
-        counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} questions, {dataset.measure}"
+        counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} queries, {dataset.measure}"
         facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
     sizes = ", ".join(size_text(plan.words(size)) for size in setup.sizes if size != plan.size)
     trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
