@@ -157,7 +157,7 @@ def test_the_text(index: Path) -> None:
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert lines[0] == f"index         {index}"
-    assert lines[1].strip() == "18 questions, 36 pairs of photographs that show the same thing"
+    assert lines[1].strip() == "18 queries, 36 pairs of photographs that show the same thing"
     assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points", "likelihood", ""]
     assert lines[-2].startswith("likelihood    1 list: ")
     assert lines[-1].strip().startswith("2 lists: ")
@@ -220,7 +220,7 @@ def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Pa
     assert shown.exit_code == 0
     assert "nats per true match" in shown.stdout
     assert "nats per match" in shown.stdout
-    assert shown.stdout.splitlines()[0] == ("groups        18 questions, 36 pairs of photographs that show the same thing")
+    assert shown.stdout.splitlines()[0] == ("groups        18 queries, 36 pairs of photographs that show the same thing")
     assert "--save" not in shown.stderr
 
 
@@ -247,7 +247,7 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
     given = ["--table", file, "--plot", plot, "--cache", cache, *words]
     result = answer("calibrate", "groups", views, "--test", "groups", views, *given)
     table = load_table(file)
-    assert table.source == "groups (18 questions), words 300 + 300, 64 bits"
+    assert table.source == "groups (18 queries), words 300 + 300, 64 bits"
     bench = Workbench(cache).bench(READERS["groups"](views), [Vocabulary.load(Path(str(folder))) for folder in words[1::2]])
     assert table == fit_table(tally(bench), source=table.source)
     assert result["tests"][0]["likelihood_table"] == reliability(table, tally_groups(bench)).as_dict()

@@ -77,7 +77,7 @@ def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object],
     shown = run("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
     assert shown.exit_code == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert lines[0] == "ukbench: 16 images, 16 questions, words 300 + 300"
+    assert lines[0] == "ukbench: 16 images, 16 queries, words 300 + 300"
     assert lines.pop(1) == "  term 2 = 0.600 r + 0.400 (the default line)"
     assert lines[1].split()[:2] == ["rule", "N-S"]
     names = ["b1", "bayes", "b1 + burstiness", "bayes + burstiness", "b1 + HE", "bayes + HE"]
@@ -152,7 +152,7 @@ def test_a_synthetic_world_is_written_trained_and_ranked(cache: Path, tmp_path: 
     result = answer(*command, "--size", 40, "--vocabularies", 2)
     assert (result["dataset"], result["images"], result["queries"], result["sizes"]) == ("synthetic", 14, 5, [40, 40])
     assert result["rules"][0]["value"] > 0.2
-    assert run(*command, "--size", 40, "--vocabularies", 2).stdout.startswith("synthetic: 14 images, 5 questions")
+    assert run(*command, "--size", 40, "--vocabularies", 2).stdout.startswith("synthetic: 14 images, 5 queries")
     assert answer(*command, *words)["sizes"] == [300, 300]  # own vocabularies
     trained = answer(*command, "--train", tmp_path / "world" / "train", "--size", 30, "--vocabularies", 1)
     assert trained["sizes"] == [30]  # on descriptors, as the images are

@@ -101,8 +101,8 @@ def test_every_table_and_figure_is_there(report: Report) -> None:
 
 def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
     facts = dict(report.facts)
-    assert facts["Holidays"].startswith("26 images, 9 questions, mAP")
-    assert facts["Ukbench"] == "20 images, 20 questions, N-S"
+    assert facts["Holidays"].startswith("26 images, 9 queries, mAP")
+    assert facts["Ukbench"] == "20 images, 20 queries, N-S"
     assert facts["not available"] == "Oxford: only the paper's figures are shown"
     assert facts["vocabularies"].startswith("3 of 100 words, 3 each of 0.05K, 0.25K; trained on 1,")
     assert "of 21 photographs of train" in facts["vocabularies"]

@@ -134,7 +134,7 @@ def test_a_part_of_oxford_notes_what_is_missing(oxford: Path) -> None:
     assert [question.name for question in dataset.questions] == ["all_souls_1", "all_souls_2"]
     assert right(dataset, 0) == ({"all_souls_000000.jpg", "all_souls_000002.jpg"}, set())
     assert dataset.notes == (
-        "1 questions are left out: their image or all relevant images are missing (hertford_1)",
+        "1 queries are left out: their image or all relevant images are missing (hertford_1)",
         "2 images of the ground truth are missing (all_souls_000004, hertford_000009)",
     )
 
@@ -208,7 +208,7 @@ def test_revisited_questions_are_not_in_the_database(revisited: Path) -> None:
     assert [(q.name, q.source.name, q.image) for q in dataset.questions] == [(name, f"{name}.jpg", None) for name in names]
     assert [q.group for q in dataset.questions] == ["q_tower", "q_bridge", "q_tower"]  # those that share answers
     assert dataset.questions[0].region == (1.0, 2.0, 30.0, 40.0)
-    assert dataset.notes == ("1 questions are left out: their image or all relevant images are missing (q_lost)",)
+    assert dataset.notes == ("1 queries are left out: their image or all relevant images are missing (q_lost)",)
 
 
 def test_revisited_levels(revisited: Path) -> None:
@@ -305,7 +305,7 @@ def test_fewer_questions_are_spread_evenly(tmp_path: Path) -> None:
     assert [question.image for question in fewer.questions] == [0, 10, 20, 30]
     assert fewer.truths[""] == tuple(dataset.truths[""][i] for i in (0, 10, 20, 30))
     assert fewer.images == dataset.images
-    assert fewer.notes == ("4 of 40 questions are used",)
+    assert fewer.notes == ("4 of 40 queries are used",)
     assert first_questions(dataset, 40) is dataset
     with pytest.raises(OptionError, match="n=0"):
         first_questions(dataset, 0)

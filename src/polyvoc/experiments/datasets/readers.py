@@ -24,7 +24,7 @@ __all__ = [  # Kind and Region are defined elsewhere, and used with datasets
 # Notes on what is left out, after its number
 _NO_QUERY = "groups are left out: no query, or no other images"
 _NOT_FOUR = "groups are left out: fewer than four images"
-_UNANSWERABLE = "questions are left out: their image or all relevant images are missing"
+_UNANSWERABLE = "queries are left out: their image or all relevant images are missing"
 _PAGES = "files are left out: a web page instead of a photograph"  # 20 of the published Paris images
 
 
