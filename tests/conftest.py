@@ -21,6 +21,15 @@ SLOW = {
     "network": ("storage/test_stores.py", "web/test_store_requests.py"),
     "site": ("test_docs.py",),
     "wheel": ("test_wheel.py",),
+    "slow": (
+        "index/test_crash.py",
+        "duplicates/test_duplicates.py",
+        "experiments/test_paper.py",
+        "web/test_schemas.py",
+        "web/test_server.py",
+        "web/test_service.py",
+        "test_example_reconstruct.py",
+    ),
 }
 
 
