@@ -61,7 +61,7 @@ def test_it_builds_without_warnings(tmp_path: Path) -> None:
         for name in ("commands", "records", "library")
     )
     assert "--sigma" in commands and "Hamming" in commands
-    assert "argest Hamming distance that still votes" in records
+    assert "argest Hamming distance of a match" in records
     assert "UnreachableError" in library
     assert "<!-- made" not in commands + records + library and "<!-- record" not in records
 
