@@ -59,6 +59,15 @@ def test_an_odd_setting_raises(odd: Any) -> None:
         SideFile.of(LINKS, settings)
 
 
+def test_a_damaged_setting_is_there_and_raises() -> None:
+    settings = IndexSettings(Path("catalogue.sqlite"))
+    assert LINKS not in settings and SideFile.of(LINKS, settings) is None
+    settings.damaged.add(LINKS)
+    assert LINKS in settings
+    with pytest.raises(DamagedError, match="'links' is missing or damaged"):
+        SideFile.of(LINKS, settings)
+
+
 def test_a_side_file_comes_back_from_its_setting() -> None:
     side, settings = SideFile(LINKS, 3, 5, "abc", {"commit": 7}), IndexSettings(Path("catalogue.sqlite"))
     settings[LINKS] = side.as_setting()

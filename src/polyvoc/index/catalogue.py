@@ -36,6 +36,10 @@ class IndexSettings(dict[str, Any]):
         """Raise DamagedError."""
         raise DamagedError(f"{self.path}: the setting {name!r} is missing or damaged; run 'polyvoc check'")
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether a setting is stored, damaged or not: reading a damaged one raises."""
+        return name in self.damaged or super().__contains__(name)
+
     def get(self, name: str, default: Any = None) -> Any:
         """Return a setting that not every index has; raise DamagedError if it is damaged."""
         return self[name] if name in self.damaged else super().get(name, default)

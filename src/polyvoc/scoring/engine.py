@@ -186,7 +186,7 @@ class Engine:
     def plan(self, options: ScoringOptions) -> ScoringPlan:
         """Resolve options for this collection: once per search."""
         plan = make_plan(options, self.sizes, self.bits)
-        if (plan.rule.needs_table or options.hamming is not None) and self.shards.infos and not self.signed:
+        if plan.needs_signatures and self.shards.infos and not self.signed:
             raise OptionError(f"{needs_signatures_text(options)} needs an index with signatures; this one has none")
         return plan
 

@@ -88,7 +88,7 @@ def _checked_signatures(signatures: Array | None, shape: tuple[int, ...], plan: 
     """Return signatures with an axis of planes, None where they are not compared; raise OptionError if they are missing."""
     if signatures is not None and np.shape(signatures)[: len(shape)] != shape:
         raise OptionError(f"query signatures {list(np.shape(signatures))} should have the shape of the words {list(shape)}")
-    if plan.options.hamming is None and not plan.rule.needs_table:
+    if not plan.needs_signatures:
         return None
     if signatures is None:
         raise OptionError(f"{needs_signatures_text(plan.options)} needs the signatures of the query; none were given")

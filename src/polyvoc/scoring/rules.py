@@ -135,6 +135,7 @@ class ScoringPlan:
     norm: NormKey
     rule: Rule
     table: LikelihoodTable | None
+    needs_signatures: bool  # whether signatures are compared
     needs_counts: bool  # whether phase 1 counts the sets: with one vocabulary all factors are 1
     is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
 
@@ -185,7 +186,8 @@ def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int) -> Sco
     by_ratio = table is not None and len(table.edges) > 0
     needs_counts = by_ratio or (rule.needs_counts and len(voting) > 1)
     is_empty = rule.needs_table and table is None
-    return ScoringPlan(options, voting, bits, options.norm_key(len(sizes)), rule, table, needs_counts, is_empty)
+    norm, signed = options.norm_key(len(sizes)), options.needs_signatures
+    return ScoringPlan(options, voting, bits, norm, rule, table, signed, needs_counts, is_empty)
 
 
 def likelihood_table(options: ScoringOptions, n_vocabularies: int, bits: int) -> LikelihoodTable:
