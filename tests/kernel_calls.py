@@ -14,6 +14,7 @@ from numba import config
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels import compiler
+from polyvoc.kernels.images import count_images, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -53,7 +54,7 @@ class Case:
         self.words[0, -1] = -1
         self.signatures = np.ascontiguousarray(signatures[:QUERIES])
         self.keypoints = np.column_stack([xy[:QUERIES], np.full(QUERIES, 8.0), np.full(QUERIES, 30.0)])
-        self.bases = word_offsets(sizes)
+        self.bases = np.array([*word_offsets(sizes), sum(sizes)])
         self.idf = rng.uniform(0.5, 2, (QUERIES, len(sizes))).astype(np.float32)
         self.factors = rng.uniform(0.5, 2, (QUERIES, 1 << len(sizes))).astype(np.float32)
         self.weights = np.exp(-np.arange(self.bits + 1) / 16).astype(np.float32)  # by Hamming distance
@@ -83,7 +84,7 @@ def call_all() -> dict[str, Array]:
 def _lists(case: Case) -> dict[str, Array]:
     delta = case.factors.copy()
     delta[:, 0] = 0
-    numbers = np.unique((case.words + case.bases)[case.words >= 0])
+    numbers = np.unique((case.words + case.bases[:-1])[case.words >= 0])
     weights = np.linspace(0, 1, len(numbers), dtype=np.float32)
     lists, shared, hamming, norms = case.scores(), case.scores(), case.scores(), np.zeros(IMAGES)
     counts = np.zeros((QUERIES, 1 << len(case.sizes)), np.int64)
@@ -123,19 +124,23 @@ def _votes(case: Case) -> dict[str, Array]:
             )  # fmt: skip
             vote_matches(*lists, *signed, idf, *weights, case.alive, masks, True, burstiness, False, matches)
             results |= {f"near {rule} {burstiness}": near, f"matches {rule} {burstiness}": matches}
-    for image_sets in (False, True):
-        counts = np.zeros((QUERIES, 1 << len(case.sizes)), np.int64)
-        count_matches(*lists, case.alive, masks, image_sets, counts)
-        results[f"counts {image_sets}"] = counts
-    return results
+    counts = np.zeros((2, QUERIES, 1 << len(case.sizes)), np.int64)
+    count_matches(*lists, case.alive, masks, counts[0])
+    count_images(two, case.bases, *case.named("starts", "postings"), case.alive, counts[1])
+    for burstiness in (KEEP_ALL, BEST, INTRA):
+        images = case.scores()
+        vote_images(two, case.bases, *case.named("starts", "postings"), *signed, idf, *weights[:2], burstiness, images)
+        results[f"images {burstiness}"] = images
+    return results | {"counts": counts}
 
 
 def _images(case: Case) -> dict[str, Array]:
     n_vocabularies, positions = len(case.sizes), np.arange(1, IMAGES)
     bases = np.concatenate([[0], np.cumsum(np.add(case.sizes, 1))])
     lists = (bases, *list_words(case.words, bases, QUERIES))
-    order = np.argsort(np.where(case.words >= 0, case.words + case.bases, 0).T.ravel(), kind="stable")
-    numbers = np.where(case.words >= 0, case.words + case.bases, 0).T.ravel()[order]
+    every = np.where(case.words >= 0, case.words + case.bases[:-1], 0).T.ravel()
+    order = np.argsort(every, kind="stable")
+    numbers = every[order]
     planes = np.ascontiguousarray(case.signatures.transpose(2, 1, 0).reshape(case.signatures.shape[2], -1)[:, order])
     votes = np.zeros((1, IMAGES), np.float32)
     owners, idf = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.float32)

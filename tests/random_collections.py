@@ -24,7 +24,7 @@ GRID = list(
         (False, True),
         BURSTINESS,
         ("average", "plain", "none"),
-        ("tfidf", "tf", "sqrt-tf", "features", "none"),
+        ("tfidf", "tf", "sqrt-tf", "features", "distinct", "none"),
     )
 )
 
@@ -66,6 +66,7 @@ def grid_options(number: int, **fixed: Any) -> SearchOptions:
         "norm": norm,
         "line": lines[int(rng.integers(len(lines)))],
         "c": float(rng.choice([30.0, 1.0, 0.01])),
+        "idf_power": int(rng.choice([1, 2])),
     }
     return plain(**{**values, **fixed})
 

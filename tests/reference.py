@@ -34,7 +34,7 @@ def score_words(
     query_signatures: Array | None = None,  # uint64, shaped as words; likewise
 ) -> Floats64:
     """Return one score per image: its votes over its norm."""
-    count = 1 if options.merge == "b0" else len(sizes)  # b0 is any rule with the first vocabulary alone
+    count = 1 if options.merge == "b0" else options.vocabularies or len(sizes)  # b0: any rule with the first vocabulary alone
     histograms = [_histogram(images, k, sizes[k]) for k in range(count)]
     idfs = [_idf(histogram, options.idf) for histogram in histograms]
     collection = {(i, n): image[n, :count].tolist() for i, image in enumerate(images) for n in range(len(image))}
@@ -43,8 +43,8 @@ def score_words(
         assigned = [np.atleast_1d(words[x, k]).tolist() for k in range(count)]
         lists = [{y for y, w in collection.items() if w[k] in assigned[k]} for k in range(count)]
 
-        def squared_idf(y: Feature, m: int) -> float:
-            return float(idfs[m][collection[y][m]]) ** 2
+        def word_weight(y: Feature, m: int) -> float:
+            return float(idfs[m][collection[y][m]]) ** options.idf_power
 
         def distance(y: Feature, m: int, x: int = x) -> int:
             assert image_signatures is not None
@@ -52,7 +52,7 @@ def score_words(
             mine = _signature_for(collection[y][m], words[x, m], query_signatures[x, m])
             return (mine ^ _joined(image_signatures[y[0]][y[1], m])).bit_count()
 
-        for (image, _), vote in _votes(lists, squared_idf, distance, len(images), options).items():
+        for (image, _), vote in _votes(lists, word_weight, distance, len(images), options).items():
             votes[image] += vote
     norms = _norms(histograms, idfs, options.norm)
     return np.array([v / n if v > 0 and n > 0 else 0.0 for v, n in zip(votes, norms, strict=True)])
@@ -60,26 +60,27 @@ def score_words(
 
 def _votes(
     lists: list[set[Feature]],  # A_k of one query feature
-    squared_idf: Callable[[Feature, int], float],  # of a feature's word in a vocabulary
+    word_weight: Callable[[Feature, int], float],  # idf of a feature's word in a vocabulary, to its power
     distance: Callable[[Feature, int], int],  # Hamming, of a feature in a vocabulary
     images: int,
     options: SearchOptions,
 ) -> dict[Feature, float]:
     """Return what each matching feature contributes for one query feature."""
     ratio_lists: list[set[Any]] = [*lists]
-    if options.sets == "image":
+    by_image = options.sets == "image" or (options.sets == "auto" and options.merge in ("b2", "bayes"))
+    if by_image:
         ratio_lists = [{image for image, _ in features} for features in lists]
     plain: dict[Feature, float] = {}
     bursty: dict[Feature, float] = {}
     for y in set().union(*lists):
         own = _members(y, lists)  # M(y)
-        together = own if options.sets == "feature" else _members(y[0], ratio_lists)  # M(image)
+        together = _members(y[0], ratio_lists) if by_image else own  # M(image)
         if options.merge == "likelihood":
-            mean = sum(squared_idf(y, m) for m in own) / len(own)
+            mean = sum(word_weight(y, m) for m in own) / len(own)
             score = mean * evidence(together, ratio_lists, [distance(y, m) for m in own], options)
         else:
             terms = [
-                squared_idf(y, m) * (1.0 if options.hamming is None else hamming_weight(distance(y, m), options)) for m in own
+                word_weight(y, m) * (1.0 if options.hamming is None else hamming_weight(distance(y, m), options)) for m in own
             ]
             score = factor(together, ratio_lists, images, options) * sum(terms)
         if score > 0:
@@ -203,5 +204,7 @@ def _norms(histograms: list[Floats64], idfs: list[Floats64], kind: str) -> Float
         return np.ones(len(histograms[0]))
     scales = [np.ones(len(idf)) for idf in idfs] if kind in ("tf", "features") else idfs
     counts = [np.sqrt(h) for h in histograms] if kind in ("sqrt-tf", "features") else histograms
+    if kind == "distinct":
+        counts = [(h > 0).astype(np.float64) for h in histograms]
     squares = [((h * scale) ** 2).sum(axis=1) for h, scale in zip(counts, scales, strict=True)]
     return np.asarray(np.sqrt(np.sum(squares, axis=0)))

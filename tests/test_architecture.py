@@ -37,6 +37,7 @@ HEAVY = {
     "rich": {"cli.terminal"},
     "filelock": {"index.folder"},
     "matplotlib": {"experiments.report.plots"},
+    "pyhesaff": {"experiments.datasets.hessian_affine"},
     "onnxruntime": {"features.embedding"},
     "ray": {"cluster.connect"},
     "fsspec": {"storage.stores"},

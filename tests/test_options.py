@@ -91,12 +91,12 @@ def test_a_preset_finds_with_and_without_signatures(name: str, bits: int) -> Non
     options = preset(name, bits)
     assert options.needs_signatures == (bits > 0)
     best = search(engine, query.query, options)[0]
-    assert best.image == 1 and (best.inliers > 15) == (name != "fast")
+    assert best.image == 1 and (best.inliers > 15) == (name not in ("fast", "paper"))
 
 
 @pytest.mark.parametrize("bits, merge", [(0, "posterior"), (32, "b1"), (64, "likelihood"), (128, "likelihood")])
 def test_presets_differ_in_their_effort(bits: int, merge: str) -> None:
-    fast, default, best = (preset(name, bits) for name in get_args(Preset))
+    fast, default, best = (preset(name, bits) for name in get_args(Preset)[:3])
     assert fast.verify == 0 < default.verify <= best.verify
     assert fast.expand == default.expand == 0 < best.expand
     assert fast.merge == default.merge == best.merge == merge

@@ -16,11 +16,11 @@ from polyvoc.types import FeatureKind, LikelihoodTable
 
 Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
 Idf = Literal["average", "plain", "none"]
-Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "none"]
+Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "distinct", "none"]
 Burstiness = Literal["none", "best", "intra"]
-Sets = Literal["feature", "image"]
+Sets = Literal["auto", "feature", "image"]
 Detector = Literal["sift", "orb", "akaze", "affine"]
-Preset = Literal["fast", "default", "best"]
+Preset = Literal["fast", "default", "best", "paper"]
 
 NAMES: Mapping[type, str] = {float: "a number", int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
 
@@ -145,7 +145,7 @@ class FeatureOptions(Checked):
 
 
 class NormKey(NamedTuple):
-    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root") or "none"; its idf; over how many vocabularies."""
+    """A kind of norm: of tf idf ("tf"), of sqrt(tf) idf ("root"), of idf ("distinct") or "none"; idf; how many vocabularies."""
 
     kind: str
     idf: Idf
@@ -157,8 +157,19 @@ class ScoringOptions(Checked):
     """How the words of a query become scores: the rules of the paper and what they are combined with."""
 
     merge: Merge = option("likelihood", "Rule that merges the matches of several vocabularies.", SCORING)
-    idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1; squared in the score.", SCORING)
-    norm: Norm = option("tfidf", "Norm of an image, which its score is divided by.", SCORING)
+    vocabularies: int | None = option(
+        None, "Score with the first vocabularies of the index only; none: with all.", SCORING, minimum=1
+    )
+    idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1.", SCORING)
+    idf_power: int = option(
+        2, "Power of the idf in the score: 1, once per match; 2, once for each image.", SCORING, minimum=1, maximum=2
+    )
+    norm: Norm = option(
+        "tfidf",
+        "Norm of an image, which its score is divided by: of tf idf, tf, sqrt(tf) idf, sqrt(tf) (features: the root of their "
+        "number), or idf once per distinct word.",
+        SCORING,
+    )
     # a + b = 1: two equal lists share every match. Fits with it give b = 0.23 to 0.33; without signatures rankings gain a
     # little up to b = 0.5 (docs/findings.md).
     line: tuple[float, float] = option(
@@ -184,7 +195,11 @@ class ScoringOptions(Checked):
         "Repeated structure: best, one match per query feature and image; intra, damped within an image (Jegou 2009).",
         SCORING,
     )
-    sets: Sets = option("feature", "What the lists of the rules are sets of: features or images.", SCORING)
+    sets: Sets = option(
+        "auto",
+        "What the lists of the rules are sets of. auto: images for bayes and b2, as in the paper, features for posterior.",
+        SCORING,
+    )
     assignments: int = option(
         1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10
     )
@@ -201,9 +216,21 @@ class ScoringOptions(Checked):
             "tf": ("tf", "none"),
             "sqrt-tf": ("root", self.idf),
             "features": ("root", "none"),
+            "distinct": ("distinct", self.idf),
             "none": ("none", "none"),
         }
-        return NormKey(*kinds[self.norm], 1 if self.merge == "b0" else n_vocabularies)
+        return NormKey(*kinds[self.norm], self.count_vocabularies(n_vocabularies))
+
+    def count_vocabularies(self, available: int) -> int:
+        """Return how many vocabularies vote in an index of so many; raise OptionError if it has fewer than wanted."""
+        if self.vocabularies is not None and self.vocabularies > available:
+            raise OptionError(f"vocabularies={self.vocabularies} should be at most {available}, as many as the index has")
+        return 1 if self.merge == "b0" else self.vocabularies or available
+
+    @property
+    def image_sets(self) -> bool:
+        """Return whether the lists are sets of images; b0 and b1 are the same with either."""
+        return self.merge in ("bayes", "b2") if self.sets == "auto" else self.sets == "image"
 
     @property
     def needs_signatures(self) -> bool:
@@ -290,7 +317,16 @@ class ClusterOptions(Checked):
         super().__post_init__()
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"verify": 0}, "default": {}, "best": {"verify": 200, "expand": 5}}
+# The system of the paper's Table 3, in the reading that gives its gains (docs/findings.md).
+PAPER = {"merge": "bayes", "vocabularies": 2, "idf": "plain", "idf_power": 1, "norm": "features", "verify": 0}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fast": {"verify": 0},
+    "default": {},
+    "best": {"verify": 200, "expand": 5},
+    "paper": PAPER,
+}
+# Threshold and sigma of Hamming Embedding by the length of signatures: Jegou 2008; Zheng's own program for 128 bits.
+USUAL_HAMMING: Mapping[int, tuple[int, float]] = {64: (24, 16.0), 128: (52, 26.0)}
 
 
 def preset(name: str, bits: int = 128) -> SearchOptions:
@@ -301,13 +337,18 @@ def preset(name: str, bits: int = 128) -> SearchOptions:
     76.6 and N-S 3.758 by the table of SIFT, 77.1 and 3.734 by one fitted on ORB (of the other dataset), 72.7 and 3.452
     without a table, by `posterior` with signatures (docs/features.md). `polyvoc calibrate --save` fits one to an index.
 
-    Signatures of other lengths are weighted as in Hamming Embedding; without signatures the posterior rule is used.
+    Signatures of other lengths are weighted as in Hamming Embedding; without signatures the posterior rule is used. "paper" is
+    Bayes merging of two vocabularies with Hamming Embedding and burstiness, without geometry.
     """
     if name not in PRESETS:
         raise OptionError(f"preset={name!r} should be one of {', '.join(PRESETS)}")
     chosen = SearchOptions(**PRESETS[name])
+    threshold, sigma = USUAL_HAMMING.get(bits, (3 * bits // 8, bits / 4))
+    if name == "paper":
+        signed = {"hamming": threshold, "sigma": sigma, "burstiness": "intra"}
+        return replace(chosen, **(signed if bits else {"burstiness": "none"}))
     if bits in (64, 128):
         return chosen
     if bits == 0:
         return replace(chosen, merge="posterior", burstiness="none")
-    return replace(chosen, merge="b1", hamming=3 * bits // 8, sigma=bits / 4)
+    return replace(chosen, merge="b1", hamming=threshold, sigma=sigma)

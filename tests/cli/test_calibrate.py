@@ -14,7 +14,7 @@ from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
-from polyvoc.experiments.fit.line import Fit, fit_line_pairs, save_line
+from polyvoc.experiments.fit.line import Fit, fit_line_pairs, save_lines
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import find_pairs
 from polyvoc.experiments.workbench import Workbench
@@ -267,7 +267,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
         before.folder.catalogue.setting("line")
     commit = before.folder.catalogue.setting("commit")
     with IndexWriter.open(index) as writer:
-        save_line(writer, LINE, SOURCE)
+        save_lines(writer, {"feature": LINE}, SOURCE)
     assert before.default_options.line == SearchOptions().line  # a snapshot stays as it is
     with Index.open(index) as opened:
         assert opened.default_options.line == LINE
@@ -280,7 +280,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
         assert opened.default_options.line == LINE
         assert len(opened) == SCENES * VIEWS
     with IndexWriter.open(index) as writer:
-        save_line(writer, (0.5, 0.5), SOURCE)
+        save_lines(writer, {"feature": (0.5, 0.5)}, SOURCE)
     assert Index.open(index).default_options.line == (0.5, 0.5)
     assert errors_of(index) == []
 
@@ -289,7 +289,7 @@ def test_pending_images_are_committed_with_the_line(index: Path, views: Path) ->
     found = Index.open(index).features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
         writer.add("another", found)
-        save_line(writer, LINE, SOURCE)
+        save_lines(writer, {"feature": LINE}, SOURCE)
     with Index.open(index) as opened:
         assert (len(opened), opened.default_options.line) == (SCENES * VIEWS + 1, LINE)
 
@@ -297,7 +297,7 @@ def test_pending_images_are_committed_with_the_line(index: Path, views: Path) ->
 @pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
 def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
-        save_line(writer, line, SOURCE)
+        save_lines(writer, {"feature": line}, SOURCE)
     assert Index.open(index).default_options.line == SearchOptions().line
 
 

@@ -39,7 +39,7 @@ FLOOR = 1e-6  # of the largest score: below it scores are compared absolutely
 def spread_options(count: int, **fixed: Any) -> Iterator[tuple[int, SearchOptions]]:
     """Yield `count` numbers with options from all over the grid: 97 and the length of the grid are coprime."""
     for number in range(count):
-        sets = np.random.default_rng([8, number]).choice(["feature", "image"])
+        sets = np.random.default_rng([8, number]).choice(["feature", "image", "auto"])
         yield number, grid_options(97 * number, **{"sets": str(sets), **fixed})
 
 
@@ -97,7 +97,7 @@ def assert_same(scores: npt.NDArray[Any], expected: npt.NDArray[Any], case: obje
     assert np.array_equal(scores, expected), f"{case}\nscores   {scores}\nexpected {expected}"
 
 
-@pytest.mark.parametrize("sets", ["feature", "image"])
+@pytest.mark.parametrize("sets", ["feature", "image", "auto"])
 @pytest.mark.parametrize("merge", RULES)
 def test_engine_agrees_with_the_reference(merge: Merge, sets: Sets) -> None:
     positive = 0

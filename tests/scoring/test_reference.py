@@ -40,7 +40,7 @@ def bits(count: int, k: int, flipped: dict[tuple[int, int], int]) -> npt.NDArray
 
 
 def bare(**changes: Any) -> SearchOptions:
-    return plain(**{"idf": "none", "norm": "none", "line": LINE, "c": C, **changes})
+    return plain(**{"idf": "none", "norm": "none", "line": LINE, "c": C, "sets": "feature", **changes})
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> QuantisedDataset:
 def test_presets_keep_their_order_on_a_synthetic_world(synthetic: QuantisedDataset) -> None:
     """Measured: b1 0.230, fast 0.530, default 0.839, best 0.892."""
     b1 = accuracy(synthetic, B1)
-    fast, default, best = (accuracy(synthetic, preset(name)) for name in get_args(Preset))
+    fast, default, best = (accuracy(synthetic, preset(name)) for name in get_args(Preset)[:3])
     assert best >= default >= fast >= b1
     assert fast > 0.48
     assert default > 0.79

@@ -48,7 +48,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the da
 # Varied over their usual values, unless given: the parameters of `evaluation_rules`.
 VARIED = {"merge": "merges", "hamming": "hamming", "burstiness": "burstiness"}
 # Of an index or its hits: datasets are measured by all scores.
-FOREIGN = ("top", "smooth", "fuse", "min_probability", "require_all")
+FOREIGN = ("vocabularies", "top", "smooth", "fuse", "min_probability", "require_all")
 
 
 @app.command(
@@ -261,7 +261,7 @@ class Calibrated(NamedTuple):
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     """Fit line and table to an index; `save` writes them to it."""
     from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
-    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_line
+    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_lines
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
     from polyvoc.scoring.rules import table_as_dict
@@ -279,7 +279,7 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
         with IndexWriter.open(path) as writer:
             if line is not None:
                 known = {name: values[name] for name in ("queries", "pairs", "true_matches", "intervals")}
-                save_line(writer, line.tied, {"polyvoc": __version__, **known})
+                save_lines(writer, {"feature": line.tied}, {"polyvoc": __version__, **known})
             save_likelihood_table(writer, table)
     panels = [] if line is None else line_figure({path.name: line}).panels
     values = {"index": str(path), **values, "likelihood_table": table_as_dict(table), "saved": save}

@@ -13,8 +13,7 @@ from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import Burstiness, Merge, Preset, SearchOptions, preset
-from polyvoc.scoring.rules import USUAL_HAMMING
+from polyvoc.options import USUAL_HAMMING, Burstiness, Merge, Preset, SearchOptions, preset
 from polyvoc.types import Array, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from polyvoc import __version__
 from polyvoc.errors import OptionError
 from polyvoc.experiments.cache import digest_of, load_or_make, store_folder
-from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
@@ -26,7 +26,7 @@ from polyvoc.scoring.segments import norms_of
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
-from polyvoc.types import SIFT, Array, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
+from polyvoc.types import Array, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ class Workbench:
     """Source of features, vocabularies and words for experiments; results are cached."""
 
     cache: Path
-    features: FeatureOptions = FeatureOptions()  # noqa: RUF009 (frozen)
+    features: Detection = FeatureOptions()  # noqa: RUF009 (frozen)
     progress: Progress = no_progress
 
     def store(self, files: Sequence[Path], kind: Kind = "photographs") -> FeatureStore:
@@ -57,7 +57,7 @@ class Workbench:
         folder = self.cache / "vocabularies" / digest_of(store.digest, asdict(options), limit, __version__)
         if folder.is_dir():
             return Vocabulary.load(folder)
-        sample = Sample(store.sample(limit, 0), {"photographs": len(store)})
+        sample = Sample(store.sample(limit, 0), {"photographs": len(store)}, name=self.features.kind.name)
         stage = f"vocabulary of {options.size:,} words, seed {options.seed}"
 
         def show(done: int, total: int, distortion: float, moved: float) -> None:
@@ -88,10 +88,11 @@ class Workbench:
 
     def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> QuantisedDataset:
         """Return a dataset quantised by vocabularies."""
+        name = self.features.kind.name
         for vocabulary in vocabularies:
-            if vocabulary.name != SIFT or vocabulary.binary:
+            if vocabulary.name != name or vocabulary.binary:
                 raise OptionError(
-                    f"datasets are read as {SIFT}, the vocabulary is of {vocabulary.kind}; give vocabularies of {SIFT}"
+                    f"datasets are read as {name}, the vocabulary is of {vocabulary.kind}; give vocabularies of {name}"
                 )
         outside = [question.source for question in dataset.questions if question.image is None]
         store = self.store([*dataset.images, *outside], dataset.kind)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyvoc.errors import DamagedError, PolyvocError
-from polyvoc.index.catalogue import ImageRow
+from polyvoc.index.catalogue import LINES, ImageRow
 from polyvoc.index.folder import NORMS, SIDE_FILES, EmbeddingInfo, IndexFolder, SideFile
 from polyvoc.index.segment import MAX_VOCABULARIES, Segment, word_offsets
 from polyvoc.kernels.postings import LONGEST_RUN
@@ -26,7 +26,7 @@ from polyvoc.vocabulary.vocabulary import Vocabulary
 
 UNIT = 0.01  # by which half-precision vectors may differ from length 1
 # Settings of indexes that were calibrated, linked, searched for duplicates, or have vectors.
-OPTIONAL = ("line", "likelihood_table", "embedding", *SIDE_FILES)
+OPTIONAL = (*LINES.values(), "likelihood_table", "embedding", *SIDE_FILES)
 Check = Callable[[IndexFolder], Iterator[str]]  # yields one line per error
 
 
@@ -81,7 +81,7 @@ def _check_settings(folder: IndexFolder) -> Iterator[str]:
         "features": lambda options: FeatureOptions(**options) is not None,
         "commit": lambda commit: commit >= 0,
         "last_segment": lambda segment: segment >= last,
-        "line": lambda line: line is None or ScoringOptions(line=(line["a"], line["b"])) is not None,
+        **dict.fromkeys(LINES.values(), lambda line: line is None or ScoringOptions(line=(line["a"], line["b"])) is not None),
         "embedding": lambda _: (info := EmbeddingInfo.of(settings)) is None or (info.dimension >= 1 and bool(info.fingerprint)),
     }
     for name, holds in valid.items():

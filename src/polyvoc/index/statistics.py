@@ -41,6 +41,11 @@ class Statistics:
             documents=sum((segment.documents() for segment in segments), zeros),
         )
 
+    def word_weights(self, idf: Idf, power: int) -> Floats64:
+        """Return idf or idf^2 of each word [W]; the root is exact on every machine."""
+        squares = self.idf_squared[idf]
+        return squares if power == 2 else np.sqrt(squares)
+
     def __add__(self, other: Statistics) -> Statistics:
         """Sum over two parts of a collection."""
         return Statistics(
@@ -67,10 +72,10 @@ def idf_squared(statistics: Statistics, idf: Idf) -> Floats64:
 
 
 def norms(segment: Segment, statistics: Statistics, key: NormKey) -> Floats32:
-    """Return the L2 norm of the vector of each image of a segment [n] over its first vocabularies: tf idf, or sqrt(tf) idf.
+    """Return the L2 norm of the vector of each image of a segment [n] over its first vocabularies: tf idf, sqrt(tf) idf, idf.
 
     The sum of (tf idf)^2 over words is idf^2 once per feature plus (tf^2 - tf) idf^2 for repeated words: the first is a scan
-    of the postings, the second a short list.
+    of the postings, the second a short list. Without tf the repetitions are taken away again.
     """
     if key.kind == "none":
         return np.ones(segment.n_images, np.float32)
@@ -79,8 +84,9 @@ def norms(segment: Segment, statistics: Statistics, key: NormKey) -> Floats32:
     last = int(word_offsets(segment.sizes)[key.n_vocabularies]) if partial else len(squares)
     sums = np.zeros(segment.n_images, np.float64)
     add_squares(arrays["starts"], arrays["postings"], squares, 0, last, sums)
-    if key.kind == "tf":
+    if key.kind != "root":
         repeats = arrays["repeats"][arrays["repeats"][:, 1] < last]
         times = repeats[:, 2].astype(np.float64)
-        np.add.at(sums, repeats[:, 0], times * (times - 1) * squares[repeats[:, 1]])
-    return np.sqrt(sums).astype(np.float32)
+        more = times * (times - 1) if key.kind == "tf" else 1 - times
+        np.add.at(sums, repeats[:, 0], more * squares[repeats[:, 1]])
+    return np.sqrt(np.maximum(sums, 0.0)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Vote by gathering every match of a query feature: several assignments, sets of images. Also weights and burstiness.
+"""Vote by gathering every match of a query feature: several assignments, burstiness of words. Also weights and burstiness.
 
 See `postings` for the arrays of a segment. A mask has a bit for every vocabulary in which the match shares a word.
 """
@@ -79,7 +79,7 @@ def write_codes(words, k, number, base, bases, starts, run_starts, run_words, ru
                 continue
             code = (j + 1) * base**m
             if m == partner:
-                size = partner_size(k, bases, starts)
+                size = partner_size(k, bases)
                 begin, end = find_run(number, words[m, j], size, starts, run_starts, run_words, run_lengths)
                 for i in range(begin - first, end - first):
                     codes[i] += code
@@ -141,22 +141,21 @@ def gather_matches(
 
 
 @kernel
-def mark_images(images, match_masks, n, image_masks):
-    """Set the mask of every match to the union of the masks of its image. image_masks: [65536] zeros before."""
+def join_masks(images, match_masks, n, image_masks):
+    """Set the mask of every match to the union of the masks of its image. image_masks: [65536] zeros before and after."""
     for i in range(n):
         image_masks[images[i]] |= match_masks[i]
     for i in range(n):
         match_masks[i] = image_masks[images[i]]
+    for i in range(n):
+        image_masks[images[i]] = 0
 
 
 @kernel
-def count_matches(
-    words, bases, starts, run_starts, run_words, run_lengths, columns, postings, alive, masks, image_sets, counts
-):
-    """Count the features, or with image_sets the images, of every exact mask of a query feature. out: counts [Q, 2^K]."""
+def count_matches(words, bases, starts, run_starts, run_words, run_lengths, columns, postings, alive, masks, counts):
+    """Count the features of every exact mask of a query feature. out: counts [Q, 2^K]."""
     longest = longest_query(words, bases, starts)
     codes, images, match_masks, n_lists, terms, sums, distances, links, chains = allocate_matches(longest, len(masks))
-    image_masks = np.zeros(1 << 16, np.int64)
     no_signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*words.shape[1:], 0), np.uint64)
     idf, hamming_weights = np.ones(words.shape[1:], np.float32), np.ones(1, np.float32)
     for q in range(len(words)):
@@ -164,15 +163,8 @@ def count_matches(
                            query_signatures, idf, hamming_weights, masks, chains, codes, images, match_masks, n_lists, terms,
                            sums, distances, links)  # fmt: skip
         chains[:] = -1
-        if image_sets:
-            mark_images(images, match_masks, n, image_masks)
         for i in range(n):
-            image = images[i]
-            if image_sets:
-                if image_masks[image] == 0:
-                    continue  # counted before
-                image_masks[image] = 0
-            if len(alive) == 0 or alive[image]:
+            if len(alive) == 0 or alive[images[i]]:
                 counts[q, match_masks[i]] += 1
 
 
@@ -196,9 +188,7 @@ def vote_matches(
                            terms, sums, distances, links)  # fmt: skip
         chains[:] = -1
         if image_sets:
-            mark_images(images, match_masks, n, image_masks)
-            for i in range(n):
-                image_masks[images[i]] = 0
+            join_masks(images, match_masks, n, image_masks)
         for i in range(n):
             values[i] = weight_match(q, match_masks[i], n_lists[i], terms[i], sums[i], distances[i], factors, cells, table)
         settle_votes(n, images, match_masks, values, alive, burstiness, on_difference, image_sums, powers, scores)

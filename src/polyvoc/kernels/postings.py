@@ -181,11 +181,9 @@ def find_run(number, wanted, size, starts, run_starts, run_words, run_lengths):
 
 
 @kernel
-def partner_size(k, bases, starts):
+def partner_size(k, bases):
     """Return the size of the partner of vocabulary k."""
-    if k > 0:
-        return bases[1]
-    return (bases[2] if len(bases) > 2 else len(starts) - 1) - bases[1]
+    return bases[1] if k > 0 else bases[2] - bases[1]
 
 
 @kernel
@@ -212,7 +210,7 @@ def find_runs(words, order, bases, starts, run_starts, run_words, run_lengths, f
     begins, ends = np.zeros(words.shape, np.int64), np.zeros(words.shape, np.int64)
     for k in range(first_vocabulary, n_vocabularies):
         partner = 1 if k == 0 else 0
-        size = partner_size(k, bases, starts)
+        size = partner_size(k, bases)
         for i in range(n_queries):
             if i + AHEAD < n_queries:
                 later = order[i + AHEAD]

@@ -199,7 +199,7 @@ class Engine:
         counts = self.shards.joined(count, add_counts, query, plan, threads=threads)
         if counts is None:
             counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-        return complete_counts(counts, query, self.statistics, plan.options)
+        return complete_counts(counts, query, self.statistics, plan)
 
     def weights(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Weights:
         """Count where the rule needs it, and turn the counts into the weights that all segments vote with."""

@@ -50,13 +50,13 @@ class QueryWords:
 
     @cached_property
     def bases(self) -> npt.NDArray[np.int64]:
-        """Return the number of the first word of each vocabulary."""
-        return np.cumsum((0, *self.sizes))[:-1]
+        """Return the number of the first word of each vocabulary, and the number of words [K + 1]."""
+        return np.cumsum((0, *self.sizes))
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64]:
         """Return the number of each word among all vocabularies [Q, K, A], -1 where there is none."""
-        return np.where(self.words >= 0, self.words + self.bases[:, None], -1)
+        return np.where(self.words >= 0, self.words + self.bases[:-1, None], -1)
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
@@ -115,11 +115,10 @@ class Weights:
 
     factors: Floats32  # [Q, 2^K] of the rule
     numbers: npt.NDArray[np.int64]  # [Q, K, A] of the words, -1 for none
-    idf: Floats32  # [Q, K, A] idf^2
+    idf: Floats32  # [Q, K, A] idf of the words, or its square
     hamming: Floats32  # [bits + 1] of Hamming distances
     cells: npt.NDArray[np.int64]  # [Q, 2^K] row of the likelihood table for each set; [0, 0] for rules that sum over lists
     table: Floats32  # [rows, bits + 1] log-likelihood ratios
-    on_difference: bool  # burstiness on the difference set only
 
     @cached_property
     def singles(self) -> Floats64:
@@ -147,9 +146,9 @@ class Weights:
         return numbers, sums.astype(self.delta.dtype)
 
 
-def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, options: ScoringOptions) -> Counts:
+def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Counts:
     """Return the sum of phase 1 over all segments [Q, 2^K] with what it need not count: the features in one list only."""
-    if query.words.shape[2] > 1 or options.sets == "image":
+    if query.words.shape[2] > 1 or plan.image_sets:
         return counts  # counted as well
     words, counts = query.words[:, :, 0], counts.copy()
     lengths = np.where(words >= 0, statistics.occurrences[query.numbers[:, :, 0]], 0)
@@ -162,11 +161,10 @@ def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, o
 
 def weigh(query: QueryWords, counts: Counts, statistics: Statistics, plan: ScoringPlan) -> Weights:
     """Turn the counts of the whole collection into the weights that every segment votes with."""
-    squares = statistics.idf_squared[plan.options.idf]
+    values = statistics.word_weights(plan.options.idf, plan.options.idf_power)
     bits = 0 if query.signatures is None else 64 * query.signatures.shape[3]
     return Weights(
         numbers=query.numbers,
-        idf=np.where(query.words >= 0, squares[query.numbers], 0.0).astype(np.float32),
-        on_difference=plan.options.merge == "bayes",  # as the paper
+        idf=np.where(query.words >= 0, values[query.numbers], 0.0).astype(np.float32),
         **plan.weights(counts, statistics.n_images, bits)._asdict(),
     )

@@ -26,7 +26,6 @@ from polyvoc.types import Floats32, Floats64, LikelihoodTable
 
 Counts = npt.NDArray[np.int64]  # [Q, 2^K] features (or images) of every exact mask
 MARGIN = 1e-6  # a r + b is a probability: kept this far from 0 and 1
-USUAL_HAMMING = {64: (24, 16.0), 128: (52, 26.0)}  # threshold and sigma of Hamming Embedding by the length of signatures
 TABLE_FORMAT = "polyvoc likelihood table"
 MAX_LISTS = 4  # shipped tables distinguish up to this many lists; with more vocabularies five agreeing lists count as four
 
@@ -103,15 +102,16 @@ class Rule:
     factors: Callable[[Counts, BayesModel], Floats64]  # [Q, 2^K]
     needs_counts: bool = False  # of the features (or images) in every set of lists: phase 1
     needs_table: bool = False  # of log-likelihood ratios, and with it signatures
-    first_vocabulary_only: bool = False
+    has_sets: bool = True  # whether the weight of a match depends on its set
+    on_difference: bool = False  # whether burstiness is of the difference set only
 
 
 RULES: dict[Merge, Rule] = {
     "likelihood": Rule(_sum, needs_table=True),
-    "b0": Rule(_sum, first_vocabulary_only=True),
-    "b1": Rule(_sum),
+    "b0": Rule(_sum, has_sets=False),
+    "b1": Rule(_sum, has_sets=False),
     "b2": Rule(_intersection_only),
-    "bayes": Rule(_bayes, needs_counts=True),
+    "bayes": Rule(_bayes, needs_counts=True, on_difference=True),  # section 5.3 of the paper
     "posterior": Rule(_posterior, needs_counts=True),
 }
 
@@ -138,6 +138,12 @@ class ScoringPlan:
     needs_signatures: bool  # whether signatures are compared
     needs_counts: bool  # whether phase 1 counts the sets: with one vocabulary all factors are 1
     is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
+    image_sets: bool  # whether the sets are of images
+
+    @property
+    def on_difference(self) -> bool:
+        """Return whether burstiness is of the difference set only."""
+        return self.rule.on_difference
 
     def weights(self, counts: Counts, n_images: int, bits: int) -> RuleWeights:
         """Turn the counts of a query, whose signatures have `bits`, into the weights of the rule."""
@@ -179,15 +185,14 @@ class ScoringPlan:
 
 def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int) -> ScoringPlan:
     """Resolve scoring options for a collection: K vocabulary sizes, signatures of a length (0: without)."""
-    rule, voting = RULES[options.merge], sizes
-    if rule.first_vocabulary_only:
-        voting = sizes[:1]
-    table = likelihood_table(options, len(sizes), bits) if rule.needs_table and bits else None
+    rule, voting = RULES[options.merge], sizes[: options.count_vocabularies(len(sizes))]
+    table = likelihood_table(options, len(voting), bits) if rule.needs_table and bits else None
     by_ratio = table is not None and len(table.edges) > 0
     needs_counts = by_ratio or (rule.needs_counts and len(voting) > 1)
     is_empty = rule.needs_table and table is None
     norm, signed = options.norm_key(len(sizes)), options.needs_signatures
-    return ScoringPlan(options, voting, bits, norm, rule, table, signed, needs_counts, is_empty)
+    image_sets = options.image_sets and rule.has_sets and len(voting) > 1
+    return ScoringPlan(options, voting, bits, norm, rule, table, signed, needs_counts, is_empty, image_sets)
 
 
 def likelihood_table(options: ScoringOptions, n_vocabularies: int, bits: int) -> LikelihoodTable:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norms
+from polyvoc.kernels.images import count_images, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -27,7 +28,7 @@ from polyvoc.scoring.rules import Counts, ScoringPlan
 from polyvoc.types import Array, Floats32, ImageRef, ImageWords
 
 BURSTINESS: dict[Burstiness, int] = {"none": KEEP_ALL, "best": BEST, "intra": INTRA}
-Path = Literal["lists", "signed lists", "near matches", "matches"]
+Path = Literal["lists", "signed lists", "near matches", "images", "matches"]
 
 
 class SegmentInfo(NamedTuple):
@@ -131,9 +132,11 @@ def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan) -> Counts:
     """
     segment = held.segment
     counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-    images = plan.options.sets == "image"
-    if query.words.shape[2] > 1 or images:
-        count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks, images, counts)
+    if plan.image_sets:
+        count_images(query.words, query.bases, *_list_arrays(segment), segment.alive, counts)
+        return counts
+    if query.words.shape[2] > 1:
+        count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks, counts)
         return counts
     runs = held.runs(query)
     if len(query.sizes) == 2 and len(segment.alive) == 0:
@@ -235,7 +238,9 @@ def norms_of(held: HeldSegment, key: NormKey) -> Floats32:
 def choose_path(query: QueryWords, plan: ScoringPlan) -> Path:
     """Choose the kernels: gathering every match one by one is the last resort."""
     bursts = plan.options.burstiness != "none"
-    if query.words.shape[2] > 1 or plan.options.sets == "image" or (bursts and query.signatures is None):
+    if plan.image_sets and not plan.rule.needs_table and (plan.on_difference or not bursts):
+        return "images"
+    if query.words.shape[2] > 1 or plan.image_sets or (bursts and query.signatures is None):
         return "matches"
     if query.signatures is None:
         return "lists"
@@ -258,19 +263,23 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
         return _vote_lists(held, query, weights)
     segment, scores = held.segment, np.zeros(held.segment.n_images, np.float32)
     burstiness = BURSTINESS[plan.options.burstiness]
-    if path == "matches":
+    if path in ("images", "matches"):
         signatures, query_signatures = segment.arrays["signatures"], query.signatures
         if query_signatures is None:
             signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
-        vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
-                     weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
-                     plan.options.sets == "image", burstiness, weights.on_difference, scores)  # fmt: skip
+        if path == "images":
+            vote_images(query.words, query.bases, *_list_arrays(segment), signatures, query_signatures, weights.idf,
+                        weights.factors, weights.hamming, burstiness, scores)  # fmt: skip
+        else:
+            vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
+                         weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
+                         plan.image_sets, burstiness, plan.on_difference, scores)  # fmt: skip
         return scores
     assert query.signatures is not None
     lists = (*_shared_arrays(segment, query, held.runs(query)), segment.arrays["signatures"], query.signatures[:, :, 0])
     if path == "near matches":
         vote_near(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, weights.cells, weights.table,
-                  segment.alive, burstiness, weights.on_difference, scores)  # fmt: skip
+                  segment.alive, burstiness, plan.on_difference, scores)  # fmt: skip
     else:
         vote_hamming(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, scores)
     return scores
@@ -292,6 +301,10 @@ def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Float
         add_lists(*lists, postings, scores)
         vote_shared(*_shared_arrays(held.segment, query, runs), weights.delta, scores)
     return scores.astype(np.float32, copy=False)
+
+
+def _list_arrays(segment: Segment) -> tuple[Array, Array]:
+    return segment.arrays["starts"], segment.arrays["postings"]
 
 
 def _run_arrays(segment: Segment) -> tuple[Array, ...]:

@@ -49,7 +49,7 @@ def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
     # Cardinality ratios are returned whatever the rule: how far the lists overlap explains a match under each of them.
     counts = engine.counts(words, plan) if n_vocabularies > 1 else np.zeros((len(words.words), 2), np.int64)
     weights = weigh(words, counts, engine.statistics, plan)
-    set_mask = _image_masks(q, mask, len(words.words)) if options.sets == "image" else mask
+    set_mask = _image_masks(q, mask, len(words.words)) if plan.image_sets else mask
     idf = np.where(terms >= 0, weights.idf[q[:, None], np.arange(n_vocabularies), terms], 0.0)
     norm = float(engine.shards.at(norms_of, [(ref[0], plan.norm)])[0][ref[1]])
     weight = _weights(weights, q, set_mask, idf, distances) / (norm if norm > 0 else 1)

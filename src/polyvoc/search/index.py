@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
-from polyvoc.index.catalogue import ImageRow
+from polyvoc.index.catalogue import LINES, ImageRow
 from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout, split_norms
 from polyvoc.index.segment import MAX_IMAGES
 from polyvoc.options import PairOptions, Preset, ScoringOptions, SearchOptions, options_of, preset
@@ -40,6 +40,7 @@ ATTEMPTS = 5  # to open while a writer commits
 
 ReadEngine = Callable[[IndexFolder, Layout], Engine]
 Options = TypeVar("Options", bound=ScoringOptions)
+Line = tuple[float, float]  # a and b of term 2, a r + b
 
 
 def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
@@ -59,7 +60,7 @@ class Index:
     """
 
     def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,
-                 line: tuple[float, float] | None = None, likelihood_table: LikelihoodTable | None = None,
+                 lines: Mapping[str, Line] | None = None, likelihood_table: LikelihoodTable | None = None,
                  links: LinkGraph | None = None, read_engine: ReadEngine = local_engine) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
@@ -67,7 +68,7 @@ class Index:
         self.links = links
         self._folder = folder
         self._identity = None if folder is None else folder.identity
-        self._line = line  # of term 2, if the index was calibrated
+        self._lines = lines or {}  # of term 2 by kind of sets, "feature" and "image", if the index was calibrated
         self._table = likelihood_table  # likewise
         self._read_engine = read_engine
 
@@ -100,12 +101,13 @@ class Index:
             layout = folder.read_layout()
             settings, where = layout.settings, str(folder.catalogue.path)
             try:
-                line, table = settings.get("line"), settings.get("likelihood_table")
+                lines = {kind: settings[name] for kind, name in LINES.items() if name in settings}
+                table = settings.get("likelihood_table")
                 return cls(
                     read_engine(folder, layout),
                     folder,
                     layout.commit,
-                    None if line is None else (float(line["a"]), float(line["b"])),
+                    {kind: (float(line["a"]), float(line["b"])) for kind, line in lines.items()},
                     None if table is None else table_from_dict(table, where),
                     read_links(folder, settings) if links and LINKS in settings else None,
                     read_engine,
@@ -171,7 +173,7 @@ class Index:
         `burstiness="best"`, without them "posterior" and "none"); keywords change single ones. The plain rules of the paper
         have `burstiness="none"`, for instance `score_words(words, merge="bayes", burstiness="none")`.
         """
-        plan = self.engine.plan(_changed(options or self.default_options, ScoringOptions, changes))
+        plan = self.engine.plan(self._resolved(options, self.default_options, ScoringOptions, changes))
         scores = self.engine.scores(self.engine.query(words, signatures, plan), plan, threads)
         images = self.engine.images(threads)
         ids = [part.ids[part.live] for part in images]
@@ -205,20 +207,31 @@ class Index:
         return self.preset("default")
 
     def preset(self, name: Preset) -> SearchOptions:
-        """Return the options of a preset ("fast", "default", "best") for this index.
+        """Return the options of a preset ("fast", "default", "best", "paper") for this index.
 
         With the line of term 2 and the likelihood table that `polyvoc calibrate --save` fitted.
         """
         bits = self.engine.bits if self._folder is None or self._table is not None else self._folder.bits
         options = preset(name, bits)
-        return replace(options, line=self._line or options.line, likelihood_table=self._table)
+        count = None if options.vocabularies is None else min(options.vocabularies, len(self.engine.sizes))
+        return self._fitted(replace(options, vocabularies=count))
 
     def options(self, options: SearchOptions | None = None, preset: Preset | None = None, **changes: Any) -> SearchOptions:
         """Return options: the given ones, else those of a preset or the default, with changes to single fields."""
         if options is not None and preset is not None:
             raise OptionError(f"give options or preset={preset!r}, not both")
-        chosen = options or (self.default_options if preset is None else self.preset(preset))
-        return _changed(chosen, SearchOptions, changes)
+        return self._resolved(options, self.default_options if preset is None else self.preset(preset), SearchOptions, changes)
+
+    def _resolved(self, given: Options | None, default: Options, record: type[Any], changes: Mapping[str, Any]) -> Options:
+        """Return the given options, or the default with what was fitted to this index, with changes to single fields."""
+        changed = _changed(given or default, record, changes)
+        return changed if given is not None else replace(self._fitted(changed), **changes)
+
+    def _fitted(self, options: Options) -> Options:
+        """Return options with the line of their kind of sets and the likelihood table that were fitted to this index."""
+        line = self._lines.get("image" if options.image_sets else "feature", ScoringOptions.line)
+        whole = options.count_vocabularies(len(self.engine.sizes)) == len(self.engine.sizes)  # that the table was fitted to
+        return replace(options, line=line, likelihood_table=self._table if whole else None)
 
     @cached_property
     def probability(self) -> HitProbability | None:

@@ -139,7 +139,9 @@ def can_compare_blocks(engine: Engine, plan: ScoringPlan) -> bool:
         isinstance(engine.shards, LocalShards)
         and plan.table is not None
         and not plan.table.edges
-        and (plan.options.burstiness, plan.options.sets) == ("best", "feature")
+        and plan.options.burstiness == "best"
+        and plan.sizes == engine.sizes
+        and not plan.image_sets
     )
 
 

@@ -8,7 +8,7 @@ rotation, and give an affine transform by a robust estimator; the matches that f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,9 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
 from polyvoc.kernels.verification import list_words, verify_candidates
-from polyvoc.options import ScoringOptions
+from polyvoc.options import USUAL_HAMMING, ScoringOptions
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.rules import USUAL_HAMMING, likelihood_table
+from polyvoc.scoring.rules import likelihood_table
 from polyvoc.scoring.segments import Candidate, HeldSegment
 from polyvoc.types import Array, Floats32, Floats64, ImageRef, ImageWords, Region, with_planes
 
@@ -177,6 +177,8 @@ def match_table(engine: Engine, options: ScoringOptions) -> Floats32:
     n_vocabularies = len(engine.sizes)
     if not engine.bits:
         return default_match_table(n_vocabularies, 0)
+    if options.vocabularies is not None:  # geometry uses all vocabularies, a table for fewer does not fit
+        options = replace(options, likelihood_table=None)
     table = likelihood_table(options, n_vocabularies, engine.bits)
     bins = len(table.edges) + 1
     rows = [table.rows[table.groups[(1 << n_lists) - 1] * bins] for n_lists in range(1, n_vocabularies + 1)]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from polyvoc.errors import DatasetError, ImageError, OptionError, UnreachableError
 from polyvoc.experiments.cache import digest_of, store_folder
 from polyvoc.experiments.datasets.descriptor_files import SiftFeatures, read_hesaff, read_siftgeo
+from polyvoc.experiments.datasets.hessian_affine import HessianAffine, extract_hessian_affine
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.features.extract import extract_many, root_sift
 from polyvoc.options import FeatureOptions
@@ -23,6 +24,7 @@ from polyvoc.types import Array, FeatureKind, Features, Floats32, Problem, Progr
 PART = 256  # files
 VERSION = 1  # of the stored arrays
 DIMENSION = 128
+Detection = FeatureOptions | HessianAffine  # how photographs become features
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +38,9 @@ class FeatureStore:
     problems: tuple[Problem, ...]  # files without features, and why
 
     @classmethod
-    def open(cls, cache: Path, files: Sequence[Path], kind: Kind, options: FeatureOptions, progress: Progress) -> FeatureStore:
+    def open(cls, cache: Path, files: Sequence[Path], kind: Kind, options: Detection, progress: Progress) -> FeatureStore:
         """Return the features of files; those that the cache lacks are extracted and written to it."""
-        if options.kind != FeatureKind():
+        if not isinstance(options, HessianAffine) and options.kind != FeatureKind():
             raise OptionError(f"detector={options.detector!r} extracts no SIFT; datasets are read with sift or affine")
         digests = [_digest(files[i : i + PART], kind, options) for i in range(0, len(files), PART)]
         parts = [cache / "features" / name for name in digests]
@@ -111,7 +113,7 @@ class _FileFeatures:
     problem: Problem | None = None
 
 
-def _read(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> Iterator[_FileFeatures]:
+def _read(files: Sequence[Path], kind: Kind, options: Detection) -> Iterator[_FileFeatures]:
     if kind == "photographs":
         yield from _extract(files, options)
         return
@@ -123,8 +125,13 @@ def _read(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> Iterato
         yield _FileFeatures(features.descriptors, _geometry(features))
 
 
-def _extract(files: Sequence[Path], options: FeatureOptions) -> Iterator[_FileFeatures]:
-    for file, result in extract_many(files, options, root=False):
+def _extract(files: Sequence[Path], options: Detection) -> Iterator[_FileFeatures]:
+    several: Iterable[tuple[Path, SiftFeatures | Features | ImageError]]
+    if isinstance(options, HessianAffine):
+        several = extract_hessian_affine(files, options)
+    else:
+        several = extract_many(files, options, root=False)
+    for file, result in several:
         if isinstance(result, UnreachableError):  # may be there again tomorrow, and the cache would never look
             raise result
         if isinstance(result, ImageError):
@@ -158,7 +165,7 @@ def _length(files: Sequence[Path], part: int) -> int:
     return len(files[part * PART : (part + 1) * PART])
 
 
-def _digest(files: Sequence[Path], kind: Kind, options: FeatureOptions) -> str:
+def _digest(files: Sequence[Path], kind: Kind, options: Detection) -> str:
     states = []
     for file in files:
         try:

@@ -14,6 +14,7 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
 from polyvoc.experiments.measures import Interval, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.index.catalogue import LINES
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.rules import BayesModel
@@ -111,10 +112,10 @@ def fit_line_pairs(index: Index, pairs: Pairs) -> Fit:
     return fit_line(observe_pairs(index, pairs))
 
 
-def save_line(writer: IndexWriter, line: Line, source: Mapping[str, Any]) -> None:
-    """Save a line in an index, for its searches; source: what it was fitted to."""
-    a, b = ScoringOptions(line=line).line  # raises OptionError for what is no line
-    writer.save_settings({"line": {"a": a, "b": b, "source": dict(source)}})
+def save_lines(writer: IndexWriter, lines: Mapping[str, Line], source: Mapping[str, Any]) -> None:
+    """Save lines by their kind of sets, "feature" or "image", in an index, for its searches; source: of the fit."""
+    checked = {kind: ScoringOptions(line=line).line for kind, line in lines.items()}  # raises OptionError for what is no line
+    writer.save_settings({LINES[kind]: {"a": a, "b": b, "source": dict(source)} for kind, (a, b) in checked.items()})
 
 
 @dataclass(frozen=True)

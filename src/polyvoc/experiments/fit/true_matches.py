@@ -281,7 +281,7 @@ def set_counts(index: Index, query: ImageWords) -> Counts:
 
     The image itself is left out: a query is usually not in the index.
     """
-    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="bayes"))
+    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="posterior"))
     counts = engine.counts(engine.query(query.words.astype(np.int64), None, plan), plan, threads=1)
     n_vocabularies = len(engine.sizes)
     own, _, shared = sharing_of(query, query, range(n_vocabularies))

@@ -128,7 +128,7 @@ def _facts(setup: Setup) -> list[tuple[str, str]]:
         facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
     sizes = ", ".join(size_text(plan.words(size)) for size in setup.sizes if size != plan.size)
     trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
-    most = setup.workbench.features.max_features
+    most = plan.features
     facts += [
         ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
         ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),

@@ -44,7 +44,7 @@ class Plan:
         words = self.words(size)
         bits = 64 if size <= 100_000 else 0  # signatures need medians, and these several descriptors per word
         rounds = 10 if size < 100_000 else 5  # large vocabularies settle sooner (Zheng's own code: 2 to 5 rounds for a million)
-        return TrainOptions(words, seed, rounds, bits, min(2_000_000, max(1_000_000, 20 * words)))
+        return TrainOptions(words, seed, rounds, bits, max(1_000_000, PER_WORD * words))
 
     def words(self, size: int) -> int:
         """Return the number of words of a vocabulary that the paper would call `size`."""
