@@ -12,7 +12,7 @@ from typing import Any, get_args
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import USUAL_HAMMING, Burstiness, Merge, Preset, SearchOptions, preset
+from polyvoc.options import USUAL_HAMMING, Burstiness, Line, Merge, Preset, SearchOptions, SetKind, preset
 from polyvoc.types import Array, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
@@ -41,16 +41,20 @@ def evaluation_rules(
     hamming: Sequence[int | None] | None = None,
     burstiness: Sequence[Burstiness] = ("none", "intra"),
     bits: int = 64,
+    lines: Mapping[SetKind, Line] | None = None,
     **fixed: Any,
 ) -> dict[str, SearchOptions]:
-    """Return the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
+    """Return the options of every combination, by name: the merge rule, "HE", "burstiness".
+
+    `bits`: of the signatures; `lines`: of term 2, by what the lists of a rule are sets of.
+    """
     named = {}
     usual, sigma = USUAL_HAMMING[bits]
     fixed = {"sigma": sigma, **fixed}
     hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
-        options = scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed)
+        options = with_line(scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed), lines)
         named[rule_name(options, several)] = options
     return named
 
@@ -60,9 +64,17 @@ def scoring_options(**chosen: Any) -> SearchOptions:
     return SearchOptions(**{"merge": "posterior", "hamming": None, "burstiness": "none", "verify": 0, **chosen})
 
 
-def recommended(table: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
-    """Return the presets, by name. `table`: fitted on other photographs than those of the dataset."""
-    return {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
+def with_line(options: SearchOptions, lines: Mapping[SetKind, Line] | None) -> SearchOptions:
+    """Return options with the line of their kind of sets, if lines are given."""
+    return options if lines is None else replace(options, line=lines[options.set_kind])
+
+
+def recommended(
+    table: LikelihoodTable | None, bits: int, lines: Mapping[SetKind, Line] | None = None
+) -> dict[str, SearchOptions]:
+    """Return the presets, by name. `table`, `lines`: fitted on other photographs than those of the dataset."""
+    presets = {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
+    return {name: with_line(options, lines) for name, options in presets.items()}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:
