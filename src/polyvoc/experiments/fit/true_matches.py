@@ -85,7 +85,7 @@ def observe(
         relevant = relevant_images(truth, question.image)
         table = matcher.table(number)
         if not with_query:
-            table = _without(table, question.image)
+            table = without(table, question.image)
         parts.append(_observe(table, relevant, limit, criterion, sets))
         groups.append(numbers.setdefault(question.group or question.name, len(numbers)))
         pairs += len(relevant)
@@ -118,7 +118,7 @@ def relevant_images(truth: Truth, query: int | None) -> list[int]:
     return sorted(truth.relevant - truth.junk - {-1 if query is None else query})
 
 
-def _without(table: MatchTable, image: int | None) -> MatchTable:
+def without(table: MatchTable, image: int | None) -> MatchTable:
     """Return a table without the matches of one image."""
     others = table.image != (-1 if image is None else image)
     rows = {name: getattr(table, name)[others] for name in ("query", "feature", "image", "shared", "distance")}
