@@ -385,16 +385,20 @@ def reproduce_command(  # noqa: PLR0913
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Redo the paper's experiments on your datasets, beside the paper's own numbers."""
+    """Redo the paper's experiments on your datasets, beside the paper's own numbers.
+
+    Every finished result is a small file in OUT/cells: a run that was interrupted goes on where it stopped.
+    """
     from polyvoc.experiments.cache import default_cache
-    from polyvoc.experiments.paper.run import named, run_experiments, set_up, write_report
+    from polyvoc.experiments.paper.run import CELLS, named, run_experiments, set_up, write_report
     from polyvoc.experiments.paper.setup import FULL, QUICK
     from polyvoc.experiments.workbench import Workbench
 
     named(only or [])  # errors in the names, before the work begins
     with progress_bar() as progress:
         plan = QUICK if quick else FULL
-        workbench = Workbench(cache or default_cache(), FeatureOptions(max_features=plan.features), progress)
+        features = FeatureOptions(max_features=plan.features)
+        workbench = Workbench(cache or default_cache(), features, progress, results=out / CELLS)
         setup = set_up(data, train, distractors, plan, workbench)
         with write_errors(out):
             out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
-from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
@@ -93,9 +92,8 @@ def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, 
     outcomes = []
     for number, (name, options) in enumerate(named.items()):
         workbench.progress(f"rules: {name}", number, len(named))
-        result = workbench.remember(
-            digest_of("rule", EVALUATION_VERSION, bench.name, asdict(options)), partial(_timed, bench, options)
-        )
+        inputs = ("rule", EVALUATION_VERSION, bench.name, asdict(options))
+        result = workbench.remember(f"{bench.dataset.name} {name}", inputs, partial(_timed, bench, options))
         outcomes.append(Outcome(name, options.as_dict(), result["values"], result["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))
     return outcomes
@@ -110,21 +108,22 @@ def _timed(bench: QuantisedDataset, options: SearchOptions) -> dict[str, Any]:
 
 def measure_ranking(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
     """Measure the ranking by `score` of each question, by all measures of the dataset."""
-    return measure_rankings(dataset, lambda question: {"": score(question)})[""]
+    measured = (measure_one(dataset, question, score(question)) for question in range(len(dataset.questions)))
+    return _by_measure(list(measured))
 
 
-def measure_rankings(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
-    """Measure several rankings of each question, by name."""
-    results: dict[str, dict[str, Values]] = {}
-    for question in range(len(dataset.questions)):
-        for name, scores in score(question).items():
-            ranking = rank(scores)
-            values = results.setdefault(name, {})
-            for level, truths in dataset.truths.items():
-                for measure in measures_of(dataset):
-                    value = MEASURES[measure](ranking, truths[question])
-                    values.setdefault(f"{measure} {level}".strip(), []).append(value)
-    return results
+def measure_one(dataset: Dataset, question: int, scores: Array) -> dict[str, float | None]:
+    """Measure the ranking of one question, by all measures of the dataset."""
+    ranking = rank(scores)
+    return {
+        f"{measure} {level}".strip(): MEASURES[measure](ranking, truths[question])
+        for level, truths in dataset.truths.items()
+        for measure in measures_of(dataset)
+    }
+
+
+def _by_measure(measured: Sequence[Mapping[str, float | None]]) -> dict[str, Values]:
+    return {measure: [one[measure] for one in measured] for measure in measured[0]} if measured else {}
 
 
 def measures_of(dataset: Dataset) -> tuple[str, ...]:
