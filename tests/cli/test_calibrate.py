@@ -357,7 +357,7 @@ def test_the_server_uses_the_line_of_the_sets(index: Path, views: Path) -> None:
         ({"merge": "posterior"}, LINE),
         ({"merge": "bayes"}, other),
         ({"preset": "paper"}, other),
-        ({"merge": "bayes", "line": [0.5, 0.5]}, (0.5, 0.5)),
+        ({"merge": "bayes", "line": "0.5,0.5"}, (0.5, 0.5)),
     ]
     with serving(index) as served, Index.open(index) as opened:
         query = served.store(photo)

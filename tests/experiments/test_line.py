@@ -12,7 +12,7 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS
-from polyvoc.experiments.fit.line import PowerCurve, Fit, fit_line, fit_lines, fit_lines_pairs, line_figure, measure_line
+from polyvoc.experiments.fit.line import Fit, PowerCurve, fit_line, fit_lines, fit_lines_pairs, line_figure, measure_line
 from polyvoc.experiments.fit.true_matches import Observations, Sampling, find_pairs, observe, observe_pairs
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.options import SetKind

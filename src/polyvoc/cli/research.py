@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from polyvoc.experiments.datasets.readers import Dataset
     from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
-    from polyvoc.experiments.fit.line import PowerCurve, Fit
+    from polyvoc.experiments.fit.line import Fit, PowerCurve
     from polyvoc.experiments.report.figures import Panel
     from polyvoc.experiments.workbench import QuantisedDataset, Workbench
     from polyvoc.vocabulary.vocabulary import Vocabulary
