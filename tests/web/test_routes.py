@@ -320,8 +320,8 @@ def test_health_and_about(served: Served, index: Index) -> None:
     expected |= {"commit": index.commit, "probabilities": True, "token": "none", "originals": True}
     expected |= {"write": False, "fuse": False, "smooth": False}
     assert {name: about[name] for name in expected} == expected
-    assert set(about["presets"]) == {"fast", "default", "best"} and about["presets"]["best"]["min_probability"] == 0
-    assert set(about["texts"]) == set(OPTIONS)
+    assert set(about["presets"]) == {"fast", "default", "best", "paper"} and about["presets"]["best"]["min_probability"] == 0
+    assert set(about["texts"]) == set(OPTIONS) and about["image_sets"] == ["bayes", "b2"]
     assert about["choices"]["merge"] == ["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
     assert about["limits"] == {"upload_bytes": 32_000_000, "pixels": 100_000_000}
 
