@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -70,16 +69,19 @@ class Definition:
         mine, theirs = self.world.query_signatures[x, k], self.world.image_signatures[y[0]][y[1], k]
         return sum(int(a ^ b).bit_count() for a, b in zip(np.atleast_1d(mine), np.atleast_1d(theirs), strict=True))
 
+    @cache  # noqa: B019 (short-lived)
     def lists(self, x: int) -> Lists:
         """Return the features of the list of each vocabulary."""
         return [{y for y in self.features if self.word(y, k) == self.world.words[x, k]} for k in range(self.count)]
 
+    @cache  # noqa: B019
     def near_lists(self, x: int) -> Lists:
         """Return the features of each list that pass the Hamming test."""
         assert self.options.hamming is not None
         limit = self.options.hamming
         return [{y for y in members if self.distance(x, y, k) <= limit} for k, members in enumerate(self.lists(x))]
 
+    @cache  # noqa: B019
     def idf(self, word: int, k: int) -> float:
         holders = [y for y in self.features if self.word(y, k) == word]
         if self.options.idf == "none":
@@ -95,6 +97,7 @@ class Definition:
         """Return what a posting of list k votes."""
         return float(self.idf(self.word(y, k), k) ** self.options.idf_power * self.near_weight(x, y, k))
 
+    @cache  # noqa: B019
     def vote(self, x: int, y: Feature) -> float:
         """Return what a feature votes in all lists that hold it."""
         return sum(self.term(x, y, k) for k, members in enumerate(self.lists(x)) if y in members)
@@ -300,10 +303,10 @@ def options_of(seed: int, **fixed: Any) -> SearchOptions:
 
 
 def cases(k: int, **fixed: Any) -> Iterator[tuple[Definition, Matcher, MatchTable]]:
-    """Yield collections with the matches of their query; every third has signatures of 128 bits."""
+    """Yield collections with the matches of their query; every fifth has signatures of 128 bits."""
     for seed in SEEDS:
         world = random_world(100 * k + seed, k)
-        if seed % 3 == 0:
+        if seed % 5 == 0:
             world = with_long_signatures(world, seed)
         matcher = Matcher(world_bench(world))
         yield Definition(world, options_of(seed, **fixed)), matcher, matcher.table(0)
@@ -312,7 +315,7 @@ def cases(k: int, **fixed: Any) -> Iterator[tuple[Definition, Matcher, MatchTabl
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("reading", DEFINITIONS, ids=lambda reading: reading.__name__)
 def test_a_reading_is_what_its_definition_says(reading: Reading, k: int) -> None:
-    fixed = {"hamming": 14} if reading is after_test else {}
+    fixed = {"hamming": 20} if reading is after_test else {}
     positive: defaultdict[str, int] = defaultdict(int)
     for definition, matcher, table in cases(k, **fixed):
         found = reading(matcher, table, definition.options)
@@ -322,40 +325,42 @@ def test_a_reading_is_what_its_definition_says(reading: Reading, k: int) -> None
             expected = [weight(definition, x, y) for x, y in matches]
             assert found[name].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12), (name, definition.options)
             positive[name] += sum(value > 0 for value in expected)
-    assert all(positive[name] > 100 for name in DEFINITIONS[reading]), positive
+    assert all(positive[name] > 50 for name in DEFINITIONS[reading]), positive
+
+
+ONCE = ("b1", "b2", "bayes", "posterior")
+
+
+def image_vote(definition: Definition, merge: str, x: int, image: int) -> float:
+    """Return the vote of a query feature for an image, by sets of images: the best posting of each list votes."""
+    lists = definition.lists(x)
+    held: Lists = [{i for i, _ in members} for members in lists]
+    own = [k for k, images in enumerate(held) if image in images]
+    best = sum(max(definition.term(x, y, k) for y in lists[k] if y[0] == image) for k in own)
+    if merge == "b1" or not own:
+        return best
+    if merge == "b2":
+        return best if len(own) == definition.count else 0.0
+    if len(own) >= 2:
+        return best * w_own(definition, held, own)
+    return best * (d_all(definition, held, own) if merge == "posterior" else 1.0)
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_once_is_one_vote_per_image_and_list(k: int) -> None:
     """Which of equal postings votes is open: the sums of a query feature and an image are compared."""
-    checked = 0
+    positive = 0
     for definition, matcher, table in cases(k):
-        expected: dict[str, defaultdict[tuple[int, int], float]] = {}
-        alone = Definition(definition.world, replace(definition.options, sets="image"))
-        for name, (x, image) in itertools.product(
-            ("b1", "b2", "bayes", "posterior"), itertools.product(range(len(table.words)), range(definition.n_images))
-        ):
-            lists = definition.lists(x)
-            held = [{i for i, _ in members} for members in lists]
-            own = [k for k, images in enumerate(held) if image in images]
-            best = sum(max(definition.term(x, y, k) for y in lists[k] if y[0] == image) for k in own)
-            factor = {
-                "b1": lambda: 1.0,
-                "b2": lambda own=own: float(len(own) == k),
-                "bayes": lambda own=own, held=held: w_own(alone, held, own) if len(own) >= 2 else 1.0,
-                "posterior": lambda own=own, held=held: (w_own if len(own) >= 2 else d_all)(alone, held, own),
-            }[name]
-            expected.setdefault(f"{name}, once", defaultdict(float))[x, image] = best * factor() if own else 0.0
         found = once(matcher, table, definition.options)
-        assert list(found) == [f"{name}, once" for name in ("b1", "b2", "bayes", "posterior")]
-        for name, weights in found.items():
-            sums: defaultdict[tuple[int, int], float] = defaultdict(float)
-            for x, image, weight in zip(table.query.tolist(), table.image.tolist(), weights.tolist(), strict=True):
-                sums[x, image] += weight
-            for place, value in expected.get(name, {}).items():
-                assert sums[place] == pytest.approx(value, rel=1e-9, abs=1e-12), (name, place, definition.options)
-                checked += value > 0
-    assert checked > 500
+        assert list(found) == [f"{merge}, once" for merge in ONCE]
+        for merge in ONCE:
+            sums = np.zeros((len(table.words), definition.n_images))
+            np.add.at(sums, (table.query, table.image), found[f"{merge}, once"])
+            for x, image in np.ndindex(sums.shape):
+                expected = image_vote(definition, merge, x, image)
+                assert sums[x, image] == pytest.approx(expected, rel=1e-9, abs=1e-12), (merge, x, image, definition.options)
+                positive += expected > 0
+    assert positive > 500
 
 
 def test_once_votes_once() -> None:
