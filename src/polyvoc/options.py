@@ -19,6 +19,8 @@ Idf = Literal["average", "plain", "none"]
 Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "distinct", "none"]
 Burstiness = Literal["none", "best", "intra"]
 Sets = Literal["auto", "feature", "image"]
+SetKind = Literal["feature", "image"]  # what the lists are sets of
+Line = tuple[float, float]  # (a, b) of term 2, a r + b
 Detector = Literal["sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best", "paper"]
 
@@ -172,9 +174,7 @@ class ScoringOptions(Checked):
     )
     # a + b = 1: two equal lists share every match. Fits with it give b = 0.23 to 0.33; without signatures rankings gain a
     # little up to b = 0.5 (docs/findings.md).
-    line: tuple[float, float] = option(
-        (0.6, 0.4), "Term 2: a true match is in the intersection with probability a r + b.", SCORING
-    )
+    line: Line = option((0.6, 0.4), "Term 2: a true match is in the intersection with probability a r + b.", SCORING)
     c: float = option(30.0, "Constant of term 3, ln(N c).", SCORING, above=0, server_maximum=1e9)  # the paper's Table 2
     hamming: int | None = option(
         None,
@@ -230,7 +230,14 @@ class ScoringOptions(Checked):
     @property
     def image_sets(self) -> bool:
         """Return whether the lists are sets of images; b0 and b1 are the same with either."""
-        return self.merge in ("bayes", "b2") if self.sets == "auto" else self.sets == "image"
+        return self.set_kind == "image"
+
+    @property
+    def set_kind(self) -> SetKind:
+        """Return what the lists are sets of: the line of term 2 is fitted for each kind."""
+        if self.sets == "auto":
+            return "image" if self.merge in ("bayes", "b2") else "feature"
+        return self.sets
 
     @property
     def needs_signatures(self) -> bool:

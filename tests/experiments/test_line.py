@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.line import fit_line, fit_line_pairs, line_figure, measure_line
-from polyvoc.experiments.fit.true_matches import Observations, Sampling, find_pairs, observe_pairs
+from polyvoc.experiments.datasets.readers import READERS
+from polyvoc.experiments.fit.line import Curve, Fit, fit_line, fit_lines, fit_lines_pairs, line_figure, measure_line
+from polyvoc.experiments.fit.true_matches import Observations, Sampling, find_pairs, observe, observe_pairs
+from polyvoc.experiments.workbench import Workbench
+from polyvoc.options import SetKind
 from polyvoc.search.index import Index
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def planted(a: float, b: float, seed: int = 0, groups: int = 60, features: int = 400) -> Observations:
@@ -24,6 +28,13 @@ def planted(a: float, b: float, seed: int = 0, groups: int = 60, features: int =
     true = rng.integers(1, 5, n)
     inside = rng.binomial(true, np.clip(a * ratio + b, 0, 1))
     return Observations(ratio, inside, true, np.repeat(np.arange(groups), features), groups, groups)
+
+
+def planted_curve(b: float, power: float, seed: int = 0) -> Observations:
+    """Draw true matches of which each stands in the intersection with the probability 1 - (1 - b) (1 - r)^power."""
+    seen = planted(0.0, 0.5, seed)
+    inside = np.random.default_rng([8, seed]).binomial(seen.true, 1 - (1 - b) * (1 - seen.ratio) ** power)
+    return replace(seen, inside=inside)
 
 
 SEEN = planted(0.7, 0.3)
@@ -48,6 +59,31 @@ def test_the_free_line_is_the_least_squares_of_the_bins() -> None:
     steps = np.linspace(0, 1, 100_001)
     errors = [(bins.weight * ((1 - b) * bins.ratio + b - bins.share) ** 2).sum() for b in steps]
     assert fitted.tied[1] == pytest.approx(steps[np.argmin(errors)], abs=2e-5)
+
+
+def test_the_planted_curve_is_found() -> None:
+    for seed, (b, power) in enumerate([(0.3, 2.0), (0.5, 4.0), (0.2, 1.0), (0.4, 0.5)]):
+        fitted = fit_line(planted_curve(b, power, seed))
+        assert (fitted.curve.b, fitted.curve.power) == (pytest.approx(b, abs=0.02), pytest.approx(power, rel=0.1))
+        assert fitted.power.low < power < fitted.power.high
+        assert fitted.power.mean == fitted.curve.power
+        assert (fitted.power.low > 1) == (power > 1)  # concave, beyond chance
+    line = fit_line(SEEN)
+    assert line.curve.power == pytest.approx(1, rel=0.1)
+    assert line.power.low < 1 < line.power.high
+
+
+def test_the_curve_is_the_least_squares_of_the_bins() -> None:
+    fitted = fit_line(planted_curve(0.3, 3.0))
+    bins = fitted.bins
+
+    def error(b: float, power: float) -> float:
+        return float((bins.weight * (1 - (1 - b) * (1 - bins.ratio) ** power - bins.share) ** 2).sum())
+
+    least = error(fitted.curve.b, fitted.curve.power)
+    assert least <= error(fitted.tied[1], 1.0)
+    for b in np.linspace(0.2, 0.4, 41):
+        assert least <= min(error(b, power) for power in np.linspace(2, 4, 401)) + 1e-9
 
 
 def test_bins_by_hand() -> None:
@@ -83,7 +119,8 @@ def test_one_group_has_no_interval() -> None:
     result = fitted.as_dict()
     assert result["intervals"]["tied_b"] == [None, None]
     assert json.dumps(result, allow_nan=False)
-    assert set(line_figure({"one": fitted}).panels[0].series[0].low) == {None}
+    assert result["intervals"]["power"] == [None, None]
+    assert set(line_figure({"one": {"feature": fitted}}).panels[0].series[0].low) == {None}
 
 
 def test_features_of_one_group_are_not_independent() -> None:
@@ -137,12 +174,27 @@ def test_the_right_line_predicts_best() -> None:
     assert result.error == pytest.approx(0, abs=1e-5)
 
 
+def test_a_curve_predicts_what_a_line_cannot() -> None:
+    seen = planted_curve(0.2, 4.0, seed=1)
+    fitted = fit_line(planted_curve(0.2, 4.0, seed=2))
+    errors = {name: measure_line(line, seen).error for name, line in {**fitted.lines, "curve": fitted.curve}.items()}
+    assert errors["curve"] < 0.02 < errors["free"] < errors["tied"]
+    assert measure_line(Curve(0.3, 1.0), SEEN) == measure_line((0.7, 0.3), SEEN)
+    one = Observations(np.array([0.5]), np.array([30]), np.array([40]), np.array([0]), 1, 1)
+    assert measure_line(Curve(0.2, 2.0), one).error == pytest.approx(0.05)  # 1 - 0.8 / 4 = 0.8, and 30 of 40 are inside
+    assert math.isfinite(measure_line(Curve(-1.0, 1.0), one).likelihood)  # cut as the rules cut it
+
+
 def test_the_figure() -> None:
-    fits = {"one": fit_line(SEEN), "two": fit_line(planted(1.2, 0.2))}
+    fits: dict[str, dict[SetKind, Fit]] = {
+        "one": {"feature": fit_line(SEEN), "image": fit_line(planted_curve(0.2, 4.0))},
+        "two": {"feature": fit_line(planted(1.2, 0.2))},
+    }
     drawn = line_figure(fits)
-    assert [panel.title for panel in drawn.panels] == ["one", "two"]
-    for panel, fitted in zip(drawn.panels, fits.values(), strict=True):
-        points, free, tied = panel.series
+    assert [panel.title for panel in drawn.panels] == ["one, feature sets", "one, image sets", "two, feature sets"]
+    for panel, fitted in zip(drawn.panels, [fit for kinds in fits.values() for fit in kinds.values()], strict=True):
+        points, free, tied, curve = panel.series
+        assert (curve.y[0], curve.y[-1]) == (pytest.approx(fitted.curve.b), pytest.approx(1, abs=1e-5))
         assert points.y == pytest.approx(fitted.bins.share)
         assert all(low <= y <= high for low, y, high in zip(points.low, points.y, points.high, strict=True))
         assert (free.y[0], tied.y[-1]) == (pytest.approx(fitted.free[1]), pytest.approx(1))
@@ -154,7 +206,20 @@ def test_too_few_pairs_are_an_error(views_index: Path, index_path: Path) -> None
     with pytest.raises(
         OptionError, match=r"^12 queries .* 0 verified pairs, .* at least 20 are needed; index more photographs"
     ):
-        fit_line_pairs(copies, find_pairs(copies))
+        fit_lines_pairs(copies, find_pairs(copies))
     with pytest.raises(OptionError, match=r"^3 queries .* 6 verified pairs, .*; give a larger --queries, or index more"):
-        fit_line_pairs(index, find_pairs(index, Sampling(queries=3)))
-    assert fit_line_pairs(index, find_pairs(index)).tied == fit_line(observe_pairs(index, find_pairs(index))).tied
+        fit_lines_pairs(index, find_pairs(index, Sampling(queries=3)))
+
+
+@pytest.mark.parametrize("kind", ["feature", "image"])
+def test_each_kind_of_sets_has_its_line(
+    views_index: Path, views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, kind: SetKind
+) -> None:
+    index, bench = Index.open(views_index), Workbench(tmp_path).bench(READERS["groups"](views), vocabularies)
+    pairs, steps = find_pairs(index), list[str]()
+    labelled = fit_lines(bench, lambda name, done, total: steps.append(name))
+    assert labelled[kind].as_dict() == fit_line(observe(bench, sets=kind)).as_dict()
+    assert fit_lines_pairs(index, pairs)[kind].as_dict() == fit_line(observe_pairs(index, pairs, kind)).as_dict()
+    assert labelled["image"].tied != labelled["feature"].tied
+    assert labelled["image"].observations.share > labelled["feature"].observations.share  # an image may be in both by chance
+    assert f"true matches, {kind} sets: groups" in steps

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import pytest
@@ -27,8 +29,9 @@ from polyvoc.experiments.fit.true_matches import (
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
+from polyvoc.options import SetKind
 from polyvoc.search.index import Index
-from polyvoc.types import ImageWords, Keypoints
+from polyvoc.types import ImageRef, ImageWords, Keypoints
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from random_collections import World, random_world
 from views import SCENES, VIEWS
@@ -55,11 +58,27 @@ def test_a_hand_worked_example() -> None:
     bits[1][2] = 2**32 - 1  # shares the second word, at distance 32
     bench = bench_of(images, bits, [Question("q", Path(), 0)], {"": (Truth(frozenset({0, 1, 3}), frozenset({3})),)})
     seen = observe(bench)
-    # union: the query itself, three of image 1, two of image 2, one of the junk; intersection: one of each image
-    assert sorted_rows(seen) == [(round(4 / 7, 12), 1, 2)]
+    # union: three of image 1, two of image 2, one of the junk; intersection: one of each image
+    assert sorted_rows(seen) == [(round(3 / 6, 12), 1, 2)]
     assert (seen.questions, seen.pairs, seen.share) == (1, 1, 0.5)
-    assert sorted_rows(observe(bench, with_query=False)) == [(round(3 / 6, 12), 1, 2)]
-    assert sorted_rows(observe(bench, distance=33)) == [(round(4 / 7, 12), 1, 3)]
+    assert sorted_rows(observe(bench, with_query=True)) == [(round(4 / 7, 12), 1, 2)]
+    assert sorted_rows(observe(bench, distance=33)) == [(round(3 / 6, 12), 1, 3)]
+
+
+def test_a_hand_worked_example_with_sets_of_images() -> None:
+    """One query feature with words (1, 1): image 1 is in both lists, by two features; images 2 and 3 are in one list each."""
+    images = [
+        np.array([[1, 1]], np.int32),  # the query
+        np.array([[1, 2], [3, 1], [1, 4]], np.int32),
+        np.array([[1, 7], [1, 8]], np.int32),
+        np.array([[5, 1]], np.int32),
+    ]
+    bits = [np.zeros(words.shape, np.uint64) for words in images]
+    bits[1][2] = 2**32 - 1  # no true match
+    bench = bench_of(images, bits, [Question("q", Path(), 0)], {"": (Truth(frozenset({1, 2})),)})
+    assert sorted_rows(observe(bench, sets="image")) == [(round(1 / 3, 12), 2, 4)]
+    assert sorted_rows(observe(bench, sets="image", with_query=True)) == [(round(2 / 4, 12), 2, 4)]
+    assert sorted_rows(observe(bench)) == [(0.0, 0, 4)]  # no feature is in both lists
 
 
 def test_which_distance_decides() -> None:
@@ -78,33 +97,37 @@ def test_which_distance_decides() -> None:
 
 
 def count_by_hand(
-    world: World, asked: int, relevant: set[int], distance: int, criterion: Criterion, leave_out: set[int]
-) -> list[tuple[float, int, int]]:
-    """Count with loops what the features of one image observe."""
+    world: World, asked: int, relevant: set[int], distance: int, criterion: Criterion, leave_out: set[int],
+    sets: SetKind = "feature", pair: Sequence[int] | None = None,
+) -> list[tuple[float, int, int]]:  # fmt: skip
+    """Count with loops what the features of one image observe, with all lists or those of a pair of vocabularies."""
     rows = []
     for x, bits in zip(world.images[asked], world.image_signatures[asked], strict=True):
-        both = union = inside = true = 0
+        lists: list[set[object]] = [set() for _ in pair or x]
+        matches = []
         for number, (words, signatures) in enumerate(zip(world.images, world.image_signatures, strict=True)):
-            for y, other in zip(words, signatures, strict=True):
-                held = [k for k in range(len(x)) if x[k] == y[k]]
-                if not held:
-                    continue
+            for place, (y, other) in enumerate(zip(words, signatures, strict=True)):
+                member = number if sets == "image" else (number, place)
+                held = [k for k in pair or range(len(x)) if x[k] == y[k]]
                 if number not in leave_out:
-                    union += 1
-                    both += len(held) == len(x)
+                    for one, k in zip(lists, pair or range(len(x)), strict=True):
+                        if k in held:
+                            one.add(member)
                 h = [int(bits[k] ^ other[k]).bit_count() for k in held]
-                value = {"either": min(h), "both": max(h), "mean": sum(h) / len(h), "first": h[0]}[criterion]
+                value = {"either": min, "both": max, "mean": mean, "first": lambda h: h[0]}[criterion](h) if h else distance
                 if number in relevant and value < distance:
-                    true += 1
-                    inside += len(held) == len(x)
-        if true:
-            rows.append((round(both / union, 12), inside, true))
+                    matches.append(member)
+        if matches:
+            intersection, union = set.intersection(*lists), set.union(*lists)
+            inside = [member for member in matches if member in intersection]
+            rows.append((round(len(intersection) / len(union), 12), len(inside), len(matches)))
     return rows
 
 
+@pytest.mark.parametrize("sets", ["feature", "image"])
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("with_query", [True, False])
-def test_a_loop_observes_the_same(criterion: Criterion, with_query: bool) -> None:
+def test_a_loop_observes_the_same(sets: SetKind, criterion: Criterion, with_query: bool) -> None:
     observed = 0
     for seed in range(45):
         world = random_world(seed, k=2 + seed % 2)
@@ -116,8 +139,8 @@ def test_a_loop_observes_the_same(criterion: Criterion, with_query: bool) -> Non
         bench = bench_of([*world.images], [*world.image_signatures], questions, {"": (truth, truth)})
         expected = []
         for q in (0, 1):
-            expected += count_by_hand(world, q, {0, 1, n - 1} - {2, q}, 12, criterion, set() if with_query else {q})
-        seen = observe(bench, distance=12, criterion=criterion, with_query=with_query)
+            expected += count_by_hand(world, q, {0, 1, n - 1} - {2, q}, 12, criterion, set() if with_query else {q}, sets)
+        seen = observe(bench, distance=12, criterion=criterion, with_query=with_query, sets=sets)
         assert sorted_rows(seen) == sorted(expected)
         observed += len(expected)
     assert observed > 100
@@ -131,7 +154,7 @@ def test_a_question_from_outside_and_one_of_several_levels() -> None:
     bench = bench_of(images, signatures, [outside], {"easy": (easy,), "hard": (hard,)})
     assert sorted_rows(observe(bench, "hard")) == sorted(count_by_hand(world, 0, {1, 2}, 20, "either", set()))
     assert sorted_rows(observe(bench)) == sorted(count_by_hand(world, 0, {0}, 20, "either", set()))
-    assert sorted_rows(observe(bench, with_query=False)) == sorted_rows(observe(bench))
+    assert sorted_rows(observe(bench, with_query=True)) == sorted_rows(observe(bench))
     with pytest.raises(OptionError, match="level='medium' should be one of 'easy', 'hard'"):
         observe(bench, "medium")
     revisited = bench_of(images, signatures, [outside], {"easy": (easy,), "medium": (hard,)})  # the default level
@@ -162,20 +185,41 @@ def observe_verified(index: Index, sampling: Sampling = Sampling()) -> Observati
     return observe_pairs(index, find_pairs(index, sampling))
 
 
+@pytest.mark.parametrize("sets", ["feature", "image"])
 def test_verified_pairs_observe_what_labels_do(
-    index: Index, views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path
+    index: Index, views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, sets: SetKind
 ) -> None:
     """All pairs of views are verified and no others, so that every feature observes the same as with ground truth."""
     steps: list[tuple[str, int, int]] = []
-    without = observe_pairs(index, find_pairs(index, progress=lambda *step: steps.append(step)))
+    without = observe_pairs(index, find_pairs(index, progress=lambda *step: steps.append(step)), sets)
     dataset = READERS["groups"](views)
-    labelled = observe(Workbench(tmp_path).bench(dataset, vocabularies), with_query=False)
+    labelled = observe(Workbench(tmp_path).bench(dataset, vocabularies), sets=sets)
     assert (without.questions, without.pairs) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     assert (labelled.questions, labelled.pairs) == (without.questions, without.pairs)
     assert sorted_rows(without) == sorted_rows(labelled)
     assert len(np.unique(without.group)) == SCENES
     assert fit_line(without).free == pytest.approx(fit_line(labelled).free)
     assert steps[-1] == ("verifying", SCENES * VIEWS, SCENES * VIEWS)
+
+
+@pytest.mark.parametrize("sets", ["feature", "image"])
+@pytest.mark.parametrize("pair", [(0, 1), (2, 0)])
+def test_a_loop_observes_the_same_pairs(sets: SetKind, pair: tuple[int, int]) -> None:
+    """Of an index in several segments, with three vocabularies of which two are compared."""
+    observed = 0
+    for seed in range(60):
+        world = random_world(seed, k=3)
+        n = len(world.images)
+        if n < 3 or min(map(len, world.images)) == 0:
+            continue
+        index = Index.from_words(world.images, world.sizes, world.image_signatures, segment_images=2)
+        related: dict[ImageRef, tuple[ImageRef, ...]] = {(0, 0): ((0, 1), (1, 0)), (1, 0): ((0, 1),)}
+        seen = observe_pairs(index, Pairs(Sampling(pair=pair), ((0, 0), (1, 0)), related, {}), sets)
+        expected = count_by_hand(world, 0, {1, 2}, 20, "either", {0}, sets, pair)
+        expected += count_by_hand(world, 2, {1}, 20, "either", {2}, sets, pair)
+        assert sorted_rows(seen) == sorted(expected)
+        observed += len(expected)
+    assert observed > 20
 
 
 def test_a_sample_is_repeatable(index: Index) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -26,7 +26,7 @@ from polyvoc.cli.flags import (
 )
 from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
 from polyvoc.errors import OptionError
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions
+from polyvoc.options import FeatureOptions, Line, SearchOptions, SetKind, TrainOptions
 from polyvoc.storage.files import write_errors
 from polyvoc.types import LikelihoodTable, Progress
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from polyvoc.experiments.datasets.readers import Dataset
     from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
-    from polyvoc.experiments.fit.line import Fit
+    from polyvoc.experiments.fit.line import Curve, Fit
     from polyvoc.experiments.report.figures import Panel
     from polyvoc.experiments.workbench import QuantisedDataset, Workbench
     from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -83,8 +83,7 @@ def evaluate_command(  # noqa: PLR0913
     from polyvoc.experiments.datasets.readers import first_questions, with_distractors
     from polyvoc.experiments.evaluate import evaluate, evaluation_rules, recommended, results_table
     from polyvoc.experiments.fit.likelihood import fit_table, tally
-    from polyvoc.experiments.fit.line import fit_line
-    from polyvoc.experiments.fit.true_matches import observe
+    from polyvoc.experiments.fit.line import fit_lines
     from polyvoc.experiments.workbench import Workbench
 
     typed = {"merge": merge, "hamming": hamming, "burstiness": burstiness}
@@ -105,22 +104,23 @@ def evaluate_command(  # noqa: PLR0913
             data = first_questions(data, queries)
         words = _vocabularies(workbench, dataset, data, train, (vocabularies, vocabulary or [], size))
         bench = workbench.bench(data, words)
+        lines: dict[SetKind, Line] = dict.fromkeys(get_args(SetKind), chosen.get("line", SearchOptions().line))
         if fit is not None:
             other = workbench.bench(read_dataset(*fit), words)
-            chosen["line"] = fit_line(observe(other.first(2))).tied
+            lines = {kind: fitted.tied for kind, fitted in fit_lines(other, progress).items()}
             chosen["likelihood_table"] = None if other.signatures is None else fit_table(tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
-        named = evaluation_rules(**varied, bits=bench.bits or 64, **chosen)
+        named = evaluation_rules(**varied, bits=bench.bits or 64, lines=lines, **chosen)
         if not varied:
-            named |= recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits)
+            named |= recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits, lines)
         outcomes = evaluate(workbench, bench, named)
     rows = results_table(data, outcomes)
     if json:
         write_json({**_facts(bench), "rules": [_rule_as_dict(*pair) for pair in zip(rows, outcomes, strict=True)]})
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
-        print_evaluation(bench, rows, chosen.get("line", SearchOptions().line), origin)
+        print_evaluation(bench, rows, lines, origin)
 
 
 def read_dataset(name: str, folder: Path) -> Dataset:
@@ -202,21 +202,22 @@ def calibrate_command(  # noqa: PLR0913
         str | None, typer.Argument(metavar="|".join(NAMES), help="A dataset to fit to. Default: an index.")
     ] = None,
     folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Folder of the dataset.")] = None,
-    test: Annotated[tuple[str, Path] | None, flag("DATASET FOLDER", "Test line and table on this other dataset.")] = None,
+    test: Annotated[tuple[str, Path] | None, flag("DATASET FOLDER", "Test lines and table on this other dataset.")] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
     cache: Cache = None,
     index: IndexPath = DEFAULT_INDEX,
     queries: Annotated[int | None, flag("NUMBER", "Photographs of the index that are queries. Default: 200.")] = None,
-    save: Annotated[bool, switch("--save", "Save line and table in the index, for its searches.")] = False,
+    save: Annotated[bool, switch("--save", "Save lines and table in the index, for its searches.")] = False,
     table: Annotated[Path | None, path_flag("FILE.json", "Write the table, for 'search --likelihood-table'.")] = None,
-    plot: Annotated[Path | None, path_flag("FILE.svg", "Draw line and table.")] = None,
+    plot: Annotated[Path | None, path_flag("FILE.svg", "Draw lines and table.")] = None,
     json: Json = False,
 ) -> None:
-    """Fit the scores to your photographs: the line of term 2 and the likelihood table.
+    """Fit the scores to your photographs: the lines of term 2 and the likelihood table.
 
-    The line is p(in the intersection | true match) = a r + b; the table has the log-likelihood ratios of matches. Both are
-    fitted to a dataset with ground truth, or to an index without: its verified pairs of photographs serve as ground truth.
+    A line is p(in the intersection | true match) = a r + b, one for sets of features and one for sets of images; the table has
+    the log-likelihood ratios of matches. All are fitted to a dataset with ground truth, or to an index without: its verified
+    pairs of photographs serve as ground truth.
     """
     if dataset is None:
         _exclude("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
@@ -259,9 +260,9 @@ class Calibrated(NamedTuple):
 
 
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
-    """Fit line and table to an index; `save` writes them to it."""
+    """Fit lines and table to an index; `save` writes them to it."""
     from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
-    from polyvoc.experiments.fit.line import fit_line_pairs, line_figure, save_lines
+    from polyvoc.experiments.fit.line import fit_lines_pairs, line_figure, save_lines
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
     from polyvoc.scoring.rules import table_as_dict
@@ -270,50 +271,62 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     sampling = Sampling() if queries is None else Sampling(queries=queries)
     with progress_bar() as progress, Index.open(path) as opened:
         pairs = find_pairs(opened, sampling, progress)
-        line = fit_line_pairs(opened, pairs) if len(opened.engine.sizes) > 1 else None
+        fits = fit_lines_pairs(opened, pairs) if len(opened.engine.sizes) > 1 else {}
         table = fit_table_pairs(opened, pairs, progress)
-    values = {} if line is None else line.as_dict()
-    if save and line is not None and not 0 < line.tied[1] < 1:
-        raise OptionError(f"the fitted b = {line.tied[1]:.3f} is no probability: index more photographs of the same objects")
     if save:
+        lines = {kind: _probable(fit) for kind, fit in fits.items()}
         with IndexWriter.open(path) as writer:
-            if line is not None:
-                known = {name: values[name] for name in ("queries", "pairs", "true_matches", "intervals")}
-                save_lines(writer, {"feature": line.tied}, {"polyvoc": __version__, **known})
+            save_lines(writer, lines, {kind: _source(fit) for kind, fit in fits.items()})
             save_likelihood_table(writer, table)
-    panels = [] if line is None else line_figure({path.name: line}).panels
-    values = {"index": str(path), **values, "likelihood_table": table_as_dict(table), "saved": save}
-    return Calibrated(values, table, [*panels, *table_figure({path.name: table}).panels])
+    values = {"index": str(path), "line": _plain(fits), "likelihood_table": table_as_dict(table), "saved": save}
+    return Calibrated(values, table, [*line_figure({path.name: fits}).panels, *table_figure({path.name: table}).panels])
+
+
+def _probable(fit: Fit) -> Line:
+    """Return the line with a + b = 1; raise OptionError if its b is no probability."""
+    if not 0 < fit.tied[1] < 1:
+        raise OptionError(f"the fitted b = {fit.tied[1]:.3f} is no probability: index more photographs of the same objects")
+    return fit.tied
+
+
+def _source(fit: Fit) -> dict[str, Any]:
+    """Return what a line was fitted to, to be saved with it."""
+    values = fit.as_dict()
+    return {"polyvoc": __version__, **{name: values[name] for name in ("queries", "pairs", "true_matches", "intervals")}}
+
+
+def _plain(fits: Mapping[SetKind, Fit]) -> dict[str, Any]:
+    """Return the fits of each kind of sets for JSON; empty for one vocabulary, which has no line."""
+    return {kind: fit.as_dict() for kind, fit in fits.items()}
 
 
 class Fitted(NamedTuple):
-    """The fits to a dataset: the line of its first two vocabularies, if it has two, and the table of all."""
+    """The fits to a dataset: the lines of its first two vocabularies by kind of sets, if it has two, and the table of all."""
 
     name: str
-    line: Fit | None
+    lines: dict[SetKind, Fit]
     tallies: Sequence[Tally]
     table: LikelihoodTable
 
 
 def _fit(name: str, bench: QuantisedDataset, progress: Progress) -> Fitted:
     from polyvoc.experiments.fit.likelihood import fit_table, tally_groups, together
-    from polyvoc.experiments.fit.line import fit_line
-    from polyvoc.experiments.fit.true_matches import observe
+    from polyvoc.experiments.fit.line import fit_lines
 
-    line = fit_line(observe(bench.first(2), progress=progress)) if len(bench.sizes) > 1 else None
+    lines = fit_lines(bench, progress) if len(bench.sizes) > 1 else {}
     tallies = tally_groups(bench, progress=progress)
     words = " + ".join(f"{size:,}" for size in bench.sizes)
     origin = f"{name} ({len(bench.dataset.questions):,} queries), words {words}, {bench.bits} bits"
-    return Fitted(name, line, tallies, fit_table(together(tallies), source=origin))
+    return Fitted(name, lines, tallies, fit_table(together(tallies), source=origin))
 
 
 def _calibrate_dataset(
     source: tuple[str, Path], other: tuple[str, Path] | None, given: tuple[int | None, list[Path]], cache: Path | None
 ) -> Calibrated:
-    """Fit line and table to a dataset, and test them on another."""
+    """Fit lines and table to a dataset, and test them on another."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.fit.likelihood import table_figure
-    from polyvoc.experiments.fit.line import line_figure, measure_line
+    from polyvoc.experiments.fit.line import line_figure
     from polyvoc.experiments.fit.reliability import curve_figure, reliability
     from polyvoc.experiments.workbench import Workbench
     from polyvoc.scoring.rules import table_as_dict
@@ -330,18 +343,22 @@ def _calibrate_dataset(
     tests = []
     shown = table_figure({first.name: first.table})
     for on in others:
-        predictions = {}
-        if first.line is not None and on.line is not None:
-            observed = on.line.observations
-            predictions = {kind: measure_line(line, observed).as_dict() for kind, line in first.line.lines.items()}
         there, back = reliability(first.table, on.tallies), reliability(on.table, first.tallies)
-        tests.append({"dataset": on.name, **predictions, "likelihood_table": there.as_dict()})
+        lines = {kind: _tested(fit, on.lines[kind]) for kind, fit in first.lines.items()}
+        tests.append({"dataset": on.name, "line": lines, "likelihood_table": there.as_dict()})
         shown = curve_figure({f"{first.name}, tested on {on.name}": there, f"{on.name}, tested on {first.name}": back})
-    fits = {name: one.line for name, one in fitted.items() if one.line is not None}
+    fits = {name: one.lines for name, one in fitted.items()}
     facts = {"dataset": first.name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
-    line = {} if first.line is None else first.line.as_dict()
-    values = {**facts, **line, "likelihood_table": table_as_dict(first.table), "tests": tests}
-    return Calibrated(values, first.table, [*(line_figure(fits).panels if fits else ()), *shown.panels])
+    values = {**facts, "line": _plain(first.lines), "likelihood_table": table_as_dict(first.table), "tests": tests}
+    return Calibrated(values, first.table, [*line_figure(fits).panels, *shown.panels])
+
+
+def _tested(fit: Fit, on: Fit) -> dict[str, Any]:
+    """Return the prediction errors of the lines and the curve of a fit on another dataset, by name."""
+    from polyvoc.experiments.fit.line import measure_line
+
+    fitted: dict[str, Line | Curve] = {**fit.lines, "curve": fit.curve}
+    return {name: measure_line(line, on.observations).as_dict() for name, line in fitted.items()}
 
 
 @app.command(
@@ -362,16 +379,20 @@ def reproduce_command(  # noqa: PLR0913
     cache: Cache = None,
     json: Json = False,
 ) -> None:
-    """Redo the paper's experiments on your datasets, beside the paper's own numbers."""
+    """Redo the paper's experiments on your datasets, beside the paper's own numbers.
+
+    Every finished result is a small file in OUT/cells: a run that was interrupted goes on where it stopped.
+    """
     from polyvoc.experiments.cache import default_cache
-    from polyvoc.experiments.paper.run import named, run_experiments, set_up, write_report
+    from polyvoc.experiments.paper.run import CELLS, named, run_experiments, set_up, write_report
     from polyvoc.experiments.paper.setup import FULL, QUICK
     from polyvoc.experiments.workbench import Workbench
 
     named(only or [])  # errors in the names, before the work begins
     with progress_bar() as progress:
         plan = QUICK if quick else FULL
-        workbench = Workbench(cache or default_cache(), FeatureOptions(max_features=plan.features), progress)
+        features = FeatureOptions(max_features=plan.features)
+        workbench = Workbench(cache or default_cache(), features, progress, results=out / CELLS)
         setup = set_up(data, train, distractors, plan, workbench)
         with write_errors(out):
             out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after

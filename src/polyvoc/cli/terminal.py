@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from polyvoc.options import FeatureOptions
+from polyvoc.options import FeatureOptions, Line, SetKind
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def print_results(results: list[SearchResult], timings: bool, named: bool) -> No
             print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
-def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: tuple[float, float], origin: str) -> None:
+def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], lines: Mapping[SetKind, Line], origin: str) -> None:
     """Print one row per rule: the measure, its interval, and the difference to `b1` under the same conditions."""
     from polyvoc.experiments.measures import MEASURES
 
@@ -146,7 +146,7 @@ def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: 
     measure = MEASURES[dataset.measure]
     words = " + ".join(f"{size:,}" for size in bench.sizes)
     write(f"{dataset.name}: {len(dataset.images):,} images, {len(dataset.questions):,} queries, words {words}")
-    write(f"  term 2 = {line[0]:.3f} r + {line[1]:.3f} ({origin})")
+    write(f"  term 2 = {', '.join(_by_kind(lines))} ({origin})")
     for note in dataset.notes:
         write(f"  {note}")
     write(f"{'rule':<30} {rows[0].measure:>16} {'95 % interval':>19}   {'minus b1':>9} {'95 % interval':>19} {'ms':>7}")
@@ -162,41 +162,64 @@ def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], line: 
 
 
 def print_calibration(values: dict[str, Any]) -> None:
-    """Print the line of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
+    """Print the lines of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
     from polyvoc.scoring.rules import group_names, table_from_dict
 
     table = table_from_dict(values["likelihood_table"], "")
-    has_line, index = "tied" in values, [values["index"]] if "index" in values else []
-    if has_line:
-        pairs = f"{values['queries']:,} queries, {values['pairs']:,} pairs of photographs that show the same thing"
-        matches = f"{values['true_matches']:,} true matches of {values['features']:,} features"
-        spread = {
-            name: " to ".join("?" if x is None else f"{x:.3f}" for x in ends) for name, ends in values["intervals"].items()
-        }
-        print_row(values.get("dataset", "index"), *index, pairs, f"{matches}, {values['share']:.0%} in the intersection")
-        print_row("a + b = 1", f"{_line(values['tied'])}   b {spread['tied_b']}")
-        print_row("free", f"{_line(values['free'])}   a {spread['a']}, b {spread['b']}")
-        print_row("raw points", _line(values["raw"]))
-    else:
-        print_row(values.get("dataset", "index"), *index, table.source)
+    index, tied = [values["index"]] if "index" in values else [], {kind: fit["tied"] for kind, fit in values["line"].items()}
+    print_row(values.get("dataset", "index"), *index, *([_matches(values["line"]["feature"])] if tied else [table.source]))
+    for kind, fit in values["line"].items():
+        print_row(f"{kind} sets", *_fit_rows(fit))
     steps = range(0, table.bits // 2, table.bits // 8)
     rows = zip(group_names(table), table.rows, strict=True)
     print_row("likelihood", *(f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in steps)} bits" for name, row in rows))
     for test in values.get("tests", []):
-        lines = ((name, test[kind]) for kind, name in (("tied", "a + b = 1"), ("free", "free")) if kind in test)
-        results = [f"{name:<10} error {one['error']:.3f}, {one['gain']:+.3f} nats per true match" for name, one in lines]
-        constant = [f"constant   error {test['tied']['constant_error']:.3f}"] if "tied" in test else []
-        error = f"table      error {test['likelihood_table']['error']:.2f} nats per match"
-        print_row(f"on {test['dataset']}", *results, *constant, error)
+        results = [row for kind, fit in test["line"].items() for row in _test_rows(kind, fit)]
+        print_row(f"on {test['dataset']}", *results, f"table: error {test['likelihood_table']['error']:.2f} nats per match")
     if values.get("saved"):
-        line = f"{_line(values['tied'])} and " if has_line else ""
-        print_row("saved", f"searches of {values['index']} use {line}this table")
+        print_row("saved", f"searches of {values['index']} use {', '.join([*_by_kind(tied), 'this table'])}")
         return
-    search = "polyvoc search PHOTO"
-    line_use = [f"{search} --merge posterior --line {values['tied'][0]:.3f} {values['tied'][1]:.3f}"] if has_line else []
+    search, rules = "polyvoc search PHOTO", {"feature": "posterior", "image": "bayes"}
+    line_use = [f"{search} --merge {rules[kind]} --line {a:.3f} {b:.3f}" for kind, (a, b) in tied.items()]
     table_use = [f"{search} --likelihood-table {shlex.quote(values['table'])}"] if values["table"] is not None else []
     save_use = [f"polyvoc calibrate --index {shlex.quote(index[0])} --save"] if index else []
     print_note(f"Use it: {', or '.join(line_use + table_use + save_use)}")
+
+
+def _matches(fit: dict[str, Any]) -> str:
+    """Return how many pairs and true matches a line was fitted to: the same for every kind of sets."""
+    pairs = f"{fit['queries']:,} queries, {fit['pairs']:,} pairs of photographs that show the same thing"
+    return f"{pairs}, {fit['true_matches']:,} true matches of {fit['features']:,} features"
+
+
+def _fit_rows(fit: dict[str, Any]) -> list[str]:
+    """Return the lines and the curve of one kind of sets with their intervals, one text each."""
+    spread = {name: " to ".join("?" if x is None else f"{x:.3f}" for x in ends) for name, ends in fit["intervals"].items()}
+    curve = f"1 - {1 - fit['curve']['b']:.3f} (1 - r)^{fit['curve']['power']:.2f}"
+    return [
+        f"{fit['share']:.0%} of the true matches in the intersection",
+        f"{'a + b = 1':<10} {_line(fit['tied'])}   b {spread['tied_b']}",
+        f"{'free':<10} {_line(fit['free'])}   a {spread['a']}, b {spread['b']}",
+        f"{'raw points':<10} {_line(fit['raw'])}",
+        f"{'curve':<10} {curve}   power {spread['power']} (above 1: concave)",
+    ]
+
+
+def _test_rows(kind: str, test: dict[str, Any]) -> list[str]:
+    """Return the prediction errors of the lines and the curve of one kind of sets, one text each."""
+    names = {"tied": "a + b = 1", "free": "free", "curve": "curve"}
+    rows = [
+        f"{name:<10} error {test[key]['error']:.3f}, {test[key]['gain']:+.3f} nats per true match"
+        for key, name in names.items()
+    ]
+    return [f"{kind} sets", *rows, f"{'constant':<10} error {test['tied']['constant_error']:.3f}"]
+
+
+def _by_kind(lines: Mapping[SetKind, Sequence[float]]) -> list[str]:
+    """Return one text per kind of sets, or one for all if their lines are the same."""
+    if len({tuple(line) for line in lines.values()}) == 1:
+        return [_line(next(iter(lines.values())))]
+    return [f"{_line(line)} for {kind} sets" for kind, line in lines.items()]
 
 
 def _line(line: Sequence[float]) -> str:
@@ -227,6 +250,7 @@ def print_info(facts: dict[str, Any]) -> None:
     made = None if model is None else f"{model['file'] or 'a function'} ({model['fingerprint']})"
     print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {made}")
     print_row("search by", _listed(facts["default_options"]))
+    print_row("term 2", *_by_kind(facts["lines"]))
     print_row("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
 
 

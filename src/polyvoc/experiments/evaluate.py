@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
-from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import USUAL_HAMMING, Burstiness, Merge, Preset, SearchOptions, preset
+from polyvoc.options import USUAL_HAMMING, Burstiness, Line, Merge, Preset, SearchOptions, SetKind, preset
 from polyvoc.types import Array, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
@@ -42,16 +41,20 @@ def evaluation_rules(
     hamming: Sequence[int | None] | None = None,
     burstiness: Sequence[Burstiness] = ("none", "intra"),
     bits: int = 64,
+    lines: Mapping[SetKind, Line] | None = None,
     **fixed: Any,
 ) -> dict[str, SearchOptions]:
-    """Return the options of every combination, by name: the merge rule, "HE", "burstiness". `bits`: of the signatures."""
+    """Return the options of every combination, by name: the merge rule, "HE", "burstiness".
+
+    `bits`: of the signatures; `lines`: of term 2, by what the lists of a rule are sets of.
+    """
     named = {}
     usual, sigma = USUAL_HAMMING[bits]
     fixed = {"sigma": sigma, **fixed}
     hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
-        options = scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed)
+        options = with_line(scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed), lines)
         named[rule_name(options, several)] = options
     return named
 
@@ -61,9 +64,17 @@ def scoring_options(**chosen: Any) -> SearchOptions:
     return SearchOptions(**{"merge": "posterior", "hamming": None, "burstiness": "none", "verify": 0, **chosen})
 
 
-def recommended(table: LikelihoodTable | None, bits: int) -> dict[str, SearchOptions]:
-    """Return the presets, by name. `table`: fitted on other photographs than those of the dataset."""
-    return {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
+def with_line(options: SearchOptions, lines: Mapping[SetKind, Line] | None) -> SearchOptions:
+    """Return options with the line of their kind of sets, if lines are given."""
+    return options if lines is None else replace(options, line=lines[options.set_kind])
+
+
+def recommended(
+    table: LikelihoodTable | None, bits: int, lines: Mapping[SetKind, Line] | None = None
+) -> dict[str, SearchOptions]:
+    """Return the presets, by name. `table`, `lines`: fitted on other photographs than those of the dataset."""
+    presets = {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
+    return {name: with_line(options, lines) for name, options in presets.items()}
 
 
 def rule_name(options: SearchOptions, threshold: bool = False) -> str:
@@ -81,9 +92,8 @@ def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, 
     outcomes = []
     for number, (name, options) in enumerate(named.items()):
         workbench.progress(f"rules: {name}", number, len(named))
-        result = workbench.remember(
-            digest_of("rule", EVALUATION_VERSION, bench.name, asdict(options)), partial(_timed, bench, options)
-        )
+        inputs = ("rule", EVALUATION_VERSION, bench.name, asdict(options))
+        result = workbench.remember(f"{bench.dataset.name} {name}", inputs, partial(_timed, bench, options))
         outcomes.append(Outcome(name, options.as_dict(), result["values"], result["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))
     return outcomes
@@ -98,21 +108,22 @@ def _timed(bench: QuantisedDataset, options: SearchOptions) -> dict[str, Any]:
 
 def measure_ranking(dataset: Dataset, score: Callable[[int], Array]) -> dict[str, Values]:
     """Measure the ranking by `score` of each question, by all measures of the dataset."""
-    return measure_rankings(dataset, lambda question: {"": score(question)})[""]
+    measured = (measure_one(dataset, question, score(question)) for question in range(len(dataset.questions)))
+    return _by_measure(list(measured))
 
 
-def measure_rankings(dataset: Dataset, score: Callable[[int], Mapping[str, Array]]) -> dict[str, dict[str, Values]]:
-    """Measure several rankings of each question, by name."""
-    results: dict[str, dict[str, Values]] = {}
-    for question in range(len(dataset.questions)):
-        for name, scores in score(question).items():
-            ranking = rank(scores)
-            values = results.setdefault(name, {})
-            for level, truths in dataset.truths.items():
-                for measure in measures_of(dataset):
-                    value = MEASURES[measure](ranking, truths[question])
-                    values.setdefault(f"{measure} {level}".strip(), []).append(value)
-    return results
+def measure_one(dataset: Dataset, question: int, scores: Array) -> dict[str, float | None]:
+    """Measure the ranking of one question, by all measures of the dataset."""
+    ranking = rank(scores)
+    return {
+        f"{measure} {level}".strip(): MEASURES[measure](ranking, truths[question])
+        for level, truths in dataset.truths.items()
+        for measure in measures_of(dataset)
+    }
+
+
+def _by_measure(measured: Sequence[Mapping[str, float | None]]) -> dict[str, Values]:
+    return {measure: [one[measure] for one in measured] for measure in measured[0]} if measured else {}
 
 
 def measures_of(dataset: Dataset) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -46,6 +47,7 @@ class Workbench:
     cache: Path
     features: Detection = FeatureOptions()  # noqa: RUF009 (frozen)
     progress: Progress = no_progress
+    results: Path | None = None  # folder of the results; default: in the cache
 
     def store(self, files: Sequence[Path], kind: Kind = "photographs") -> FeatureStore:
         """Return the features of files."""
@@ -103,9 +105,11 @@ class Workbench:
         name = digest_of(dataset.name, store.digest, [v.fingerprint for v in vocabularies], truth_of(dataset))
         return QuantisedDataset(dataset, store, words, bits, tuple(vocabularies), name)
 
-    def remember(self, key: str, make: Callable[[], Any]) -> Any:
-        """Return the JSON value stored under a key; if there is none, make it and store it."""
-        return load_or_make(self.cache / "results" / f"{key}.json", make)
+    def remember(self, name: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """Return the JSON value that was made of the same inputs; if there is none, make it and store it under the name."""
+        readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        folder = self.cache / "results" if self.results is None else self.results
+        return load_or_make(folder / f"{readable}-{digest_of(*inputs)[:12]}.json", make)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyvoc.errors import DamagedError, NotAnIndexError, VersionError
+from polyvoc.options import SetKind
 from polyvoc.storage.files import flush_path, write_errors
 from polyvoc.storage.folders import FileState
 from polyvoc.storage.sqlite import Database
@@ -64,7 +65,7 @@ FILE = "catalogue.sqlite"
 UNFINISHED = "catalogue.partial"  # its name until it holds its first settings
 APPLICATION = 0x706F6C76  # "polv", in the header of the database
 FORMAT = 1  # raised when an older polyvoc could not read the result
-LINES = {"feature": "line", "image": "image_line"}  # settings of term 2 by what the lists are sets of
+LINES: Mapping[SetKind, str] = {"feature": "line", "image": "image_line"}  # settings of term 2 by what the lists are sets of
 TABLES = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
     "CREATE TABLE segments (segment INTEGER PRIMARY KEY, n_images INTEGER NOT NULL, n_features INTEGER NOT NULL, "

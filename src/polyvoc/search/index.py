@@ -21,7 +21,7 @@ from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.index.catalogue import LINES, ImageRow
 from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout, split_norms
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.options import PairOptions, Preset, ScoringOptions, SearchOptions, options_of, preset
+from polyvoc.options import Line, PairOptions, Preset, ScoringOptions, SearchOptions, SetKind, options_of, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import table_from_dict
 from polyvoc.scoring.segments import Candidate, vector_at
@@ -40,7 +40,6 @@ ATTEMPTS = 5  # to open while a writer commits
 
 ReadEngine = Callable[[IndexFolder, Layout], Engine]
 Options = TypeVar("Options", bound=ScoringOptions)
-Line = tuple[float, float]  # a and b of term 2, a r + b
 
 
 def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
@@ -60,7 +59,7 @@ class Index:
     """
 
     def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,
-                 lines: Mapping[str, Line] | None = None, likelihood_table: LikelihoodTable | None = None,
+                 lines: Mapping[SetKind, Line] | None = None, likelihood_table: LikelihoodTable | None = None,
                  links: LinkGraph | None = None, read_engine: ReadEngine = local_engine) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
@@ -68,8 +67,9 @@ class Index:
         self.links = links
         self._folder = folder
         self._identity = None if folder is None else folder.identity
-        self._lines = lines or {}  # of term 2 by kind of sets, "feature" and "image", if the index was calibrated
-        self._table = likelihood_table  # likewise
+        # Of term 2 by kind of sets: fitted by `polyvoc calibrate --save`, else the default.
+        self.lines: dict[SetKind, Line] = {**dict.fromkeys(LINES, ScoringOptions.line), **(lines or {})}
+        self._table = likelihood_table  # if one was fitted
         self._read_engine = read_engine
 
     # -- opening and closing
@@ -101,13 +101,13 @@ class Index:
             layout = folder.read_layout()
             settings, where = layout.settings, str(folder.catalogue.path)
             try:
-                lines = {kind: settings[name] for kind, name in LINES.items() if name in settings}
+                lines = {kind: line for kind, name in LINES.items() if (line := settings.get(name)) is not None}
                 table = settings.get("likelihood_table")
                 return cls(
                     read_engine(folder, layout),
                     folder,
                     layout.commit,
-                    {kind: (float(line["a"]), float(line["b"])) for kind, line in lines.items()},
+                    {kind: _line(line, where) for kind, line in lines.items()},
                     None if table is None else table_from_dict(table, where),
                     read_links(folder, settings) if links and LINKS in settings else None,
                     read_engine,
@@ -229,9 +229,8 @@ class Index:
 
     def _fitted(self, options: Options) -> Options:
         """Return options with the line of their kind of sets and the likelihood table that were fitted to this index."""
-        line = self._lines.get("image" if options.image_sets else "feature", ScoringOptions.line)
         whole = options.count_vocabularies(len(self.engine.sizes)) == len(self.engine.sizes)  # that the table was fitted to
-        return replace(options, line=line, likelihood_table=self._table if whole else None)
+        return replace(options, line=self.lines[options.set_kind], likelihood_table=self._table if whole else None)
 
     @cached_property
     def probability(self) -> HitProbability | None:
@@ -334,6 +333,16 @@ class Index:
         if self._folder is None:
             raise OptionError("this index was made from words: it has no photographs and no vocabularies")
         return self._folder
+
+
+def _line(values: Any, where: str) -> Line:
+    """Read the line of a setting; raise DamagedError, which names the catalogue `where`, if it is something else."""
+    try:
+        return ScoringOptions(line=(values["a"], values["b"])).line
+    except (KeyError, TypeError, OptionError):
+        raise DamagedError(
+            f"{where}: a line of term 2 is damaged; fit it again: polyvoc calibrate --index INDEX --save"
+        ) from None
 
 
 def _changed(options: Options, record: type[Any], changes: Mapping[str, Any]) -> Options:

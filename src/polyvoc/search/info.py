@@ -48,6 +48,7 @@ def index_info(index: Index) -> dict[str, Any]:
         "feature_options": asdict(folder.feature_options),
         "embedding": settings.get("embedding"),
         "default_options": index.default_options.as_dict(),
+        "lines": {kind: list(line) for kind, line in index.lines.items()},
         "problems": [asdict(problem) for problem in index.problems()],
     }
 

@@ -1,4 +1,6 @@
-"""Cache of the SIFT features of many files, as bytes, in parts of 256 files that survive an interruption."""
+"""Cache of the SIFT features of many files, as bytes, in parts of 256 files that survive an interruption.
+
+Parts end with their folder, so that a folder of distractors is read once for all datasets."""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,7 @@ class FeatureStore:
     files: tuple[Path, ...]
     digest: str  # changes with the files and the options
     parts: tuple[Path, ...]
+    bounds: npt.NDArray[np.int64]  # [parts + 1] number of the first file of each
     starts: npt.NDArray[np.int64]  # [files + 1] number of the first feature of each
     problems: tuple[Problem, ...]  # files without features, and why
 
@@ -42,19 +46,20 @@ class FeatureStore:
         """Return the features of files; those that the cache lacks are extracted and written to it."""
         if not isinstance(options, HessianAffine) and options.kind != FeatureKind():
             raise OptionError(f"detector={options.detector!r} extracts no SIFT; datasets are read with sift or affine")
-        digests = [_digest(files[i : i + PART], kind, options) for i in range(0, len(files), PART)]
+        bounds = part_bounds(files)
+        several = [files[first:last] for first, last in pairwise(bounds)]
+        digests = [_digest(own, kind, options) for own in several]
         parts = [cache / "features" / name for name in digests]
-        done = sum(_length(files, n) for n, part in enumerate(parts) if part.is_dir())
-        for number, part in enumerate(parts):
+        done = sum(len(own) for own, part in zip(several, parts, strict=True) if part.is_dir())
+        for own, part in zip(several, parts, strict=True):
             if not part.is_dir():
-                several = files[number * PART : (number + 1) * PART]
-                _write_part(part, _report(_read(several, kind, options), done, len(files), progress))
-                done += len(several)
+                _write_part(part, _report(_read(own, kind, options), done, len(files), progress))
+                done += len(own)
         metas = [read_meta(part) for part in parts]
         counts = [count for meta in metas for count in meta["counts"]]
         problems = tuple(Problem(*problem) for meta in metas for problem in meta["problems"])
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-        return cls(tuple(files), digest_of(*digests), tuple(parts), starts, problems)
+        return cls(tuple(files), digest_of(*digests), tuple(parts), np.array(bounds), starts, problems)
 
     def __len__(self) -> int:
         """Return the number of files."""
@@ -71,11 +76,11 @@ class FeatureStore:
 
     def descriptors(self, file: int) -> Floats32:
         """Return the rootSIFT descriptors [n, 128] of one file."""
-        return root_sift(self.sift(file // PART)[self._within(file)])
+        return root_sift(self.sift(self._part(file))[self._within(file)])
 
     def geometry(self, file: int) -> Floats32:
         """Return x, y, scale (diameter) and angle (degrees) of the features of one file [n, 4]."""
-        return np.array(self._arrays[file // PART][1][self._within(file)])
+        return np.array(self._arrays[self._part(file)][1][self._within(file)])
 
     def sample(self, limit: int, seed: int) -> Floats32:
         """Return at most `limit` rootSIFT descriptors drawn at random from all files, in their order."""
@@ -83,25 +88,36 @@ class FeatureStore:
             rows = np.arange(self.n_features)
         else:
             rows = np.sort(np.random.default_rng(seed).choice(self.n_features, limit, replace=False))
-        firsts = self.starts[np.minimum(PART * np.arange(len(self.parts) + 1), len(self.files))]  # of each part, and the end
+        firsts = self.starts[self.bounds]
         cuts = np.searchsorted(rows, firsts)
         numbers = [rows[cuts[part] : cuts[part + 1]] - firsts[part] for part in range(len(self.parts))]
         pieces = [root_sift(self.sift(part)[chosen]) for part, chosen in enumerate(numbers)]
         return np.concatenate([np.empty((0, DIMENSION), np.float32), *pieces])
 
+    def _part(self, file: int) -> int:
+        return int(np.searchsorted(self.bounds, file, "right")) - 1
+
     def _within(self, file: int) -> slice:
-        first = self.starts[file // PART * PART]
+        first = self.starts[self.bounds[self._part(file)]]
         return slice(int(self.starts[file] - first), int(self.starts[file + 1] - first))
 
     @cached_property
     def _arrays(self) -> list[tuple[Array, ...]]:
         """Map the descriptors [n, 128] and the geometry [n, 4] of every part."""
         shapes = {"sift.npy": (np.uint8, DIMENSION), "geometry.npy": (np.float32, 4)}
-        ends = self.starts[np.minimum(PART * np.arange(len(self.parts) + 1), len(self.files))]
         return [
             tuple(map_array(part / name, kind, (int(n), width)) for name, (kind, width) in shapes.items())
-            for part, n in zip(self.parts, np.diff(ends), strict=True)
+            for part, n in zip(self.parts, np.diff(self.starts[self.bounds]), strict=True)
         ]
+
+
+def part_bounds(files: Sequence[Path]) -> list[int]:
+    """Return where the parts of a list of files begin, and its length: a part has one folder and at most PART files."""
+    bounds = [0]
+    for number in range(1, len(files)):
+        if number - bounds[-1] == PART or files[number].parent != files[number - 1].parent:
+            bounds.append(number)
+    return [*bounds, len(files)] if files else bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,10 +175,6 @@ def _write_part(part: Path, files: Iterable[_FileFeatures]) -> None:
     }
     problems = [[file.problem.path, file.problem.reason] for file in read if file.problem is not None]
     store_folder(part, arrays, {"counts": [len(file.sift) for file in read], "problems": problems})
-
-
-def _length(files: Sequence[Path], part: int) -> int:
-    return len(files[part * PART : (part + 1) * PART])
 
 
 def _digest(files: Sequence[Path], kind: Kind, options: Detection) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ class HessianAffine:
     def kind(self) -> FeatureKind:
         """Return a kind of its own: vocabularies of other regions do not fit."""
         return FeatureKind(NAME)
+
+
+def has_pyhesaff() -> bool:
+    """Return whether pyhesaff is installed."""
+    return find_spec("pyhesaff") is not None
 
 
 def extract_hessian_affine(

@@ -1,28 +1,32 @@
-"""Fit of term 2 of the Bayes model: p(in the intersection of the lists | true match) as a line over their ratio."""
+"""Fit of term 2 of the Bayes model: p(in the intersection of the lists | true match) as a line over their ratio.
+
+There is one line for sets of features and one for sets of images; `Curve` describes how far the shares are from a line.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe_pairs
+from polyvoc.experiments.fit.true_matches import Observations, Pairs, observe, observe_pairs
 from polyvoc.experiments.measures import Interval, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
+from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.index.catalogue import LINES
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import ScoringOptions
-from polyvoc.scoring.rules import BayesModel
+from polyvoc.options import Line, ScoringOptions, SetKind
+from polyvoc.scoring.rules import MARGIN, BayesModel
 from polyvoc.search.index import Index
-from polyvoc.types import Floats64
+from polyvoc.types import Floats64, Progress
 
-VERSION = 1  # raise it when the observations or the fit change
-Line = tuple[float, float]  # (a, b) of a r + b
+VERSION = 2  # raise it when the observations or the fit change
+POWERS = (-4.0, 5.0)  # binary logarithms of the least and the greatest power of a curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +40,31 @@ class Bins:
     high: Floats64
 
 
+@dataclass(frozen=True)
+class Curve:
+    """Term 2 as 1 - (1 - b) (1 - r)^power: concave if the power is above 1, the line with a + b = 1 if it is 1."""
+
+    b: float
+    power: float
+
+    def term2(self, ratio: Floats64) -> Floats64:
+        """Return p(in the intersection | true match), cut as the rules cut it."""
+        return np.clip(1 - (1 - self.b) * (1 - ratio) ** self.power, MARGIN, 1 - MARGIN)
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A line through the bins: free, and tied to a + b = 1 (two equal lists share every match)."""
+    """A line through the bins: free, and tied to a + b = 1 (two equal lists share every match); and a curve."""
 
     free: Line
     tied: Line
     raw: Line  # through the query features themselves, each with the same weight
+    curve: Curve
     bins: Bins
     a: Interval  # of the free line
     b: Interval
     tied_b: Interval
+    power: Interval  # of the curve
     observations: Observations
 
     @property
@@ -57,12 +75,12 @@ class Fit:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         observed = self.observations
-        intervals = {
-            name: [_plain(i.low), _plain(i.high)] for name, i in (("a", self.a), ("b", self.b), ("tied_b", self.tied_b))
-        }
+        known = {"a": self.a, "b": self.b, "tied_b": self.tied_b, "power": self.power}
+        intervals = {name: [_plain(interval.low), _plain(interval.high)] for name, interval in known.items()}
         bins = {name: getattr(self.bins, name).tolist() for name in ("ratio", "share", "weight", "low", "high")}
         return {
             **{name: list(line) for name, line in self.lines.items()},
+            "curve": asdict(self.curve),
             "intervals": intervals,
             "queries": observed.questions,
             "pairs": observed.pairs,
@@ -75,7 +93,7 @@ class Fit:
 
 
 def fit_line(observations: Observations, width: float = 0.025, least: int = 20, seed: int = 0) -> Fit:
-    """Fit the line by least squares over bins of the ratio, weighted by true matches; bins need `least` of them.
+    """Fit line and curve by least squares over bins of the ratio, weighted by true matches; bins need `least` of them.
 
     Intervals of 95 % come from a bootstrap of whole groups: features of one photograph are not independent.
     """
@@ -87,40 +105,47 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
             f"{np.count_nonzero(kept)} bins of the ratio hold {least} or more; give more photographs of the same objects"
         )
     ratio, share, weight = (row[0, kept] for row in pooled.sums(np.ones((1, pooled.n_groups))))
-    free, tied = _free(ratio, share, weight), _tied(ratio, share, weight)
+    free, tied, curve = (fit(ratio, share, weight) for fit in (_free, _tied, _curve))
     ratios, shares, weights = pooled.sums(draw_groups(pooled.n_groups, seed))
     usable = (np.count_nonzero(weights, axis=1) >= 2) & (pooled.n_groups > 1)
-    slopes = _free(ratios[usable], shares[usable], weights[usable])
-    lines = _tied(ratios[usable], shares[usable], weights[usable])
+    drawn = [fit(ratios[usable], shares[usable], weights[usable]) for fit in (_free, _tied, _curve)]
     low, high = quantile_bounds(np.where(weights > 0, shares, np.nan)[usable][:, kept])
     raw = _free(observations.ratio, observations.inside / observations.true, np.ones(len(observations.ratio)))
     return Fit(
         free=_line(free),
         tied=_line(tied),
         raw=_line(raw),
+        curve=Curve(*_line(curve)),
         bins=Bins(ratio, share, weight, low, high),
-        a=_interval(free[0], slopes[0]),
-        b=_interval(free[1], slopes[1]),
-        tied_b=_interval(tied[1], lines[1]),
+        a=_interval(free[0], drawn[0][0]),
+        b=_interval(free[1], drawn[0][1]),
+        tied_b=_interval(tied[1], drawn[1][1]),
+        power=_interval(curve[1], drawn[2][1]),
         observations=observations,
     )
 
 
-def fit_line_pairs(index: Index, pairs: Pairs) -> Fit:
-    """Fit the line to related images of an index."""
+def fit_lines(bench: QuantisedDataset, progress: Progress = no_progress) -> dict[SetKind, Fit]:
+    """Fit the line of each kind of sets to a dataset, with the lists of its first two vocabularies."""
+    pair = bench.first(2)
+    return {kind: fit_line(observe(pair, progress=progress, sets=kind)) for kind in get_args(SetKind)}
+
+
+def fit_lines_pairs(index: Index, pairs: Pairs) -> dict[SetKind, Fit]:
+    """Fit the line of each kind of sets to related images of an index."""
     pairs.require(len(index))
-    return fit_line(observe_pairs(index, pairs))
+    return {kind: fit_line(observe_pairs(index, pairs, kind)) for kind in get_args(SetKind)}
 
 
-def save_lines(writer: IndexWriter, lines: Mapping[str, Line], source: Mapping[str, Any]) -> None:
-    """Save lines by their kind of sets, "feature" or "image", in an index, for its searches; source: of the fit."""
+def save_lines(writer: IndexWriter, lines: Mapping[SetKind, Line], sources: Mapping[SetKind, Mapping[str, Any]]) -> None:
+    """Save lines by their kind of sets in an index, for its searches; sources: what each was fitted to."""
     checked = {kind: ScoringOptions(line=line).line for kind, line in lines.items()}  # raises OptionError for what is no line
-    writer.save_settings({LINES[kind]: {"a": a, "b": b, "source": dict(source)} for kind, (a, b) in checked.items()})
+    writer.save_settings({LINES[kind]: {"a": a, "b": b, "source": dict(sources[kind])} for kind, (a, b) in checked.items()})
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction errors of a line on a set that it was not fitted on, beside the best constant for that set."""
+    """Prediction errors of a line or curve on a set that it was not fitted on, beside the best constant for that set."""
 
     error: float  # root of the mean squared error over bins, weighted by true matches
     likelihood: float  # mean of ln p over true matches
@@ -137,15 +162,15 @@ class Prediction:
         return {**asdict(self), "gain": self.gain}
 
 
-def measure_line(line: Line, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
-    """Measure a line, clipped as the rules clip it, on observations of another set."""
+def measure_line(line: Line | Curve, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
+    """Measure a line or a curve, cut as the rules cut it, on observations of another set."""
     pooled = _Pool.of(observations, width, least)
     ratio, share, weight = (row[0] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     if not weight.any():
         raise OptionError(f"{observations.true.sum()} true matches are too few to test a line; give more photographs")
     values = []
-    for a, b in (line, (0.0, observations.share)):
-        model = BayesModel(a, b, 0.0)
+    fitted = line if isinstance(line, Curve) else BayesModel(*line, 0.0)
+    for model in (fitted, BayesModel(0.0, observations.share, 0.0)):
         chance = model.term2(observations.ratio)
         outside = observations.true - observations.inside
         total = (observations.inside * np.log(chance) + outside * np.log1p(-chance)).sum()
@@ -154,19 +179,23 @@ def measure_line(line: Line, observations: Observations, width: float = 0.025, l
     return Prediction(*values)
 
 
-def line_figure(fits: Mapping[str, Fit], title: str = "Term 2: p(in the intersection | true match)") -> Figure:
-    """Return Fig. 3: shares by bins with their intervals, and both lines; one panel per set."""
-    panels = []
-    ratio = np.linspace(0, 1, 101)
-    for name, fitted in fits.items():
-        bins = fitted.bins
-        points = Series("measured", bins.ratio, bins.share, bins.low, bins.high, style="points", color=0)
-        lines = [
-            Series(f"{label}: {a:.2f} r + {b:.2f}", ratio, np.clip(a * ratio + b, 0, 1), color=color)
-            for label, (a, b), color in (("free", fitted.free, 1), ("a + b = 1", fitted.tied, 2))
-        ]
-        panels.append(Panel("|A ∩ B| / |A ∪ B|", "share of true matches in A ∩ B", [points, *lines], name))
+def line_figure(
+    fits: Mapping[str, Mapping[SetKind, Fit]], title: str = "Term 2: p(in the intersection | true match)"
+) -> Figure:
+    """Return Fig. 3: shares by bins with their intervals, both lines and the curve; one panel per dataset and kind of sets."""
+    panels = [_panel(f"{name}, {kind} sets", fitted) for name, kinds in fits.items() for kind, fitted in kinds.items()]
     return Figure(title, panels, "Points: bins of the ratio with 95 % bootstrap intervals. Lines: weighted least squares.")
+
+
+def _panel(name: str, fitted: Fit) -> Panel:
+    ratio, bins, curve = np.linspace(0, 1, 101), fitted.bins, fitted.curve
+    points = Series("measured", bins.ratio, bins.share, bins.low, bins.high, style="points", color=0)
+    lines = [
+        Series(f"{label}: {a:.2f} r + {b:.2f}", ratio, np.clip(a * ratio + b, 0, 1), color=color)
+        for label, (a, b), color in (("free", fitted.free, 1), ("a + b = 1", fitted.tied, 2))
+    ]
+    lines.append(Series(f"1 - {1 - curve.b:.2f} (1 - r)^{curve.power:.2f}", ratio, curve.term2(ratio), color=3))
+    return Panel("|A ∩ B| / |A ∪ B|", "share of true matches in A ∩ B", [points, *lines], name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +248,23 @@ def _tied(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats6
     rest = 1 - x
     a = (weight * rest * (1 - y)).sum(axis=-1) / (weight * rest**2).sum(axis=-1)
     return a, 1 - a
+
+
+def _curve(x: Floats64, y: Floats64, weight: Floats64) -> tuple[Floats64, Floats64]:
+    """Return b and power of the weighted least squares 1 - y = (1 - b) (1 - x)^power, along the last axis.
+
+    Of 33 powers, evenly spaced in their logarithm, the best is taken; then of as many between its neighbours, and so on.
+    """
+    first, step = np.full((*weight.shape[:-1], 1), POWERS[0]), (POWERS[1] - POWERS[0]) / 32
+    for _ in range(4):
+        powers = np.clip(first + step * np.arange(33), *POWERS)
+        rest, outside, weights = (1 - x)[..., None, :] ** 2 ** powers[..., None], 1 - y[..., None, :], weight[..., None, :]
+        scale = (weights * rest * outside).sum(axis=-1) / (weights * rest**2).sum(axis=-1)
+        errors = (weights * (outside - scale[..., None] * rest) ** 2).sum(axis=-1)
+        best = errors.argmin(axis=-1)[..., None]
+        first, step = np.take_along_axis(powers, best, -1) - step, step / 16
+    b, power = 1 - np.take_along_axis(scale, best, -1)[..., 0], 2 ** np.take_along_axis(powers, best, -1)[..., 0]
+    return b, power
 
 
 def _line(pair: tuple[Floats64, Floats64]) -> Line:

@@ -14,7 +14,8 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
-from polyvoc.options import ScoringOptions
+from polyvoc.options import ScoringOptions, SetKind
+from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.search.index import Index
 from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
 from polyvoc.types import Array, Floats64, ImageRef, ImageWords, Progress, with_planes
@@ -31,10 +32,10 @@ MIN_PAIRS = 20  # verified: with fewer the interval of b is wider than 0.1
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """Query features with at least one true match, one row each."""
+    """Query features with at least one true match, one row each; the lists are sets of features or of images."""
 
     ratio: Floats64  # [n] |intersection| / |union| of its lists
-    inside: Counts  # [n] true matches in the intersection
+    inside: Counts  # [n] true matches in the intersection: they, or their images, are in every list
     true: Counts  # [n] true matches in the union
     group: Counts  # [n] features of one group come from photographs of the same object
     questions: int
@@ -60,13 +61,15 @@ def observe(
     level: str | None = None,
     distance: int = DISTANCE,
     criterion: Criterion = "either",
-    with_query: bool = True,
+    with_query: bool = False,
     progress: Progress = no_progress,
+    sets: SetKind = "feature",
 ) -> Observations:
     """Return the true matches of all questions of a dataset, with the lists of all its vocabularies.
 
-    True match: near, in a relevant image other than the query; `distance` is of 64 bits. `with_query`: the query's own image
-    counts in the lists of the ratio, as in a search. `level`: one of the ground truths; default: medium, or the first.
+    True match: near, in a relevant image other than the query; `distance` is of 64 bits. `sets`: what the lists are sets of;
+    in sets of images a true match is in the intersection if its image has a feature in each list. `with_query`: the query's
+    own image, which is in every list, counts in the ratio. `level`: one of the ground truths; default: medium, or the first.
     """
     if bench.signatures is None or len(bench.sizes) < 2:
         raise OptionError("calibration needs two vocabularies with signatures; train them with --bits 64")
@@ -83,10 +86,10 @@ def observe(
         table = matcher.table(number)
         if not with_query:
             table = _without(table, question.image)
-        parts.append(_observe(table, relevant, limit, criterion))
+        parts.append(_observe(table, relevant, limit, criterion, sets))
         groups.append(numbers.setdefault(question.group or question.name, len(numbers)))
         pairs += len(relevant)
-        progress(f"true matches: {dataset.name}", number + 1, len(truths))
+        progress(f"true matches, {sets} sets: {dataset.name}", number + 1, len(truths))
     return Observations.join(parts, groups, len(truths), pairs)
 
 
@@ -122,13 +125,25 @@ def _without(table: MatchTable, image: int | None) -> MatchTable:
     return replace(table, **rows)
 
 
-def _observe(table: MatchTable, relevant: Sequence[int], distance: int, criterion: Criterion) -> _Matches:
+def _observe(table: MatchTable, relevant: Sequence[int], distance: int, criterion: Criterion, sets: SetKind) -> _Matches:
     assert table.distance is not None
     rows = np.flatnonzero(np.isin(table.image, relevant))
     rows = rows[near(table.shared[rows], table.distance[rows], distance, criterion)]
-    inside = table.shared[rows].all(axis=1)
+    masks, counts = (table.mask, table.counts) if sets == "feature" else image_masks(table)
+    inside = masks[rows] == counts.shape[1] - 1
     n = len(table.words)
-    return table.ratios[:, -1], np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
+    ratio = cardinality_ratios(counts)[:, -1]
+    return ratio, np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
+
+
+def image_masks(table: MatchTable) -> tuple[Counts, Counts]:
+    """Return the set of the image of each match [m], bit k: the list of vocabulary k holds it, and counts [Q, 2^K]."""
+    n_masks = 1 << table.n_vocabularies
+    images, image = np.unique(table.query * np.int64(table.n_images) + table.image, return_inverse=True)
+    masks = np.zeros(len(images), np.int64)
+    np.bitwise_or.at(masks, image, table.mask)
+    counts = np.bincount(images // table.n_images * n_masks + masks, minlength=len(table.words) * n_masks)
+    return masks[image], counts.reshape(-1, n_masks)
 
 
 @dataclass(frozen=True)
@@ -276,21 +291,26 @@ def _sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[
     return ours[q], theirs[first[q] + within]
 
 
-def set_counts(index: Index, query: ImageWords) -> Counts:
-    """Return the number of features of every exact set of lists, for each feature of an indexed image [Q, 2^K].
+def set_counts(index: Index, query: ImageWords, sets: SetKind = "feature") -> Counts:
+    """Return the number of features (or images) of every exact set of lists, for each feature of an indexed image [Q, 2^K].
 
     The image itself is left out: a query is usually not in the index.
     """
-    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="posterior"))
+    engine, plan = index.engine, index.engine.plan(ScoringOptions(merge="posterior", sets=sets))
     counts = engine.counts(engine.query(query.words.astype(np.int64), None, plan), plan, threads=1)
     n_vocabularies = len(engine.sizes)
+    if sets == "image":
+        return np.asarray(counts - (np.arange(counts.shape[1]) == counts.shape[1] - 1))  # it is in every list of its features
     own, _, shared = sharing_of(query, query, range(n_vocabularies))
     masks = shared @ (1 << np.arange(n_vocabularies))
     return np.asarray(counts - np.bincount(own * counts.shape[1] + masks, minlength=counts.size).reshape(counts.shape))
 
 
-def observe_pairs(index: Index, pairs: Pairs) -> Observations:
-    """Return the true matches of images of an index: those with a Hamming distance below 20 (of 64 bits) in a related image."""
+def observe_pairs(index: Index, pairs: Pairs, sets: SetKind = "feature") -> Observations:
+    """Return the true matches of images of an index: those with a Hamming distance below 20 (of 64 bits) in a related image.
+
+    `sets`: what the lists are sets of (see `observe`).
+    """
     pair = pairs.sampling.pair
     if not index.engine.signed or len(index.engine.sizes) <= max(pair) or min(pair) < 0 or pair[0] == pair[1]:
         raise OptionError("calibration needs an index with signatures of two vocabularies; make one with: polyvoc index FOLDER")
@@ -298,21 +318,27 @@ def observe_pairs(index: Index, pairs: Pairs) -> Observations:
     parts = []
     for ref, related in pairs.related.items():
         query = read_words(index, ref)
-        counts = set_counts(index, query)
+        counts = set_counts(index, query, sets)
         masks = np.arange(counts.shape[1]) & bits
         both, union = counts[:, masks == bits].sum(axis=1), counts[:, masks != 0].sum(axis=1)
         ratio = np.divide(both, union, out=np.zeros(len(both)), where=union > 0)
-        parts.append((ratio, *_true_matches(query, [read_words(index, image) for image in related], pair)))
+        parts.append((ratio, *_true_matches(query, [read_words(index, image) for image in related], pair, sets)))
     return Observations.join(parts, [pairs.groups[ref] for ref in pairs.related], len(pairs.queries), pairs.count)
 
 
-def _true_matches(query: ImageWords, images: Sequence[ImageWords], pair: tuple[int, int]) -> tuple[Counts, Counts]:
+def _true_matches(
+    query: ImageWords, images: Sequence[ImageWords], pair: tuple[int, int], sets: SetKind
+) -> tuple[Counts, Counts]:
     """Return the number of true matches of each query feature in relevant images: in the intersection, and in the union [Q]."""
     inside, true = np.zeros((2, len(query.words)), np.int64)
     limit = DISTANCE * with_planes(query.signatures, 2).shape[2]
     for image in images:
         q, f, shared = sharing_of(query, image, pair)
         chosen = near(shared, hamming(query, image, q, f)[:, pair], limit, "either")
+        if sets == "image":
+            lists = np.zeros((len(true), len(pair)), bool)  # of each query feature: which hold the image
+            np.logical_or.at(lists, q, shared)
+            shared = lists[q]
         true += np.bincount(q[chosen], minlength=len(true))
         inside += np.bincount(q[chosen & shared.all(axis=1)], minlength=len(true))
     return inside, true

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from polyvoc.experiments.evaluate import Values, gain, mean_of
 from polyvoc.experiments.measures import Interval
+from polyvoc.experiments.paper.claims import Claim
 from polyvoc.experiments.paper.setup import Setup, mean_values
 from polyvoc.experiments.report.figures import Series
 from polyvoc.experiments.report.report import TableCell
+from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.options import SearchOptions
 
 Cells = list[str | TableCell]  # a row of a table: its name first
+Points = Mapping[str, Sequence[tuple[float, Values]]]  # of each rule: x, and the values of all questions there
 TITLES = {"roxford": "ROxford", "rparis": "RParis"}
 TITLES |= {name: name.title() for name in ("holidays", "ukbench", "oxford", "paris", "groups")}
 COLOURS = {"b0": 3, "b1": 0, "b2": 4, "bayes": 1, "posterior": 2}  # the same in every plot
@@ -27,65 +33,88 @@ def measure_title(setup: Setup, name: str) -> str:
     return f"{dataset_title(name)}, {setup.datasets[name].measure}"
 
 
+@dataclass(frozen=True)
+class Runs:
+    """The values of rules on one dataset, one run for each set of seeds."""
+
+    setup: Setup
+    name: str  # of the dataset
+    runs: Sequence[Mapping[str, Values]]
+
+    @classmethod
+    def of(cls, setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None) -> Runs:
+        """Measure rules with `count` vocabularies of a size, with disjoint sets of seeds."""
+        return cls.over(setup, name, count, lambda bench: setup.outcomes(bench, named), size)
+
+    @classmethod
+    def over(
+        cls,
+        setup: Setup,
+        name: str,
+        count: int,
+        measure: Callable[[QuantisedDataset], Mapping[str, Values]],
+        size: int | None = None,
+    ) -> Runs:
+        """Measure anything with `count` vocabularies of a size, with disjoint sets of seeds."""
+        return cls(setup, name, [measure(setup.equal(name, seeds, size)) for seeds in setup.repeats(count, size)])
+
+    def mean(self, rule: str) -> Values:
+        """Return the values of a rule, averaged over the sets of seeds."""
+        return mean_values([run[rule] for run in self.runs])
+
+    def cell(self, rule: str, paper: float | None = None) -> TableCell:
+        """Return the mean of a rule with the paper's value."""
+        return cell(self.setup, self.name, self.mean(rule), paper)
+
+    def gain(self, rule: str, base: str, paper: float | None = None) -> TableCell:
+        """Return the difference of two rules, with the range over the sets of seeds."""
+        note = ""
+        if len(self.runs) > 1:
+            means = [gain(self.setup.datasets[self.name], run[rule], run[base]).mean for run in self.runs]
+            low, high = (self.setup.measure(self.name).scale * bound for bound in (min(means), max(means)))
+            digits = _digits(self.setup, self.name)
+            note = f"seeds {low:+.{digits}f} to {high:+.{digits}f}"
+        return gain_cell(self.setup, self.name, self.mean(rule), self.mean(base), paper, note)
+
+
 def cell(setup: Setup, name: str, values: Values, paper: float | None = None, note: str = "") -> TableCell:
     """Return the mean of a measure with the paper's value."""
     return _cell(setup, name, mean_of(setup.datasets[name], values), paper, note)
 
 
-def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None) -> TableCell:
+def gain_cell(setup: Setup, name: str, values: Values, base: Values, paper: float | None = None, note: str = "") -> TableCell:
     """Return the mean difference of two rankings with the paper's value."""
-    return _cell(setup, name, gain(setup.datasets[name], values, base), paper, difference=True)
+    return _cell(setup, name, gain(setup.datasets[name], values, base), paper, note, difference=True)
 
 
 def _cell(
     setup: Setup, name: str, interval: Interval, paper: float | None, note: str = "", difference: bool = False
 ) -> TableCell:
-    measure = setup.measure(name)
-    low, high = interval.low * measure.scale, interval.high * measure.scale
-    digits = max(measure.digits, 2)
-    return TableCell(interval.mean * measure.scale, digits, low, high, paper=paper, difference=difference, note=note)
+    scale = setup.measure(name).scale
+    low, high = interval.low * scale, interval.high * scale
+    return TableCell(interval.mean * scale, _digits(setup, name), low, high, paper, difference, note)
 
 
-def above_zero(cells: Iterable[str | TableCell]) -> list[bool]:
-    """Return for each difference whether its interval is above zero."""
-    return [isinstance(one, TableCell) and one.low is not None and one.low > 0 for one in cells]
+def _digits(setup: Setup, name: str) -> int:
+    return max(setup.measure(name).digits, 2)
 
 
-def difference_text(difference: TableCell) -> str:
-    """Return a difference as text, with its interval if it has one."""
-    numbers = (difference.value, difference.low, difference.high)
-    value, low, high = ("?" if number is None else f"{number:+.{difference.digits}f}" for number in numbers)
-    return value if "?" in (low, high) else f"{value} ({low} to {high})"
-
-
-def verdict_on(claims: Sequence[bool]) -> str:
-    """Return the verdict on claims of the paper, given whether each holds here; "" for no claims."""
-    if not claims:
-        return ""
-    return "reproduces" if all(claims) else "partly" if any(claims) else "does not"
+def gain_claim(setup: Setup, name: str, found: TableCell, what: str, sign: int = 1) -> Claim:
+    """Return the claim that a difference on a dataset has a sign."""
+    return Claim(f"{dataset_title(name)}, {what}", found, sign)
 
 
 def series_of(setup: Setup, name: str, rule: str, points: Sequence[tuple[float, Values]]) -> Series:
     """Return the plotted line of a rule; points: x, and the values of all questions there."""
     measure = setup.measure(name)
     intervals = [mean_of(setup.datasets[name], values) for _, values in points]
-    return Series(
-        rule,
-        [x for x, _ in points],
-        [interval.mean * measure.scale for interval in intervals],
-        [interval.low * measure.scale for interval in intervals],
-        [interval.high * measure.scale for interval in intervals],
-        color=COLOURS.get(rule.split(" ", maxsplit=1)[0]),
-    )
+    y, low, high = ([getattr(interval, part) * measure.scale for interval in intervals] for part in ("mean", "low", "high"))
+    return Series(rule, [x for x, _ in points], y, low, high, color=COLOURS.get(rule.split(" ", maxsplit=1)[0].split("(")[0]))
 
 
-def repeated(
-    setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None
-) -> dict[str, Values]:
-    """Return the values of rules with `count` vocabularies, averaged over disjoint sets of seeds."""
-    sets = setup.repeats(count) if size in (None, setup.plan.size) else [tuple(range(count))]
-    runs = [setup.outcomes(setup.equal(name, seeds, size), named) for seeds in sets]
-    return {rule: mean_values([run[rule] for run in runs]) for rule in named}
+def spread(values: Sequence[Values]) -> float:
+    """Return the largest difference of the means of several rankings."""
+    return float(np.ptp([np.mean([value for value in one if value is not None]) for one in values]))
 
 
 def size_text(size: int) -> str:

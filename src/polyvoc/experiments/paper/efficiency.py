@@ -39,7 +39,7 @@ def efficiency(setup: Setup) -> Section:
     names = [setup.vocabulary(setup.plan.size, seed).fingerprint for seed in seeds]
     key = digest_of("efficiency", setup.store.digest, names, setup.plan.images)
     folder = setup.workbench.cache / "efficiency" / key
-    measured: dict[str, Any] = setup.workbench.remember(key, lambda: measure(setup, seeds, folder))
+    measured: dict[str, Any] = setup.workbench.remember("efficiency", [key], lambda: measure(setup, seeds, folder))
     known = SECONDS if setup.plan.images == 1_000_000 else {}
     rows: list[Cells] = []
     for rule in (*MERGES, "b1 + HE", "bayes + HE"):
@@ -79,10 +79,8 @@ def measure(setup: Setup, seeds: tuple[int, ...], folder: Path) -> dict[str, Any
     }
     law = heaps_law(real["words"], np.random.default_rng(0))
     images = min(setup.plan.images, MAX_IMAGES)
-    fit = setup.workbench.remember(
-        digest_of("lifelike", setup.store.digest, [v.fingerprint for v in vocabularies], images),
-        lambda: fitted_world(real, law, images),
-    )
+    inputs = (setup.store.digest, [vocabulary.fingerprint for vocabulary in vocabularies], images)
+    fit = setup.workbench.remember("joint frequencies of words", inputs, lambda: fitted_world(real, law, images))
     world = World(real, fit["redrawn"])
     sizes = tuple(vocabulary.size for vocabulary in vocabularies[:2])
     folder.mkdir(parents=True, exist_ok=True)

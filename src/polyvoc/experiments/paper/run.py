@@ -6,17 +6,20 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from polyvoc import __version__
 from polyvoc.errors import DatasetError, OptionError
+from polyvoc.experiments.datasets.hessian_affine import HessianAffine, has_pyhesaff
 from polyvoc.experiments.datasets.readers import READERS, Dataset, first_questions, list_images
 from polyvoc.experiments.paper.cells import dataset_title, size_text
 from polyvoc.experiments.paper.efficiency import efficiency
 from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5, figure6, figure7
-from polyvoc.experiments.paper.open_questions import ablations, hamming, lines, sets, three, weights
-from polyvoc.experiments.paper.setup import Plan, Setup
+from polyvoc.experiments.paper.grid import readings
+from polyvoc.experiments.paper.open_questions import ablations, hamming, three
+from polyvoc.experiments.paper.setup import AFFINE, FULL, PER_WORD, Plan, Reading, Setup
 from polyvoc.experiments.paper.signature_length import codes
 from polyvoc.experiments.paper.tables import assignment, table2, table3, table4, table5, table6
 from polyvoc.experiments.report.html import render_report
@@ -27,11 +30,11 @@ from polyvoc.experiments.workbench import Workbench
 Experiment = Callable[[Setup], Section]
 TABLES = (table2, table3, table4, table5, table6)
 FIGURES = (figure2, figure3, figure4, figure5, figure6, figure7)
-MORE = (efficiency, assignment, ablations, sets, lines, weights, three, hamming, codes)
-EXPERIMENTS: Mapping[str, Experiment] = {run.__name__: run for run in (*TABLES, *FIGURES, *MORE)}  # by the id of the section
+MORE = (efficiency, assignment, ablations, three, hamming, codes)
+EXPERIMENTS: Mapping[str, Experiment] = {run.__name__: run for run in (readings, *TABLES, *FIGURES, *MORE)}  # by id of section
 USED = ("holidays", "oxford", "ukbench")  # by the paper
 TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin
-REPORT, NUMBERS, PLOTS = "report.html", "report.json", "plots"
+REPORT, NUMBERS, PLOTS, CELLS = "report.html", "report.json", "plots", "cells"
 
 
 def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan, workbench: Workbench) -> Setup:
@@ -54,7 +57,11 @@ def set_up(data: Path, train: Path | None, distractors: Path | None, plan: Plan,
     others = photographs[1::2] if distractors is None else list_images(distractors)
     others = tuple(path for path in others if path.resolve() not in known)
     missing = tuple(dataset_title(name) for name in USED if name not in found)
-    return Setup(workbench, plan, found, training, others, missing, folder.name)
+    setup = Setup(workbench, plan, found, training, others, missing, folder.name)
+    if plan is FULL and has_pyhesaff():
+        affine = replace(setup, workbench=replace(workbench, features=HessianAffine()), plan=AFFINE)
+        return replace(setup, affine=affine)
+    return setup
 
 
 def find_datasets(data: Path) -> dict[str, Dataset]:
@@ -80,7 +87,7 @@ def _folders(data: Path) -> list[Path]:
 
 
 def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
-    """Run all experiments, or those named; earlier results are taken from the cache."""
+    """Run all experiments, or those named; results of an earlier run are taken from their files."""
     names, sections = named(chosen), []
     for number, name in enumerate(names):
         setup.workbench.progress(f"experiments: {name}", number, len(names))
@@ -126,19 +133,32 @@ def _facts(setup: Setup) -> list[tuple[str, str]]:
     for name, dataset in setup.datasets.items():
         counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} queries, {dataset.measure}"
         facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
+    if "oxford" in setup.datasets:
+        facts.append(("use of Oxford", "reported only: nothing is chosen or fitted on it, but its own line in Fig. 3 is shown"))
     sizes = ", ".join(size_text(plan.words(size)) for size in setup.sizes if size != plan.size)
     trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
     most = plan.features
     facts += [
-        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, 3 each of {sizes}; trained on {trained}"),
+        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, {plan.each} each of {sizes}; trained on {trained}"),
+        ("training", f"at least {PER_WORD} descriptors per word and a million, 10 rounds of k-means, 5 from 100K words on"),
         ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),
-        ("features", f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph (the paper: Hessian-affine SIFT)"),
+        ("features", "; ".join([f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph", *_affine_facts(setup)])),
+        ("the paper's reading", str(Reading())),
         ("term 2", setup.origin),
         ("intervals", "95 %, bootstrap over groups of questions; several sets of seeds are averaged first"),
     ]
     if setup.missing:
         facts.append(("not available", f"{', '.join(setup.missing)}: only the paper's figures are shown"))
     return facts
+
+
+def _affine_facts(setup: Setup) -> list[str]:
+    """Return what is known of the Hessian-affine features, if there are any."""
+    if setup.affine is None:
+        return ["Hessian-affine features, as the paper used, need pyhesaff: pip install 'polyvoc[paper]'"]
+    stores = {name: setup.affine.workbench.store(dataset.images) for name, dataset in setup.datasets.items()}
+    counts = ", ".join(f"{dataset_title(name)} {store.n_features / len(store):,.0f}" for name, store in stores.items())
+    return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {counts} per photograph"]
 
 
 def _machine() -> str:

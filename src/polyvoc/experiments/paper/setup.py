@@ -1,26 +1,58 @@
-"""Setup of the paper's experiments: datasets, vocabularies, sizes of the collection."""
+"""Setup of the paper's experiments: datasets, features, vocabularies, the reading of the rules, cached results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
-from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, evaluate, main_measure, measure_rankings
+from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, main_measure, measure_one
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
+from polyvoc.options import PAPER, USUAL_HAMMING, FeatureOptions, Idf, Merge, Norm, SearchOptions, Sets, TrainOptions
+from polyvoc.threads import thread_map
+from polyvoc.types import Array
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 Line = tuple[float, float]
 PER_WORD = 20  # training descriptors per word, at least
+HAMMING, SIGMA = USUAL_HAMMING[64]
+NEVER_FITTED = ("oxford", "roxford")  # for reports only: no line is taken from it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the paper leaves open: what lists are sets of, the idf and its power in the score, the norm of an image."""
+
+    sets: Sets = "auto"
+    idf: Idf = PAPER["idf"]
+    idf_power: int = PAPER["idf_power"]
+    norm: Norm = PAPER["norm"]
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.set_name}, {self.idf_name}, norm {self.norm}"
+
+    @property
+    def set_name(self) -> str:
+        """Return the kind of sets in words."""
+        return {"auto": "image sets", "image": "image sets", "feature": "feature sets"}[self.sets]
+
+    @property
+    def idf_name(self) -> str:
+        """Return the idf in words: "plain idf" or "plain idf squared"."""
+        if self.idf == "none":
+            return "no idf"
+        return f"{self.idf} idf" + " squared" * (self.idf_power == 2)
+
+
+OURS = Reading(sets="feature", idf="average", idf_power=2, norm="tfidf")  # the defaults of a search
 
 
 @dataclass(frozen=True)
@@ -32,10 +64,11 @@ class Plan:
     size: int = 20_000
     sizes: tuple[int, ...] = (10_000, 20_000, 50_000, 100_000, 200_000)  # Fig. 6
     most: int = 9  # vocabularies of `size` words (Fig. 5, Table 5)
-    repeats: int = 3  # pairs and triples of seeds
+    each: int = 3  # vocabularies of every other size
+    repeats: int = 3  # disjoint sets of seeds
     questions: int | None = None  # of each dataset; None: all
     training: int | None = None  # photographs
-    distractors: tuple[int, ...] = (0, 500, 1000, 2000, 4000, 10_000, 100_000, 1_000_000)  # Fig. 7; what there is of them
+    distractors: tuple[int, ...] = (0, 512, 1024, 2048, 4096, 10_000, 100_000, 1_000_000)  # Fig. 7; what there is of them
     images: int = 1_000_000  # of the efficiency figures
     features: int = FeatureOptions.max_features  # of each photograph
 
@@ -52,6 +85,7 @@ class Plan:
 
 
 FULL = Plan()
+AFFINE = replace(FULL, name="hessian-affine", sizes=(20_000, 50_000), most=3, each=2, repeats=1)
 QUICK = Plan(
     "quick",
     scale=0.1,
@@ -77,16 +111,31 @@ class Setup:
     distractors: tuple[Path, ...]
     missing: tuple[str, ...]  # datasets of the paper that are not available
     source: str = ""  # of the training photographs
+    affine: Setup | None = None  # the same with Hessian-affine features, if pyhesaff is installed
+    everything: bool = False  # train on the distractors, too
+
+    # -- features and vocabularies
+
+    @property
+    def features(self) -> str:
+        """Return the name of the features."""
+        return {"sift": "SIFT", "hessian-affine": "Hessian-affine"}[self.workbench.features.kind.name]
+
+    @property
+    def kinds(self) -> list[Setup]:
+        """Return this setup and that of the other features."""
+        return [self] if self.affine is None else [self, self.affine]
 
     @cached_property
     def store(self) -> FeatureStore:
         """Return the features that vocabularies are trained on."""
-        return self.workbench.store(self.training)
+        files = sorted((*self.training, *self.distractors)) if self.everything else self.training
+        return self.workbench.store(files)
 
     def can_train(self, size: int) -> bool:
-        """Return whether there are enough descriptors for a vocabulary of a size."""
+        """Return whether there are enough descriptors for a vocabulary of a size; a tenth fewer will do."""
         drawn = min(self.store.n_features, self.plan.train_options(size, 0).max_descriptors)
-        return drawn >= PER_WORD * self.plan.words(size)
+        return drawn >= 0.9 * PER_WORD * self.plan.words(size)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -101,47 +150,77 @@ class Setup:
         """Return a dataset with vocabularies (size, seed), and with the first distractors."""
         dataset = self.datasets[name]
         if distractors:
-            dataset = with_distractors(dataset, self.distractors[:distractors])
+            dataset = with_distractors(dataset, self.distractors_of(name)[:distractors])
         return self.workbench.bench(dataset, [self.vocabulary(size, seed) for size, seed in members])
+
+    def distractors_of(self, name: str) -> tuple[Path, ...]:
+        """Return the distractors of a dataset: photographs that no vocabulary was trained on, then the other datasets."""
+        others = (image for other, dataset in self.datasets.items() if other != name for image in dataset.images)
+        return (*self.distractors, *others)
 
     def equal(self, name: str, seeds: Sequence[int], size: int | None = None) -> QuantisedDataset:
         """Return a dataset with vocabularies of one size."""
         return self.bench(name, [(size or self.plan.size, seed) for seed in seeds])
 
-    def repeats(self, count: int) -> list[tuple[int, ...]]:
-        """Return disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies allow."""
-        sets = [tuple(range(first, first + count)) for first in range(0, self.plan.most - count + 1, count)]
-        return sets[: self.plan.repeats] or [tuple(range(count))]
+    def repeats(self, count: int, size: int | None = None) -> list[tuple[int, ...]]:
+        """Return disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies of a size allow."""
+        available = self.plan.most if size in (None, self.plan.size) else self.plan.each
+        sets = [tuple(range(first, first + count)) for first in range(0, available - count + 1, count)]
+        return sets[: self.plan.repeats]
 
-    def fitted(self, name: str) -> dict[str, Any]:
-        """Return the fit of term 2 on a dataset, with the first two vocabularies."""
-        if name not in self._fits:
+    # -- the rules in a reading
+
+    def rule(self, name: str, merge: Merge, reading: Reading | None = None, **chosen: Any) -> SearchOptions:
+        """Return a rule for a dataset in a reading, without re-ranking; the line of term 2 is fitted on another dataset."""
+        reading = reading or Reading()
+        plain = {"burstiness": "none", "verify": 0, "sigma": SIGMA, **asdict(reading), **chosen}
+        options = SearchOptions(merge=merge, **plain)
+        return options if "line" in chosen else replace(options, line=self.line(name, options.image_sets))
+
+    def rules(
+        self, name: str, merges: Sequence[Merge], suffixes: Sequence[str] = ("",), reading: Reading | None = None, **chosen: Any
+    ) -> dict[str, SearchOptions]:
+        """Return rules by name; suffixes: "", " + HE", " + HE + burstiness"."""
+        more: dict[str, dict[str, Any]] = {
+            "": {},
+            " + HE": {"hamming": HAMMING},
+            " + HE + burstiness": {"hamming": HAMMING, "burstiness": "intra"},
+        }
+        return {
+            merge + suffix: self.rule(name, merge, reading, **more[suffix], **chosen) for suffix in suffixes for merge in merges
+        }
+
+    # -- term 2
+
+    def fitted(self, name: str, image_sets: bool = True) -> dict[str, Any]:
+        """Return the fit of term 2 on a dataset, with the first two vocabularies, without the query's own photograph."""
+        kind: Sets = "image" if image_sets else "feature"
+        if (name, kind) not in self._fits:
             bench = self.equal(name, (0, 1))
-            self._fits[name] = self.remembered("term 2", bench, lambda: fit_line(observe(bench)).as_dict())
-        return self._fits[name]
+
+            def fit() -> dict[str, Any]:
+                return fit_line(observe(bench, sets=kind, with_query=False)).as_dict()
+
+            self._fits[name, kind] = self.remembered(f"term 2 {kind} sets", bench, fit)
+        return self._fits[name, kind]
 
     @cached_property
-    def _fits(self) -> dict[str, dict[str, Any]]:
+    def _fits(self) -> dict[tuple[str, str], dict[str, Any]]:
         return {}
 
-    def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return a result for a quantised dataset from the cache, or make it."""
-        result: dict[str, Any] = self.workbench.remember(digest_of(key, VERSION, bench.name), make)
-        return result
-
-    def line(self, name: str, kind: str = "tied") -> Line:
+    def line(self, name: str, image_sets: bool = True, kind: str = "tied") -> Line:
         """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
         other = self.fitted_on(name)
         if other is None:
-            return ScoringOptions().line
-        a, b = self.fitted(other)[kind]
+            return SearchOptions.line
+        a, b = self.fitted(other, image_sets)[kind]
         return float(a), float(b)
 
     def fitted_on(self, name: str) -> str | None:
         """Return the dataset that another one's line is fitted on: the first that has no photograph in common with it."""
         own = {image.resolve() for image in self.datasets[name].images}
-        for other, dataset in self.datasets.items():  # Oxford and its revisited form share theirs
-            if own.isdisjoint(image.resolve() for image in dataset.images):
+        for other, dataset in self.datasets.items():
+            if other not in NEVER_FITTED and own.isdisjoint(image.resolve() for image in dataset.images):
                 return other
         return None
 
@@ -150,27 +229,59 @@ class Setup:
         """Return where the lines of term 2 come from."""
         if not any(self.fitted_on(name) for name in self.datasets):
             return "the default line, as there is no other dataset to fit one on"
-        return "a + b = 1, fitted on another dataset, never on the photographs of the evaluation"
+        return "a + b = 1, fitted on another dataset, never on the photographs of the evaluation and never on Oxford"
+
+    # -- results, each in a file of its own
 
     def outcomes(self, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> dict[str, Values]:
         """Return the values of rules by the dataset's main measure, by name."""
-        main = main_measure(bench.dataset)
-        return {outcome.name: outcome.values[main] for outcome in evaluate(self.workbench, bench, named)}
+        found = {}
+        for number, (name, options) in enumerate(named.items()):
+            self.workbench.progress(f"{bench.dataset.name}: {name}", number, len(named))
+            key = f"{name} {Reading(options.sets, options.idf, options.idf_power, options.norm)}"
 
-    def values_of(self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Any]]) -> dict[str, Values]:
-        """Return the values of rankings that are no rules of the engine, by name; cached under the key."""
-        result = self.workbench.remember(
-            digest_of(key, EVALUATION_VERSION, bench.name), lambda: measure_rankings(bench.dataset, score)
-        )
-        main = main_measure(bench.dataset)
-        return {name: values[main] for name, values in result.items()}
+            def score(question: int, options: SearchOptions = options) -> dict[str, Array]:
+                return {"": bench.scores(question, options)}
+
+            found[name] = self.values_of(key, bench, score, options.as_dict())[""]
+        return found
+
+    def values_of(
+        self, key: str, bench: QuantisedDataset, score: Callable[[int], Mapping[str, Array]], more: Any = None
+    ) -> dict[str, Values]:
+        """Return the values of the rankings that `score` returns for a question, by name; cached under the key and `more`."""
+
+        def make() -> dict[str, Values]:
+            main = main_measure(bench.dataset)
+            score(0)  # builds what all questions share
+
+            def measure(question: int) -> dict[str, float | None]:
+                found = {name: measure_one(bench.dataset, question, own)[main] for name, own in score(question).items()}
+                return {name: None if value is None else round(value, 6) for name, value in found.items()}
+
+            measured = thread_map(measure, range(len(bench.dataset.questions)))
+            return {name: [one[name] for one in measured] for name in measured[0]}
+
+        return self.remembered(key, bench, make, more)
+
+    def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], Any], more: Any = None) -> Any:
+        """Return a result for a quantised dataset, or make it: a small file of JSON among the results."""
+        inputs = (key, VERSION, EVALUATION_VERSION, bench.name, more)
+        return self.workbench.remember(f"{bench.dataset.name} {self.features} {_sizes(bench)} {key}", inputs, make)
 
     def measure(self, name: str) -> Measure:
         """Return the usual measure of a dataset."""
         return MEASURES[self.datasets[name].measure]
 
 
+def _sizes(bench: QuantisedDataset) -> str:
+    return "+".join(map(str, bench.sizes)) if len(set(bench.sizes)) > 1 else f"{len(bench.sizes)}x{bench.sizes[0]}"
+
+
 def mean_values(repeated: Sequence[Values]) -> Values:
     """Return the mean of each question over repetitions with other seeds."""
-    columns = zip(*repeated, strict=True)
-    return [None if None in values else sum(v for v in values if v is not None) / len(values) for values in columns]
+    return [None if None in values else sum(_numbers(values)) / len(values) for values in zip(*repeated, strict=True)]
+
+
+def _numbers(values: Sequence[float | None]) -> Iterator[float]:
+    return (value for value in values if value is not None)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 
-Style = Literal["line", "points", "bars", "steps", "paper"]  # "paper": published by others, drawn hollow
+# "paper": published by others, drawn hollow; "heat": a row of coloured cells, in panels that hold nothing else
+Style = Literal["line", "points", "bars", "steps", "paper", "heat"]
 Scale = Literal["linear", "log"]
 Numbers = Sequence[float] | npt.NDArray[Any]  # of one dimension
 Gaps = Sequence[float | None]
@@ -76,6 +77,7 @@ class Panel:
     xscale: Scale = "linear"
     yscale: Scale = "linear"
     ticks: Sequence[str] = ()  # names of x = 0, 1, 2, ...
+    mark: float | None = None  # cells of a heat map whose interval includes it are framed
 
     def __post_init__(self) -> None:
         """Raise OptionError for what cannot be drawn."""
@@ -83,6 +85,8 @@ class Panel:
         object.__setattr__(self, "ticks", tuple(self.ticks))
         check_choice(self.xscale, Scale, "xscale")
         check_choice(self.yscale, Scale, "yscale")
+        if len({series.style == "heat" for series in self.series}) > 1:
+            raise OptionError(f"panel {self.title!r} mixes a heat map with other series: draw two panels")
         for axis, scale in (("x", self.xscale), ("y", self.yscale)):
             for series in self.series if scale == "log" else ():
                 lowest = min((value for value in getattr(series, axis) if value is not None), default=1.0)
@@ -94,7 +98,8 @@ class Panel:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         data = {name: getattr(self, name) for name in ("title", "x", "y", "xscale", "yscale")}
-        return data | {"ticks": list(self.ticks), "series": [series.as_dict() for series in self.series]}
+        marked = {} if self.mark is None else {"mark": self.mark}
+        return data | marked | {"ticks": list(self.ticks), "series": [series.as_dict() for series in self.series]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -118,7 +123,7 @@ class Figure:
 
     def coloured(self) -> Self:
         """Return the figure with a colour for every series but the grey ones: one name has one colour in all panels."""
-        drawn = [series for panel in self.panels for series in panel.series if series.style != "paper"]
+        drawn = [series for panel in self.panels for series in panel.series if series.style not in ("paper", "heat")]
         numbers = {series.name: series.color for series in drawn if series.color is not None}
         free = (number for number in count() if number not in set(numbers.values()))
         for series in drawn:
@@ -126,7 +131,7 @@ class Figure:
                 numbers[series.name] = next(free)
 
         def painted(series: Series) -> Series:
-            fixed = series.style == "paper" or series.color is not None
+            fixed = series.style in ("paper", "heat") or series.color is not None
             return series if fixed else replace(series, color=numbers[series.name])
 
         return replace(self, panels=[replace(panel, series=tuple(map(painted, panel.series))) for panel in self.panels])

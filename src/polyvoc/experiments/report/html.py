@@ -14,6 +14,7 @@ MISSING = "–"
 BADGES = {  # class, sign, words
     "reproduces": ("yes", "✓", "reproduces"),
     "partly": ("half", "≈", "partly reproduces"),
+    "open": ("half", "?", "open"),
     "does not": ("no", "✗", "does not reproduce"),
 }
 LEGEND = (

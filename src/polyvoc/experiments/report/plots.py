@@ -168,6 +168,9 @@ def _fill(canvas: Canvas, figure: Figure) -> None:
             axes.set(xticks=[], yticks=[])
             axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", alpha=0.6)
             continue
+        if panel.series[0].style == "heat":
+            _draw_heat(axes, panel)
+            continue
         _scale(axes, panel)
         for series, pen in zip(panel.series, _pens(panel), strict=True):
             legend.setdefault((series.name, series.style, pen.colour), _draw(axes, series, pen, bool(panel.ticks)))
@@ -175,6 +178,37 @@ def _fill(canvas: Canvas, figure: Figure) -> None:
             axes.set_ylim(bottom=0)
     named = {key: artist for key, artist in legend.items() if key[0]}
     _legend(canvas, [_short(name, 52) for name, _, _ in named], list(named.values()), columns * PANEL[0])
+
+
+def _draw_heat(axes: Axes, panel: Panel) -> None:
+    """Draw a heat map: a row for each series, blue above zero and red below, cells that include the mark in a frame."""
+    from matplotlib.patches import Rectangle
+
+    largest = max(abs(value) for series in panel.series for value in series.y if value is not None) or 1.0
+    digits = 1 if largest >= 1 else 2
+    for row, series in enumerate(panel.series):
+        for column, value in enumerate(series.y):
+            if value is None:
+                continue
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=_tint(value / largest), edgecolor="none"))
+            text = f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+            axes.text(column, row, text, ha="center", va="center", fontsize=9, color="#1d1d1f")
+            low, high = (series.low[column], series.high[column]) if series.low else (None, None)
+            if panel.mark is not None and low is not None and high is not None and low <= panel.mark <= high:
+                frame = Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, edgecolor="#1d1d1f", linewidth=1.6)
+                axes.add_patch(frame)
+    axes.grid(visible=False)
+    axes.set(xlim=(-0.5, len(panel.ticks) - 0.5), ylim=(len(panel.series) - 0.5, -0.5))
+    axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+    axes.set_yticks(range(len(panel.series)), [_short(series.name, 24) for series in panel.series])
+    axes.tick_params(labelsize=9.5, length=0)
+
+
+def _tint(share: float) -> str:
+    """Return a colour from red (-1) by white (0) to blue (1), pale enough for dark text."""
+    end = (90, 150, 235) if share > 0 else (235, 115, 85)
+    red, green, blue = (round(250 + min(abs(share), 1.0) * (channel - 250)) for channel in end)
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def _label(axes: Axes, panel: Panel) -> None:

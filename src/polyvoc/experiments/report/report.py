@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from polyvoc.errors import OptionError
 from polyvoc.experiments.report.figures import Figure, check_choice, finite
 
-Verdict = Literal["reproduces", "partly", "does not", ""]
+Verdict = Literal["reproduces", "partly", "open", "does not", ""]
 Mark = Literal["", "header", "best"]
 
 
