@@ -50,10 +50,10 @@ class Vote:
 
 HE, BURSTS = " + HE", " + HE + burstiness"
 VOTES: tuple[Vote, ...] = (
-    Vote("b1"), Vote("b1", suffix=HE), Vote("b1", suffix=BURSTS),
+    Vote("b1"), Vote("b1", suffix=HE),
     Vote("b2"), Vote("bayes"), Vote("bayes", suffix=HE), Vote("bayes", suffix=BURSTS),
     Vote("b2", "feature"), Vote("bayes", "feature"), Vote("bayes", "feature", HE),
-    Vote("bayes", "feature", BURSTS), Vote("posterior"), Vote("posterior", suffix=HE),
+    Vote("posterior"), Vote("posterior", suffix=HE),
 )  # fmt: skip
 # The differences of a reading: the rule, and what it is compared with.
 DIFFERENCES = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
-from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, main_measure, measure_one
+from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, measure_main
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
@@ -263,11 +263,10 @@ class Setup:
         """Return the values of the rankings that `score` returns for a question, by name; cached under the key and `more`."""
 
         def make() -> dict[str, Values]:
-            main = main_measure(bench.dataset)
             score(0)  # builds what all questions share
 
             def measure(question: int) -> dict[str, float | None]:
-                found = {name: measure_one(bench.dataset, question, own)[main] for name, own in score(question).items()}
+                found = {name: measure_main(bench.dataset, question, own) for name, own in score(question).items()}
                 return {name: None if value is None else round(value, 6) for name, value in found.items()}
 
             measured = thread_map(measure, range(len(bench.dataset.questions)))
