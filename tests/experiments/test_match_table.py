@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from benches import world_bench
 from polyvoc.experiments.evaluate import scoring_options
-from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchTable, hamming_weights
-from polyvoc.experiments.paper.open_questions import (
-    Weigh,
-    _pair_ratios,
-    ablated,
-    exclusive_ratios,
-    hamming_sets,
-    joint_idf,
-    three_differences,
-    three_readings,
-)
-from polyvoc.options import SearchOptions
-from polyvoc.scoring.rules import BayesModel
-from random_collections import World, random_world
+from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchSets, MatchTable, hamming_weights, near
+from polyvoc.experiments.paper.readings import rules
+from polyvoc.options import Idf, Norm, SearchOptions, Sets
+from random_collections import World, random_world, with_long_signatures
 
 SEEDS = range(40)
-LINE = (0.7, 0.2)
+KINDS: tuple[Sets, ...] = ("feature", "image")
 
 
 def matched(seed: int, k: int | None = None) -> tuple[World, Matcher, MatchTable]:
     world = random_world(seed, k)
     matcher = Matcher(world_bench(world))
     return world, matcher, matcher.table(0)
-
-
-def weights_of(matcher: Matcher, table: MatchTable, options: SearchOptions) -> npt.NDArray[np.float64]:
-    """Write down the weights of the rules as ARCHITECTURE.md has them."""
-    terms = matcher.idf_squared(table, options.idf)
-    if options.hamming is not None:
-        terms = terms * hamming_weights(table, options.hamming, options.sigma)
-    total = terms.sum(axis=1)
-    model = BayesModel.of(options, table.n_images)
-    several = table.order >= 2
-    single = 1.0 if table.n_vocabularies == 1 else model.difference(table.joint_ratio)
-    factor: Any = {
-        "b1": 1.0,
-        "b2": table.order == table.n_vocabularies,
-        "bayes": np.where(several, model.intersection(table.ratio), 1.0),
-        "posterior": np.where(several, model.intersection(table.ratio), single),
-    }[options.merge]
-    return np.asarray(total * factor, np.float64)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -73,33 +45,86 @@ def test_every_pair_that_shares_a_word_is_there_once(seed: int) -> None:
     pairs = list(zip(table.query.tolist(), table.feature.tolist(), strict=True))
     assert len(pairs) == len(set(pairs))
     assert dict(zip(pairs, rows, strict=True)) == expected
-    assert table.order.tolist() == [sum(expected[pair][1]) for pair in pairs]
+    assert table.features.order.tolist() == [sum(expected[pair][1]) for pair in pairs]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        *({"merge": merge, "hamming": h, "sigma": 14.0, "c": 7.0} for merge in ("b1", "b2", "bayes") for h in (None, 12, 24)),
-        *({"hamming": h, "sigma": 14.0, "c": 7.0} for h in (None, 12, 24)),
-        *({"idf": idf, "norm": norm} for idf, norm in zip(("plain", "none", "average"), ("tf", "none", "tf"), strict=True)),
-    ],
-    ids=str,
-)
-def test_scores_are_those_of_the_engine(more: dict[str, Any]) -> None:
-    options = scoring_options(line=LINE, **more)
+def lists_of(world: World, query: int, kind: Sets) -> list[set[Any]]:
+    """Return the features (image, number), or the images, of the list of each vocabulary."""
+    words = world.words[query].tolist()
+    every = [(i, n, row) for i, image in enumerate(world.images) for n, row in enumerate(image.tolist())]
+    lists = [{(i, n) for i, n, row in every if row[k] == words[k]} for k in range(len(words))]
+    return [*lists] if kind == "feature" else [{i for i, _ in members} for members in lists]
+
+
+def sets_of(table: MatchTable, kind: Sets) -> MatchSets:
+    return table.features if kind == "feature" else table.images
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sets_by_brute_force(kind: Sets, k: int) -> None:
+    checked = 0
     for seed in SEEDS:
-        _, matcher, table = matched(seed)
-        scores = matcher.scores(table, weights_of(matcher, table, options), options)
-        assert scores == pytest.approx(matcher.bench.scores(0, options), rel=1e-5, abs=1e-9)
+        world, _, table = matched(seed, k)
+        sets = sets_of(table, kind)
+        starts = np.cumsum([0, *(len(words) for words in world.images)])
+        for query in range(len(world.words)):
+            lists = lists_of(world, query, kind)
+            exact = [
+                sum(all((element in lists[j]) == bool(mask >> j & 1) for j in range(k)) for element in set().union(*lists))
+                for mask in range(1 << k)
+            ]
+            assert sets.counts[query].tolist() == exact
+            for row in np.flatnonzero(table.query == query).tolist():
+                image = int(table.image[row])
+                element = image if kind == "image" else (image, int(table.feature[row] - starts[image]))
+                own = [j for j in range(k) if element in lists[j]]
+                assert sets.mask[row] == sum(1 << j for j in own) and sets.order[row] == len(own)
+                chosen = [lists[j] for j in own]
+                assert sets.ratio[row] == len(set.intersection(*chosen)) / len(set.union(*chosen))
+                assert sets.joint_ratio[row] == len(set.intersection(*lists)) / len(set.union(*lists))
+                checked += len(own) > 1
+    assert k == 1 or checked > 100
+
+
+def test_pairs_number_query_features_and_images() -> None:
+    for seed in SEEDS:
+        _, _, table = matched(seed)
+        places = list(zip(table.query.tolist(), table.image.tolist(), strict=True))
+        numbers = {place: number for number, place in enumerate(sorted(set(places)))}
+        assert table.pair.tolist() == [numbers[place] for place in places]
+
+
+@pytest.mark.parametrize("idf", get_args(Idf))
+@pytest.mark.parametrize("norm", get_args(Norm))
+def test_scores_are_those_of_the_engine(norm: Norm, idf: Idf) -> None:
+    """For every rule, with either kind of sets, idf and idf squared, with signatures and without."""
+    positive = 0
+    for kind, power, hamming, seed in itertools.product(("feature", "image", "auto"), (1, 2), (None, 12, 24), range(6)):
+        world = random_world(seed + 50 * power + 7 * (hamming or 0))
+        if seed % 3 == 0:
+            world = with_long_signatures(world, seed)
+        options = scoring_options(
+            idf=idf, norm=norm, idf_power=power, sets=kind, hamming=hamming, line=(0.7, 0.2), c=7.0, sigma=14.0
+        )
+        matcher = Matcher(world_bench(world))
+        table = matcher.table(0)
+        for merge, weights in rules(matcher, table, options).items():
+            rule: SearchOptions = replace(options, merge=merge)  # type: ignore[arg-type]  # a rule's name
+            expected = matcher.bench.scores(0, rule)
+            positive += bool(expected.any())
+            assert matcher.scores(table, weights, options) == pytest.approx(expected, rel=1e-5, abs=1e-9), (seed, rule)
+    assert positive > 100
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_sets_are_counted_as_by_the_engine(k: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_sets_are_counted_as_by_the_engine(kind: Sets, k: int) -> None:
     for seed in SEEDS:
         world, matcher, table = matched(seed, k)
         engine = matcher.bench.engine
-        plan = engine.plan(scoring_options(merge="bayes"))
-        assert np.array_equal(table.counts, engine.counts(engine.query(world.words, None, plan), plan))
+        plan = engine.plan(scoring_options(merge="bayes", sets=kind))
+        assert np.array_equal(sets_of(table, kind).counts, engine.counts(engine.query(world.words, None, plan), plan))
 
 
 def test_distances_need_signatures() -> None:
@@ -107,96 +132,11 @@ def test_distances_need_signatures() -> None:
     table = Matcher(replace(world_bench(world), signatures=None)).table(0)
     assert table.distance is None
     with pytest.raises(AssertionError, match="no signatures"):
-        hamming_weights(table)
+        hamming_weights(table, 24, 16.0)
 
 
-# -- readings of the paper, as weights on the table
-
-
-def sets_of(world: World, query: int) -> list[set[tuple[int, int]]]:
-    """Return the features (image, number) of the list of each vocabulary."""
-    words = world.words[query].tolist()
-    every = [(i, n, row) for i, image in enumerate(world.images) for n, row in enumerate(image.tolist())]
-    return [{(i, n) for i, n, row in every if row[k] == words[k]} for k in range(len(words))]
-
-
-@pytest.mark.parametrize("k", [2, 3, 4])
-def test_exclusive_ratios_by_brute_force(k: int) -> None:
-    for seed in range(15):
-        world, _, table = matched(seed, k)
-        ratios = exclusive_ratios(table.counts)
-        for query in range(len(world.words)):
-            lists = sets_of(world, query)
-            for mask in range(1, 1 << k):
-                inside = [lists[j] for j in range(k) if mask >> j & 1]
-                outside = set().union(*(lists[j] for j in range(k) if not mask >> j & 1))
-                only = set.intersection(*inside) - outside
-                some = set().union(*inside) - outside
-                assert ratios[query, mask] == pytest.approx(len(only) / len(some) if some else 0.0)
-
-
-@pytest.mark.parametrize("k", [2, 3])
-def test_pair_ratios_by_brute_force(k: int) -> None:
-    for seed in range(15):
-        world, _, table = matched(seed, k)
-        pairs = _pair_ratios(table)
-        assert pairs.shape == (len(table.query), k - 1)
-        for row, query in enumerate(table.query.tolist()):
-            lists = sets_of(world, query)
-            first = table.shared[row].tolist().index(True)
-            others = [lists[j] for j in range(k) if j != first]
-            expected = [len(lists[first] & other) / len(lists[first] | other) for other in others]
-            assert pairs[row] == pytest.approx(expected)
-
-
-READINGS: list[tuple[Weigh, int, dict[str, dict[str, Any]]]] = [
-    (ablated, 2, {"b1": {"merge": "b1"}, "bayes (the paper)": {"merge": "bayes"}, "posterior (complete)": {}}),
-    (three_readings, 3, {"b1": {"merge": "b1"}, "bayes, inclusive": {"merge": "bayes"}, "posterior": {}}),
-    (three_differences, 3, {"posterior, free line": {}}),
-    (
-        hamming_sets,
-        2,
-        {
-            "b1 + HE": {"merge": "b1", "hamming": 24},
-            "bayes + HE, sets before the test": {"merge": "bayes", "hamming": 24},
-            "posterior + HE, sets before the test": {"hamming": 24},
-        },
-    ),
-    (joint_idf, 2, {"b2": {"merge": "b2"}}),
-]
-
-
-@pytest.mark.parametrize(("weigh", "k", "same"), READINGS)
-def test_readings_are_finite_not_negative_and_those_of_the_engine(weigh: Weigh, k: int, same: dict[str, Any]) -> None:
+def test_words_that_are_not_shared_are_never_near() -> None:
     for seed in SEEDS:
-        _, matcher, table = matched(seed, k)
-        readings = weigh(matcher, table, LINE)
-        for name, weights in readings.items():
-            assert weights.shape == table.query.shape, name
-            assert np.isfinite(weights).all() and (weights >= 0).all(), name
-        for name, options in same.items():
-            expected = matcher.bench.scores(0, scoring_options(line=LINE, **options))
-            assert matcher.scores(table, readings[name]) == pytest.approx(expected, rel=1e-5, abs=1e-9), name
-
-
-def test_sets_after_the_hamming_test_by_brute_force() -> None:
-    """The ratio of lists that hold only what passes the test."""
-    checked = 0
-    for seed in range(25):
-        _, matcher, table = matched(seed, 2)
-        assert table.distance is not None
-        model = BayesModel.of(scoring_options(line=LINE), table.n_images)
-        found = hamming_sets(matcher, table, LINE)
-        near = table.distance <= 24
-        for row, query in enumerate(table.query.tolist()):
-            mine = near[table.query == query]
-            both, any_ = int(mine.all(axis=1).sum()), int(mine.any(axis=1).sum())
-            if not near[row].any():
-                assert found["posterior + HE, sets after the test"][row] == 0
-                continue
-            ratio = np.array([both / any_])
-            weight = model.intersection(ratio) if near[row].all() else model.difference(ratio)
-            expected = weight[0] * found["b1 + HE"][row]
-            assert found["posterior + HE, sets after the test"][row] == pytest.approx(expected)
-            checked += 1
-    assert checked > 100
+        _, _, table = matched(seed, 2)
+        assert near(table, 1000).tolist() == table.shared.tolist()
+        assert not hamming_weights(table, 1000, 1e9)[~table.shared].any()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from typing import Any, get_args
+
 import numpy as np
 import pytest
 
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.statistics import Statistics, norms
-from polyvoc.options import ScoringOptions
+from polyvoc.options import Idf, Norm, ScoringOptions
 
 STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10]))
 
@@ -22,6 +26,18 @@ STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10
 )
 def test_idf(idf: str, expected: list[float]) -> None:
     assert STATISTICS.idf_squared[idf].tolist() == pytest.approx(expected)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("idf", ["average", "plain", "none"])
+def test_power_of_the_idf(idf: Idf) -> None:
+    squares = STATISTICS.idf_squared[idf]
+    assert STATISTICS.word_weights(idf, 2).tolist() == squares.tolist()
+    assert STATISTICS.word_weights(idf, 1).tolist() == pytest.approx([math.sqrt(square) for square in squares])
+
+
+def test_idf_once_is_the_logarithm() -> None:
+    assert STATISTICS.word_weights("average", 1).tolist() == pytest.approx([0, math.log(5), math.log(2), 0])
+    assert STATISTICS.word_weights("plain", 1).tolist() == pytest.approx([0, math.log(10), math.log(2), 0])
 
 
 def test_statistics_of_parts_add_up() -> None:
@@ -39,11 +55,17 @@ def test_statistics_of_parts_add_up() -> None:
         ({"norm": "sqrt-tf"}, np.sqrt(6)),
         ({"norm": "features"}, np.sqrt(6)),
         ({"norm": "features", "merge": "b0"}, np.sqrt(3)),
+        ({"norm": "features", "vocabularies": 1}, np.sqrt(3)),
+        ({"norm": "distinct"}, np.sqrt(1 + 2)),
+        ({"norm": "distinct", "merge": "b0"}, 1),
+        ({"norm": "distinct", "vocabularies": 1}, 1),
+        ({"vocabularies": 1}, 3),
+        ({"vocabularies": 2}, np.sqrt(9 + 4 + 1)),
     ],
 )
-def test_norm_counts_repeated_words_squared(options: dict[str, str], expected: float) -> None:
+def test_norm_counts_repeated_words_squared(options: dict[str, Any], expected: float) -> None:
     segment = Segment.build(Batch.of_words([np.array([[0, 1], [0, 2], [0, 1]]), np.empty((0, 2), int)], 2), (3, 3))
-    statistics, key = Statistics.of_segments([segment], (3, 3)), ScoringOptions(idf="none", **options).norm_key(2)  # type: ignore[arg-type]
+    statistics, key = Statistics.of_segments([segment], (3, 3)), ScoringOptions(idf="none", **options).norm_key(2)
     assert norms(segment, statistics, key).tolist() == pytest.approx([expected, 0])
 
 
@@ -53,15 +75,21 @@ def test_norm_none_is_1_for_all() -> None:
     assert norms(segment, Statistics.of_segments([segment], (3,)), key).tolist() == [1, 1]
 
 
-def test_norms_equal_a_direct_sum() -> None:
+@pytest.mark.parametrize("vocabularies", [1, 2, 3])
+@pytest.mark.parametrize("idf", get_args(Idf))
+@pytest.mark.parametrize("norm", [norm for norm in get_args(Norm) if norm != "none"])
+def test_norms_equal_a_direct_sum(norm: Norm, idf: Idf, vocabularies: int) -> None:
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 6, size=(rng.integers(0, 30), 3)) for _ in range(20)]
     sizes = (6, 6, 6)
     segments = [Segment.build(Batch.of_words(images[i : i + 7], 3, first_id=i), sizes) for i in range(0, 20, 7)]
     statistics = Statistics.of_segments(segments, sizes)
-    squares = statistics.idf_squared["average"].reshape(3, 6)
-    direct = [
-        np.sqrt(sum((np.bincount(words[:, k], minlength=6) ** 2 * squares[k]).sum() for k in range(3))) for words in images
-    ]
-    values = [norms(segment, statistics, ScoringOptions().norm_key(3)) for segment in segments]
+    squares = statistics.idf_squared["none" if norm in ("tf", "features") else idf].reshape(3, 6)
+    power = {"tfidf": 2, "tf": 2, "sqrt-tf": 1, "features": 1, "distinct": 0}[norm]  # of the term frequency
+    direct = []
+    for words in images:
+        sums = [squares[k][word] * times**power for k in range(vocabularies) for word, times in Counter(words[:, k]).items()]
+        direct.append(math.sqrt(sum(sums)))
+    options = ScoringOptions(norm=norm, idf=idf, vocabularies=vocabularies)
+    values = [norms(segment, statistics, options.norm_key(3)) for segment in segments]
     assert np.concatenate(values).tolist() == pytest.approx(direct)

@@ -14,6 +14,8 @@ import pytest
 
 import polyvoc
 import reference
+from machines import Machines
+from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
 from polyvoc.options import Merge, SearchOptions, Sets
 from polyvoc.scoring.engine import Engine
@@ -243,13 +245,86 @@ def test_deleted_images_have_no_effect(merge: Merge) -> None:
         gone = np.random.default_rng(number).random(len(world.images)) < 0.4
         segment = index.engine.segments[0].without(np.flatnonzero(gone).tolist())
         scores = engine(polyvoc.Index(Engine([segment], world.sizes)), world, options)
-        left = np.flatnonzero(~gone)
-        rest = replace(
-            world,
-            images=tuple(world.images[i] for i in left),
-            image_signatures=tuple(world.image_signatures[i] for i in left),
-        )
-        expected = expected_scores(rest, options)
+        expected = expected_scores(without(world, gone), options)
         positive += bool(expected.any())
         assert_close(scores, expected, (number, options))
     assert positive > 12
+
+
+def without(world: World, gone: npt.NDArray[np.bool_]) -> World:
+    """Return a world without some of its images."""
+    left = np.flatnonzero(~gone)
+    signatures = tuple(world.image_signatures[i] for i in left)
+    return replace(world, images=tuple(world.images[i] for i in left), image_signatures=signatures)
+
+
+# -- sets of images, in every arrangement
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("merge", ["b2", "bayes"])
+def test_sets_of_images_in_segments_on_machines_with_deletions(merge: Merge, k: int) -> None:
+    positive = arranged = 0
+    for number, single in spread_options(72, merge=merge):
+        rng = np.random.default_rng([5, k, number])
+        kind: Sets = "image" if rng.random() < 0.5 else "auto"
+        options = replace(single, sets=kind, assignments=int(rng.choice([1, 1, 2, 3])))
+        world = any_world(1000 * k + number, k)
+        if options.assignments > 1:
+            world = with_assignments(world, number, options.assignments)
+        gone = rng.random(len(world.images)) < rng.choice([0, 0.3])
+        step = int(rng.integers(1, 5))
+        segments = [
+            segment.without(np.flatnonzero(gone[step * place : step * (place + 1)]).tolist())
+            for place, segment in enumerate(index_of(world, segment_images=step).engine.segments)
+        ]
+        expected = expected_scores(without(world, gone), options)
+        positive += bool(expected.any())
+        arranged += len(segments) > 2 and bool(gone.any())
+        here = engine(polyvoc.Index(Engine(segments, world.sizes)), world, options)
+        assert_close(here, expected, (number, options))
+        for count in (1, 2, 3):
+            there = polyvoc.Index(Engine(Machines(segments, world.sizes, count), world.sizes))
+            assert_same(engine(there, world, options), here, (number, count, options))
+    assert positive > 30 and arranged > 10
+
+
+# -- the first vocabularies
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("merge", RULES)
+def test_the_first_vocabularies_score_as_an_index_of_them(merge: Merge, k: int) -> None:
+    positive = 0
+    for number, single in spread_options(30, merge=merge):
+        options = replace(single, assignments=2 if number % 4 == 0 else 1)
+        world = any_world(500 * k + number, k)
+        if options.assignments > 1:
+            world = with_assignments(world, number, options.assignments)
+        index = index_of(world, segment_images=5)
+        for count in range(1, k + 1):
+            first = first_columns(world, count)
+            rule = completed(first, options)  # with a likelihood table of so many vocabularies
+            expected = engine(index_of(first, segment_images=5), first, rule)
+            positive += bool(expected.any())
+            chosen = replace(rule, vocabularies=count)
+            assert_close(engine(index, world, chosen), expected.astype(np.float64), (number, chosen))
+            assert_close(expected, expected_scores(world, chosen), (number, chosen))
+    assert positive > 12
+
+
+def first_columns(world: World, count: int) -> World:
+    """Return a world with its first vocabularies only."""
+    return World(
+        images=tuple(words[:, :count] for words in world.images),
+        sizes=world.sizes[:count],
+        words=world.words[:, :count],
+        image_signatures=tuple(signatures[:, :count] for signatures in world.image_signatures),
+        query_signatures=world.query_signatures[:, :count],
+    )
+
+
+def test_more_vocabularies_than_there_are() -> None:
+    world, index = world_and_index(1, 2)
+    with pytest.raises(OptionError, match="vocabularies=3 should be at most 2"):
+        index.score_words(world.words, merge="b1", vocabularies=3)

@@ -9,12 +9,40 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.experiments.workbench import QuantisedDataset
-from polyvoc.index.statistics import idf_squared
-from polyvoc.options import Idf, ScoringOptions
-from polyvoc.scoring.rules import cardinality_ratios
+from polyvoc.options import ScoringOptions
+from polyvoc.scoring.rules import Counts, cardinality_ratios
 from polyvoc.types import Array, Floats64, with_planes
 
 UNRELATED = 255  # distance of features that do not share the word
+
+
+@dataclass(frozen=True, eq=False)
+class MatchSets:
+    """The set of lists that each match counts in: those that hold its feature, or those that hold a feature of its image."""
+
+    query: npt.NDArray[np.int32]  # [m] which feature of the question
+    mask: Counts  # [m] the set of each match: bit k for the list of vocabulary k
+    counts: Counts  # [Q, 2^K] features (or images) of every exact set
+
+    @cached_property
+    def order(self) -> Counts:
+        """Return the number of lists in the set of each match [m]."""
+        return np.bitwise_count(self.mask).astype(np.int64)
+
+    @cached_property
+    def ratios(self) -> Floats64:
+        """Return |intersection| / |union| of every set of lists [Q, 2^K]."""
+        return cardinality_ratios(self.counts)
+
+    @cached_property
+    def ratio(self) -> Floats64:
+        """Return the cardinality ratio of the set of each match [m]."""
+        return np.asarray(self.ratios[self.query, self.mask])
+
+    @cached_property
+    def joint_ratio(self) -> Floats64:
+        """Return the cardinality ratio of all K lists of each match's query feature [m]."""
+        return np.asarray(self.ratios[self.query, -1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,36 +63,44 @@ class MatchTable:
         return int(self.words.shape[1])
 
     @cached_property
-    def mask(self) -> npt.NDArray[np.int64]:
+    def mask(self) -> Counts:
         """Return the set of each match: bit k is set if the word of vocabulary k is shared [m]."""
         return np.asarray(self.shared @ (1 << np.arange(self.n_vocabularies)), np.int64)
 
     @cached_property
-    def order(self) -> npt.NDArray[np.int64]:
-        """Return the number of vocabularies that agree on each match [m]."""
-        return np.asarray(self.shared.sum(axis=1), np.int64)
+    def features(self) -> MatchSets:
+        """Return the sets of features."""
+        return MatchSets(self.query, self.mask, self._count(self.query, self.mask))
 
     @cached_property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """Count the matches of every exact set [Q, 2^K]."""
-        n_masks = 1 << self.n_vocabularies
-        flat = np.bincount(self.query * np.int64(n_masks) + self.mask, minlength=len(self.words) * n_masks)
-        return np.asarray(flat.reshape(-1, n_masks), np.int64)
+    def images(self) -> MatchSets:
+        """Return the sets of images: an image is in every list that holds one of its features."""
+        pairs, number = self._pairs
+        masks = np.zeros(len(pairs), np.int64)
+        np.bitwise_or.at(masks, number, self.mask)
+        return MatchSets(self.query, masks[number], self._count(pairs // max(self.n_images, 1), masks))
 
-    @cached_property
+    @property
     def ratios(self) -> Floats64:
-        """Return |intersection| / |union| of every set of lists [Q, 2^K]."""
-        return cardinality_ratios(self.counts)
+        """Return |intersection| / |union| of every set of lists of features [Q, 2^K]."""
+        return self.features.ratios
+
+    @property
+    def pair(self) -> Counts:
+        """Return the number of each match's pair of a query feature and an image [m]."""
+        return self._pairs[1]
 
     @cached_property
-    def ratio(self) -> Floats64:
-        """Return the cardinality ratio of the set of each match [m]."""
-        return np.asarray(self.ratios[self.query, self.mask])
+    def _pairs(self) -> tuple[Counts, Counts]:
+        """Return the distinct pairs of a query feature and an image, and which of them each match belongs to [m]."""
+        pairs, number = np.unique(self.query * np.int64(self.n_images) + self.image, return_inverse=True)
+        return pairs, number
 
-    @cached_property
-    def joint_ratio(self) -> Floats64:
-        """Return the cardinality ratio of all K lists of each match's query feature [m]."""
-        return np.asarray(self.ratios[self.query, -1])
+    def _count(self, query: npt.NDArray[np.integer], mask: Counts) -> Counts:
+        """Count the elements of every exact set, given the query feature and the set of each [Q, 2^K]."""
+        n_masks = 1 << self.n_vocabularies
+        flat = np.bincount(query * np.int64(n_masks) + mask, minlength=len(self.words) * n_masks)
+        return np.asarray(flat.reshape(-1, n_masks), np.int64)
 
 
 class Matcher:
@@ -109,25 +145,28 @@ class Matcher:
         new = (every[query, :k] != self._words[feature, :k]).all(axis=1)
         return query[new], feature[new]
 
-    def idf_squared(self, table: MatchTable, idf: Idf = "average") -> Floats64:
-        """Return idf^2 of the shared words of each match, 0 where the word is not shared [m, K]."""
-        squares = self._squares(idf)
-        terms = np.stack([squares[k][table.words[:, k]] for k in range(table.n_vocabularies)], axis=1)
-        return np.asarray(np.where(table.shared, terms[table.query], 0.0))
+    def terms(self, table: MatchTable, options: ScoringOptions) -> Floats64:
+        """Return idf (to its power) times Hamming weight of the shared words of each match, 0 for the others [m, K]."""
+        values = self.bench.engine.statistics.word_weights(options.idf, options.idf_power)
+        bases = np.cumsum((0, *self.bench.sizes[:-1]))
+        terms = np.where(table.shared, values[table.words + bases][table.query], 0.0)
+        return terms if options.hamming is None else terms * hamming_weights(table, options.hamming, options.sigma)
 
-    def scores(self, table: MatchTable, weights: Floats64, options: ScoringOptions | None = None) -> Floats64:
+    def scores(self, table: MatchTable, weights: Floats64, options: ScoringOptions) -> Floats64:
         """Sum the weights of the matches of each image and divide by its norm [N]."""
         votes = np.bincount(table.image, weights=weights, minlength=table.n_images)
-        norms = np.concatenate(self.bench.norms(options or ScoringOptions())).astype(np.float64)
+        norms = np.concatenate(self.bench.norms(options)).astype(np.float64)
         return np.asarray(np.divide(votes, norms, out=np.zeros(len(votes)), where=norms > 0))
 
-    def _squares(self, idf: Idf) -> list[Floats64]:
-        every = idf_squared(self.bench.engine.statistics, idf)
-        return np.split(every, np.cumsum(self.bench.sizes)[:-1])
 
-
-def hamming_weights(table: MatchTable, threshold: int = 24, sigma: float = 16.0) -> Floats64:
-    """Return exp(-h^2 / sigma^2) of each shared word up to the threshold, 0 beyond it [m, K]."""
+def near(table: MatchTable, threshold: int) -> npt.NDArray[np.bool_]:
+    """Return which shared words of each match have signatures within the threshold [m, K]."""
     assert table.distance is not None, "the vocabularies have no signatures"
-    h = table.distance.astype(np.float64)
-    return np.asarray(np.where(h <= threshold, np.exp(-((h / sigma) ** 2)), 0.0))
+    return np.asarray(table.shared & (table.distance <= threshold))
+
+
+def hamming_weights(table: MatchTable, threshold: int, sigma: float) -> Floats64:
+    """Return exp(-h^2 / sigma^2) of each shared word up to the threshold, 0 beyond it [m, K]."""
+    within = near(table, threshold)
+    assert table.distance is not None
+    return np.asarray(np.where(within, np.exp(-((table.distance / sigma) ** 2)), 0.0))
