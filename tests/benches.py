@@ -36,7 +36,7 @@ def world_bench(world: World) -> QuantisedDataset:
     n_images = len(world.images)
     counts = [len(words) for words in (*world.images, world.words)]
     files = tuple(Path(str(number)) for number in range(n_images + 1))
-    store = BareStore(files, "world", (), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
+    store = BareStore(files, "world", (), np.array([0]), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
     question = Question("query", files[-1], None)
     truths = {"": (Truth(frozenset({0})),)}
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
