@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -14,6 +15,7 @@ from polyvoc.experiments.datasets.synthetic import WorldOptions, write_world
 from polyvoc.experiments.fit.line import fit_lines
 from polyvoc.experiments.paper.setup import Plan
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import Preset
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
@@ -62,7 +64,7 @@ def test_every_rule_and_every_question(
     assert len(result["names"]) == asked and result["features"] > 1000
     assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
     assert len(result["rules"]) == 24
-    assert [rule["rule"] for rule in result["rules"]][20:] == ["preset fast", "preset default", "preset best"]
+    assert [rule["rule"] for rule in result["rules"]][20:] == [f"preset {name}" for name in get_args(Preset)]
     for rule in result["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
         assert rule["value"] == pytest.approx(sum(rule["queries"]) / asked)
