@@ -260,7 +260,7 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         table = random_evidence(seed, len(world.sizes), bench.bits)
         matches = Matcher(bench).table(0)
         assert matches.distance is not None
-        bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
+        bins = _bins(matches.features.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
         llr = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
         options = scoring_options(merge="likelihood", likelihood_table=table)

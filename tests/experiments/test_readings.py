@@ -19,7 +19,7 @@ from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.paper.readings import (
     CONSTANTS,
-    Reading,
+    Weigh,
     after_test,
     another,
     constant,
@@ -243,7 +243,7 @@ def d_at_zero(times: float) -> Any:
     return lambda definition, lists, own: times * definition.d(0.0)
 
 
-DEFINITIONS: dict[Reading, dict[str, Weight]] = {
+DEFINITIONS: dict[Weigh, dict[str, Weight]] = {
     rules: {merge: rule(merge) for merge in ("b1", "b2", "bayes", "posterior")},
     exclusive: {f"{merge}, exclusive": rule(merge, only_these) for merge in ("bayes", "posterior")},
     after_test: {f"{merge}, sets after the test": rule(merge, near=True) for merge in ("b2", "bayes", "posterior")},
@@ -314,7 +314,7 @@ def cases(k: int, **fixed: Any) -> Iterator[tuple[Definition, Matcher, MatchTabl
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("reading", DEFINITIONS, ids=lambda reading: reading.__name__)
-def test_a_reading_is_what_its_definition_says(reading: Reading, k: int) -> None:
+def test_a_reading_is_what_its_definition_says(reading: Weigh, k: int) -> None:
     fixed = {"hamming": 20} if reading is after_test else {}
     positive: defaultdict[str, int] = defaultdict(int)
     for definition, matcher, table in cases(k, **fixed):

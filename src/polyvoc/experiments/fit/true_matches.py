@@ -15,7 +15,6 @@ from polyvoc.experiments.match_table import Matcher, MatchTable
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.options import ScoringOptions, SetKind
-from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.search.index import Index
 from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
 from polyvoc.types import Array, Floats64, ImageRef, ImageWords, Progress, with_planes
@@ -85,7 +84,7 @@ def observe(
         relevant = relevant_images(truth, question.image)
         table = matcher.table(number)
         if not with_query:
-            table = _without(table, question.image)
+            table = without(table, question.image)
         parts.append(_observe(table, relevant, limit, criterion, sets))
         groups.append(numbers.setdefault(question.group or question.name, len(numbers)))
         pairs += len(relevant)
@@ -118,7 +117,7 @@ def relevant_images(truth: Truth, query: int | None) -> list[int]:
     return sorted(truth.relevant - truth.junk - {-1 if query is None else query})
 
 
-def _without(table: MatchTable, image: int | None) -> MatchTable:
+def without(table: MatchTable, image: int | None) -> MatchTable:
     """Return a table without the matches of one image."""
     others = table.image != (-1 if image is None else image)
     rows = {name: getattr(table, name)[others] for name in ("query", "feature", "image", "shared", "distance")}
@@ -129,21 +128,10 @@ def _observe(table: MatchTable, relevant: Sequence[int], distance: int, criterio
     assert table.distance is not None
     rows = np.flatnonzero(np.isin(table.image, relevant))
     rows = rows[near(table.shared[rows], table.distance[rows], distance, criterion)]
-    masks, counts = (table.mask, table.counts) if sets == "feature" else image_masks(table)
-    inside = masks[rows] == counts.shape[1] - 1
+    own = table.features if sets == "feature" else table.images
+    inside = own.order[rows] == table.n_vocabularies
     n = len(table.words)
-    ratio = cardinality_ratios(counts)[:, -1]
-    return ratio, np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
-
-
-def image_masks(table: MatchTable) -> tuple[Counts, Counts]:
-    """Return the set of the image of each match [m], bit k: the list of vocabulary k holds it, and counts [Q, 2^K]."""
-    n_masks = 1 << table.n_vocabularies
-    images, image = np.unique(table.query * np.int64(table.n_images) + table.image, return_inverse=True)
-    masks = np.zeros(len(images), np.int64)
-    np.bitwise_or.at(masks, image, table.mask)
-    counts = np.bincount(images // table.n_images * n_masks + masks, minlength=len(table.words) * n_masks)
-    return masks[image], counts.reshape(-1, n_masks)
+    return own.ratios[:, -1], np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
 
 
 @dataclass(frozen=True)

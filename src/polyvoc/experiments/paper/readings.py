@@ -19,7 +19,7 @@ from polyvoc.scoring.rules import BayesModel, Counts
 from polyvoc.types import Floats64
 
 Weights = dict[str, Floats64]  # [m] by name
-Reading = Callable[[Matcher, MatchTable, ScoringOptions], Weights]
+Weigh = Callable[[Matcher, MatchTable, ScoringOptions], Weights]
 CONSTANTS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 2)
 MULTIPLES = (0.25, 0.5, 2, 4)
 
