@@ -24,7 +24,8 @@ from views import write_views
 pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'polyvoc[docs]'")
 # Pages that need photographs, at most an index of them; the other pages with commands have a test of their own.
 PLAIN = (
-    "index.md", "installation.md", "quickstart.md", "tour.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md"
+    "index.md", "installation.md", "quickstart.md", "tour.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md",
+    "ranking.md",
 )  # fmt: skip
 PREPARED = {
     "README.md",
@@ -83,7 +84,7 @@ def test_every_page_with_commands_is_run() -> None:
 
 @pytest.mark.parametrize("page", PLAIN)
 def test_commands_of_a_page_work(page: str, world: World) -> None:
-    if page in ("serving.md", "confidence.md"):
+    if page in ("serving.md", "confidence.md", "ranking.md"):
         world.type(["polyvoc", "index", "Pictures"])
     world.follow(DOCS / page)
 

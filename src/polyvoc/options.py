@@ -160,11 +160,11 @@ class ScoringOptions(Checked):
 
     merge: Merge = option("likelihood", "Rule that merges the matches of several vocabularies.", SCORING)
     vocabularies: int | None = option(
-        None, "Score with the first vocabularies of the index only; none: with all.", SCORING, minimum=1
+        None, "Vocabularies that vote: the first ones of the index; none: all.", SCORING, minimum=1, server_maximum=9
     )
     idf: Idf = option("average", "Weight of a word: ln(N / occurrences), ln(N / images), or 1.", SCORING)
     idf_power: int = option(
-        2, "Power of the idf in the score: 1, once per match; 2, once for each image.", SCORING, minimum=1, maximum=2
+        2, "Power of idf in the weight of a match: 2, as in products of tf-idf vectors, or 1.", SCORING, minimum=1, maximum=2
     )
     norm: Norm = option(
         "tfidf",
@@ -197,7 +197,8 @@ class ScoringOptions(Checked):
     )
     sets: Sets = option(
         "auto",
-        "What the lists of the rules are sets of. auto: images for bayes and b2, as in the paper, features for posterior.",
+        "Sets of the rules: of features, or of images, which are in the intersection with a feature in each list. auto: images "
+        "for bayes and b2, as in the paper, features for the others.",
         SCORING,
     )
     assignments: int = option(
@@ -325,7 +326,8 @@ class ClusterOptions(Checked):
 
 
 # The system of the paper's Table 3, in the reading that gives its gains (docs/findings.md).
-PAPER = {"merge": "bayes", "vocabularies": 2, "idf": "plain", "idf_power": 1, "norm": "features", "verify": 0}
+PAPER_READING: Mapping[str, Any] = {"idf": "plain", "idf_power": 1, "norm": "features"}
+PAPER: Mapping[str, Any] = {"merge": "bayes", "vocabularies": 2, **PAPER_READING, "verify": 0}
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fast": {"verify": 0},
     "default": {},

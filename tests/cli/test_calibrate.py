@@ -14,18 +14,19 @@ from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
-from polyvoc.experiments.fit.line import Fit, fit_line_pairs, save_lines
+from polyvoc.experiments.fit.line import Fit, fit_lines_pairs, save_lines
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import find_pairs
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import Preset, SearchOptions
+from polyvoc.options import Preset, SearchOptions, SetKind
 from polyvoc.scoring.rules import check_table, default_table, load_table, save_table, table_as_dict, table_from_dict
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
+from servers import serving
 from views import SCENES, VIEWS
 
 __all__ = ["unflushed"]
@@ -64,28 +65,51 @@ def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
 def test_an_index_calibrates_itself(index: Path) -> None:
     result = answer("calibrate", "--index", index)
     assert (result["index"], result["saved"]) == (str(index), False)
-    assert (result["queries"], result["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
     with Index.open(index) as opened:
         pairs = find_pairs(opened)
-        line, table = fit_line_pairs(opened, pairs), fit_table_pairs(opened, pairs)
-        learnt = {**line.as_dict(), "likelihood_table": table_as_dict(table)}
+        lines, table = fit_lines_pairs(opened, pairs), fit_table_pairs(opened, pairs)
+        learnt = {"line": {kind: fit.as_dict() for kind, fit in lines.items()}, "likelihood_table": table_as_dict(table)}
         assert result == {"index": str(index), **learnt, "saved": False, "table": None}
         assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "likelihood_table": None})
         assert opened.default_options.line == SearchOptions().line
     assert table.source == "36 verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
 
+    assert list(result["line"]) == ["feature", "image"]
+    for fit in result["line"].values():
+        assert (fit["queries"], fit["pairs"]) == (SCENES * VIEWS, SCENES * VIEWS * (VIEWS - 1))
+        assert sum(fit["tied"]) == pytest.approx(1)
+        assert set(fit["curve"]) == {"b", "power"}
+        assert len(fit["intervals"]["power"]) == 2
+        assert len(fit["bins"]["share"]) == len(fit["bins"]["low"])
 
-def test_saving_keeps_the_line_in_the_index(index: Path, views: Path) -> None:
+
+def test_saving_keeps_the_lines_in_the_index(index: Path, views: Path) -> None:
     result = answer("calibrate", "--index", index, "--save")
     assert result["saved"]
     assert errors_of(index) == []
+    feature, image = (result["line"][kind]["tied"] for kind in ("feature", "image"))
+    assert feature != image
     info = answer("info", "--index", index)
-    assert info["default_options"]["line"] == result["tied"]
-    assert f"line {tuple(result['tied'])}" in run("info", "--index", index).stdout
-    found = answer("search", views / "1" / "0.jpg", "--index", index)
-    assert found["options"]["line"] == result["tied"]
-    given = answer("search", views / "1" / "0.jpg", "--index", index, "--line", 0.5, 0.5)
-    assert given["options"]["line"] == [0.5, 0.5]
+    assert info["default_options"]["line"] == feature
+    assert info["lines"] == {"feature": feature, "image": image}
+    shown = run("info", "--index", index).stdout
+    assert f"line {tuple(feature)}" in shown
+    assert f"term 2        {feature[0]:.3f} r + {feature[1]:.3f} for feature sets\n" in shown
+    assert f"{image[0]:.3f} r + {image[1]:.3f} for image sets\n" in shown
+    expected = {(): feature, ("--merge", "posterior"): feature, ("--merge", "bayes"): image, ("--merge", "b2"): image,
+                ("--merge", "bayes", "--sets", "feature"): feature, ("--merge", "posterior", "--sets", "image"): image,
+                ("--line", 0.5, 0.5): [0.5, 0.5], ("--merge", "bayes", "--line", 0.5, 0.5): [0.5, 0.5]}  # fmt: skip
+    for flags, line in expected.items():
+        found = answer("search", views / "1" / "0.jpg", "--index", index, *flags)
+        assert found["options"]["line"] == line, flags
+    source = Catalogue.open(index).setting("image_line")["source"]
+    assert source["intervals"] == result["line"]["image"]["intervals"]
+    assert source["true_matches"] == result["line"]["image"]["true_matches"]
+
+
+def test_an_index_that_is_not_calibrated_shows_the_default_line(index: Path) -> None:
+    assert answer("info", "--index", index)["lines"] == {"feature": [0.6, 0.4], "image": [0.6, 0.4]}
+    assert "\nterm 2        0.600 r + 0.400\n" in run("info", "--index", index).stdout
 
 
 def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
@@ -139,15 +163,14 @@ def test_one_vocabulary_has_a_table_and_no_line(
     with IndexWriter.open(path, vocabularies[:1]) as writer:
         writer.update([views])
     result = answer("calibrate", "--index", path, "--save")
-    assert "tied" not in result
+    assert result["line"] == {}
     with Index.open(path) as opened:
         assert opened.default_options.line == SearchOptions().line
         assert table_as_dict(opened.default_options.likelihood_table) == result["likelihood_table"]  # type: ignore[arg-type]
     shown = run("calibrate", "--index", path)
     assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == ["index", "", "likelihood"]
     result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
-    assert "tied" not in result
-    assert set(result["tests"][0]) == {"dataset", "likelihood_table"}
+    assert result["line"] == result["tests"][0]["line"] == {}
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words[:2])
     assert "nats per match" in shown.stdout
 
@@ -157,15 +180,21 @@ def test_the_text(index: Path) -> None:
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert lines[0] == f"index         {index}"
-    assert lines[1].strip() == "18 queries, 36 pairs of photographs that show the same thing"
-    assert [line.split("  ")[0] for line in lines[3:]] == ["a + b = 1", "free", "raw points", "likelihood", ""]
+    assert lines[1].strip().startswith("18 queries, 36 pairs of photographs that show the same thing, ")
+    for kind, row in (("feature", 2), ("image", 7)):
+        assert lines[row].startswith(f"{kind} sets".ljust(14))
+        assert lines[row].endswith("% of the true matches in the intersection")
+        assert [line[14:24].strip() for line in lines[row + 1 : row + 5]] == ["a + b = 1", "free", "raw points", "curve"]
     assert lines[-2].startswith("likelihood    1 list: ")
     assert lines[-1].strip().startswith("2 lists: ")
     assert shown.stderr.startswith("Use it: polyvoc search PHOTO --merge posterior --line 0.")
+    assert ", or polyvoc search PHOTO --merge bayes --line 0." in shown.stderr
     assert "--save" in shown.stderr
     saved = run("calibrate", "--index", index, "--save")
-    assert saved.stdout.splitlines()[-1].startswith(f"saved         searches of {index} use 0.")
-    assert saved.stdout.endswith(" and this table\n")
+    last = saved.stdout.splitlines()[-1]
+    assert last.startswith(f"saved         searches of {index} use 0.")
+    assert last.endswith(" for image sets, this table")
+    assert " for feature sets, 0." in last
     assert saved.stderr == ""
 
 
@@ -175,7 +204,8 @@ def test_a_plot(index: Path, tmp_path: Path) -> None:
     answer("calibrate", "--index", index, "--plot", plot)
     drawn = plot.read_text(encoding="utf-8")
     assert drawn.startswith("<svg")
-    assert "share of true matches" in drawn
+    assert drawn.count("share of true matches") == 2
+    assert "feature sets" in drawn and "image sets" in drawn
     assert "mean Hamming distance" in drawn
     assert "no/term2.svg" in refuse("calibrate", "--index", index, "--plot", tmp_path / "no" / "term2.svg")
 
@@ -193,15 +223,16 @@ def test_too_few_pairs(index: Path, index_path: Path, tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted = fit_line_pairs
+    fitted = fit_lines_pairs
 
-    def below_zero(*arguments: Any) -> Fit:
-        return replace(fitted(*arguments), tied=(1.2, -0.2))
+    def below_zero(*arguments: Any) -> dict[SetKind, Fit]:
+        fits = fitted(*arguments)
+        return {**fits, "image": replace(fits["image"], tied=(1.2, -0.2))}
 
-    monkeypatch.setattr("polyvoc.experiments.fit.line.fit_line_pairs", below_zero)
+    monkeypatch.setattr("polyvoc.experiments.fit.line.fit_lines_pairs", below_zero)
     assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
     known = answer("info", "--index", index)["default_options"]
-    assert (known["line"], known["likelihood_table"]) == (list(SearchOptions().line), None)
+    assert (known["line"], known["likelihood_table"]) == (list(SearchOptions().line), None)  # no line, and no table
 
 
 # -- datasets with labels
@@ -209,18 +240,21 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
 
 def test_a_dataset_fitted_and_tested(views: Path, words: list[object], cache: Path, tmp_path: Path) -> None:
     result = answer("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
-    assert (result["dataset"], result["queries"], result["pairs"]) == ("groups", 18, 36)
-    assert sum(result["tied"]) == pytest.approx(1)
     (test,) = result["tests"]
-    assert set(test) == {"dataset", "free", "tied", "raw", "likelihood_table"}
-    assert test["tied"]["gain"] > 0
+    assert result["dataset"] == test["dataset"].split()[0] == "groups"
+    assert set(test) == {"dataset", "line", "likelihood_table"}
+    for kind, fit in result["line"].items():
+        assert (fit["queries"], fit["pairs"]) == (18, 36)
+        assert set(test["line"][kind]) == {"free", "tied", "raw", "curve"}
+        assert test["line"][kind]["free"]["error"] < test["line"][kind]["free"]["constant_error"]
+        assert test["line"][kind]["curve"]["error"] <= test["line"][kind]["tied"]["error"]  # on what they were fitted to
     assert 0 < test["likelihood_table"]["error"] < 0.5  # on the photographs that it was fitted on
     assert list(test["likelihood_table"]["curves"]) == ["1 list", "2 lists"]
     shown = run("calibrate", "groups", views, "--test", "groups", views, "--cache", cache, *words)
     assert shown.exit_code == 0
     assert "nats per true match" in shown.stdout
     assert "nats per match" in shown.stdout
-    assert shown.stdout.splitlines()[0] == ("groups        18 queries, 36 pairs of photographs that show the same thing")
+    assert shown.stdout.startswith("groups        18 queries, 36 pairs of photographs that show the same thing, ")
     assert "--save" not in shown.stderr
 
 
@@ -253,7 +287,7 @@ def test_a_table_and_a_plot_of_a_dataset(views: Path, words: list[object], cache
     assert result["tests"][0]["likelihood_table"] == reliability(table, tally_groups(bench)).as_dict()
     drawn = plot.read_text(encoding="utf-8")
     assert drawn.count("predicted, nats") == 2  # one way and the other
-    assert drawn.count("share of true matches") == 2
+    assert drawn.count("share of true matches") == 4  # two datasets, two kinds of sets
     answer("calibrate", "groups", views, *given)
     assert "mean Hamming distance" in plot.read_text(encoding="utf-8")
 
@@ -267,7 +301,7 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
         before.folder.catalogue.setting("line")
     commit = before.folder.catalogue.setting("commit")
     with IndexWriter.open(index) as writer:
-        save_lines(writer, {"feature": LINE}, SOURCE)
+        save_lines(writer, {"feature": LINE}, {"feature": SOURCE})
     assert before.default_options.line == SearchOptions().line  # a snapshot stays as it is
     with Index.open(index) as opened:
         assert opened.default_options.line == LINE
@@ -280,16 +314,77 @@ def test_saved_is_loaded_and_survives_updates(index: Path, views: Path) -> None:
         assert opened.default_options.line == LINE
         assert len(opened) == SCENES * VIEWS
     with IndexWriter.open(index) as writer:
-        save_lines(writer, {"feature": (0.5, 0.5)}, SOURCE)
+        save_lines(writer, {"feature": (0.5, 0.5)}, {"feature": SOURCE})
     assert Index.open(index).default_options.line == (0.5, 0.5)
     assert errors_of(index) == []
+
+
+def test_each_rule_uses_the_line_of_its_sets(index: Path, views: Path) -> None:
+    """In the library: search, score_words and explain; given options and keywords win."""
+    photo, other = views / "1" / "0.jpg", (0.1, 0.9)
+    with IndexWriter.open(index) as writer:
+        save_lines(writer, {"feature": LINE, "image": other}, {"feature": SOURCE, "image": {}})
+    with Index.open(index) as opened:
+        assert opened.lines == {"feature": LINE, "image": other}
+        assert opened.preset("paper").line == opened.options(preset="paper").line == other
+        cases: list[tuple[dict[str, Any], tuple[float, float]]] = [
+            ({"merge": "bayes"}, other),
+            ({"merge": "posterior"}, LINE),
+            ({"merge": "bayes", "sets": "feature"}, LINE),
+            ({"merge": "posterior", "sets": "image"}, other),
+            ({"merge": "bayes", "line": (0.2, 0.7)}, (0.2, 0.7)),
+        ]
+        words = opened.engine.image_words([opened.find(1)])[0]
+        for changes, line in cases:
+            assert opened.options(**changes).line == line
+            explicit = replace(SearchOptions(line=line), burstiness="none", **changes)
+            assert opened.options(explicit).line == line
+            own = {**changes, "burstiness": "none"}
+            scores = opened.score_words(words.words, words.signatures, **own)
+            assert scores.tolist() == opened.score_words(words.words, words.signatures, explicit).tolist()
+            assert opened.search(photo, **own, verify=0) == opened.search(photo, replace(explicit, verify=0))
+            assert opened.explain(photo, 1, **own).weight.tolist() == opened.explain(photo, 1, explicit).weight.tolist()
+        given = replace(SearchOptions(), merge="bayes")
+        assert opened.options(given).line == SearchOptions().line  # complete options are taken as they are
+
+
+def test_the_server_uses_the_line_of_the_sets(index: Path, views: Path) -> None:
+    other = (0.1, 0.9)
+    with IndexWriter.open(index) as writer:
+        save_lines(writer, {"feature": LINE, "image": other}, {"feature": SOURCE, "image": SOURCE})
+    photo = views / "1" / "0.jpg"
+    cases: list[tuple[dict[str, Any], tuple[float, float]]] = [
+        ({"merge": "posterior"}, LINE),
+        ({"merge": "bayes"}, other),
+        ({"preset": "paper"}, other),
+        ({"merge": "bayes", "line": "0.5,0.5"}, (0.5, 0.5)),
+    ]
+    with serving(index) as served, Index.open(index) as opened:
+        query = served.store(photo)
+        for parameters, line in cases:
+            assert served.search(photo, **parameters).json()["options"]["line"] == list(line)
+            shown = served.get("/explain", params={"query": query, "image": 1, **parameters}).json()
+            expected = opened.explain(photo, 1, **{**parameters, "line": line})
+            assert shown["score"] == pytest.approx(float(expected.weight.sum()))
+        assert served.get("/statistics").json()["lines"] == {"feature": list(LINE), "image": list(other)}
+
+
+@pytest.mark.parametrize("line", [{"surprise": 1}, [], "text", {"a": 0.5, "b": None}])
+@pytest.mark.parametrize("name", ["line", "image_line"])
+def test_a_damaged_line_is_an_error_of_one_line(index: Path, name: str, line: Any) -> None:
+    put_settings(index, **{name: line})
+    assert any(name in error for error in errors_of(index))
+    with pytest.raises(DamagedError, match=r"catalogue.sqlite: a line of term 2 is damaged; fit it again"):
+        Index.open(index)
+    put_settings(index, **{name: None})
+    assert Index.open(index).lines == dict.fromkeys(("feature", "image"), SearchOptions().line)
 
 
 def test_pending_images_are_committed_with_the_line(index: Path, views: Path) -> None:
     found = Index.open(index).features(views / "0" / "0.jpg")
     with IndexWriter.open(index) as writer:
         writer.add("another", found)
-        save_lines(writer, {"feature": LINE}, SOURCE)
+        save_lines(writer, {"feature": LINE}, {"feature": SOURCE})
     with Index.open(index) as opened:
         assert (len(opened), opened.default_options.line) == (SCENES * VIEWS + 1, LINE)
 
@@ -297,7 +392,7 @@ def test_pending_images_are_committed_with_the_line(index: Path, views: Path) ->
 @pytest.mark.parametrize("line", [(1.0,), (float("nan"), 0.5), (0.5, float("inf"))])
 def test_what_is_no_line_is_not_saved(index: Path, line: Any) -> None:
     with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="line="):
-        save_lines(writer, {"feature": line}, SOURCE)
+        save_lines(writer, {"feature": line}, {"feature": SOURCE})
     assert Index.open(index).default_options.line == SearchOptions().line
 
 

@@ -88,7 +88,7 @@ def test_research_flags_are_apart() -> None:
     panels = {parameter.name: parameter.rich_help_panel for parameter in COMMANDS["search"].params if parameter.name != "help"}
     research = {name for name, panel in panels.items() if panel is not None and panel.startswith("Research")}
     assert research == {field.name for field in fields(ScoringOptions)}
-    assert {panels[name] for name in ("top", "min_probability", "index", "fast", "best", "html", "json")} == {None}
+    assert {panels[name] for name in ("top", "min_probability", "index", "fast", "best", "paper", "html", "json")} == {None}
 
 
 def test_flags_not_given_are_those_of_the_index(index_path: Path, photographs: Path) -> None:
@@ -99,9 +99,10 @@ def test_flags_not_given_are_those_of_the_index(index_path: Path, photographs: P
 
 def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> None:
     given = {
-        "top": 3, "merge": "b1", "idf": "plain", "norm": "tf", "line": [0.5, 0.3], "c": 12.5, "hamming": None, "sigma": 9.0,
-        "burstiness": "intra", "sets": "image", "assignments": 2, "likelihood_table": None, "verify": 7, "expand": 2,
-        "smooth": 0.5, "fuse": False, "min_probability": 0.0, "require_all": False,
+        "top": 3, "merge": "b1", "vocabularies": 1, "idf": "plain", "idf_power": 1, "norm": "distinct", "line": [0.5, 0.3],
+        "c": 12.5, "hamming": None, "sigma": 9.0, "burstiness": "intra", "sets": "image", "assignments": 2,
+        "likelihood_table": None, "verify": 7, "expand": 2, "smooth": 0.5, "fuse": False, "min_probability": 0.0,
+        "require_all": False,
     }  # fmt: skip
     assert sorted(given) == sorted(field.name for field in fields(SearchOptions))
     typed: list[object] = []
@@ -114,6 +115,31 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
     result = answer("search", photographs / "wall-b.jpg", "--index", index_path, *typed)
     assert result["options"] == given
     assert len(result["hits"]) == 3
+
+
+@pytest.mark.parametrize("name", ["fast", "best", "paper"])
+def test_a_flag_of_each_preset(name: str, index_path: Path, photographs: Path) -> None:
+    result = answer("search", photographs / "wall-b.jpg", f"--{name}", "--top", 2, "--index", index_path)
+    with polyvoc.Index.open(index_path) as index:
+        assert result["options"] == json.loads(json.dumps(replace(index.preset(name), top=2).as_dict()))
+        assert [hit["image"] for hit in result["hits"]] == [
+            hit.image for hit in index.search(photographs / "wall-b.jpg", preset=name, top=2)
+        ]
+
+
+def test_flags_of_presets_exclude_each_other(index_path: Path, photographs: Path) -> None:
+    for given in (("--fast", "--best"), ("--fast", "--paper"), ("--best", "--paper"), ("--fast", "--best", "--paper")):
+        line = refuse("search", photographs / "wall-b.jpg", *given, "--index", index_path)
+        assert line == f"polyvoc: {' and '.join(given)} exclude each other; give one of them"
+
+
+def test_flags_change_options_of_the_paper(index_path: Path, photographs: Path) -> None:
+    changed = {"vocabularies": 1, "sets": "feature", "idf_power": 2, "norm": "distinct"}
+    typed = [part for name, value in changed.items() for part in (flag_name(name), value)]
+    result = answer("search", photographs / "wall-b.jpg", "--paper", *typed, "--index", index_path)
+    assert result["options"].items() >= {**changed, "merge": "bayes", "idf": "plain", "verify": 0}.items()
+    line = refuse("search", photographs / "wall-b.jpg", "--vocabularies", 3, "--index", index_path)
+    assert line == "polyvoc: vocabularies=3 should be at most 2, as many as the index has"
 
 
 # -- index

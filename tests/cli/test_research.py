@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from commands import answer, refuse, run, vocabulary_flags
+from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.datasets.synthetic import WorldOptions, write_world
+from polyvoc.experiments.fit.line import fit_lines
 from polyvoc.experiments.paper.setup import Plan
-from polyvoc.experiments.workbench import QuantisedDataset
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
@@ -59,7 +61,7 @@ def test_every_rule_and_every_question(
     assert (result["dataset"], result["queries"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
     assert len(result["names"]) == asked and result["features"] > 1000
     assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
-    assert len(result["rules"]) == 23
+    assert len(result["rules"]) == 24
     assert [rule["rule"] for rule in result["rules"]][20:] == ["preset fast", "preset default", "preset best"]
     for rule in result["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
@@ -131,6 +133,17 @@ def test_the_line_is_fitted_on_another_dataset(datasets: Path, words: list[objec
     result = answer(*command, "--fit", "holidays", datasets / "holidays")
     a, b = result["rules"][0]["options"]["line"]
     assert a + b == pytest.approx(1) and 0 < b < 1 and [a, b] != [0.6, 0.4]
+    both = answer(*command, "--merge", "bayes", "--fit", "holidays", datasets / "holidays")
+    rules = {rule["rule"]: rule["options"]["line"] for rule in both["rules"]}
+    vocabularies = [Vocabulary.load(Path(str(folder))) for folder in words[1::2]]
+    bench = Workbench(cache).bench(READERS["holidays"](datasets / "holidays"), vocabularies)
+    fits = fit_lines(bench)
+    assert rules["posterior"] == [a, b] == pytest.approx(fits["feature"].tied)
+    assert rules["bayes"] == pytest.approx(fits["image"].tied) != pytest.approx([a, b])
+    shown = run(*command, "--fit", "holidays", datasets / "holidays").stdout.splitlines()[1]
+    assert shown.startswith(f"  term 2 = {a:.3f} r + {b:.3f} for feature sets, ")
+    assert shown.endswith(" for image sets (fitted on holidays)")
+    assert run(*command, "--line", 0.5, 0.5).stdout.splitlines()[1] == "  term 2 = 0.500 r + 0.500 (as given)"
     line = refuse(*command, "--fit", "holidays", datasets / "holidays", "--line", 0.5, 0.5)
     assert line == "polyvoc: --fit and --line exclude each other; give one of them"
     own = refuse(*command, "--fit", "groups", datasets / "holidays" / ".." / "ukbench")

@@ -19,12 +19,14 @@ from polyvoc.experiments.evaluate import (
     mean_of,
     measure_ranking,
     measure_rankings,
+    recommended,
     results_table,
     rule_name,
     scoring_options,
 )
 from polyvoc.experiments.measures import Truth, average_precision, bootstrap, difference, precision_at, recall_at
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import Line, SetKind
 
 
 def synthetic(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP") -> Dataset:
@@ -47,6 +49,15 @@ def test_rules_are_named_by_their_options() -> None:
     named = evaluation_rules(("b1", "posterior"), (None,), ("none", "best"), line=(0.5, 0.4), c=3.0)
     assert list(named) == ["b1", "posterior", "b1 + best burstiness", "posterior + best burstiness"]
     assert all((options.line, options.c) == ((0.5, 0.4), 3.0) for options in named.values())
+    lines: dict[SetKind, Line] = {"feature": (0.7, 0.3), "image": (0.5, 0.5)}
+    named = evaluation_rules(lines=lines)
+    assert all(options.line == lines["image" if options.merge in ("b2", "bayes") else "feature"] for options in named.values())
+    assert {options.line for options in evaluation_rules(lines=lines, sets="image").values()} == {(0.5, 0.5)}
+    presets = recommended(None, 64, lines)
+    assert {name: options.line for name, options in presets.items() if options.line != (0.7, 0.3)} == {
+        "preset paper": (0.5, 0.5)
+    }
+    assert {options.line for options in recommended(None, 64).values()} == {(0.6, 0.4)}
     named = evaluation_rules(("b1", "bayes"), (None, 20, 28), ("none",))
     thresholds = {"": None, " + HE 20": 20, " + HE 28": 28}
     expected = {f"{merge}{suffix}": h for suffix, h in thresholds.items() for merge in ("b1", "bayes")}

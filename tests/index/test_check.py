@@ -250,7 +250,7 @@ def test_another_vocabulary_in_its_place_is_found(index: Path) -> None:
 # --- damaged references: every checksum is right ------------------------------------------------------------
 
 REQUIRED = ("sizes", "vocabularies", "vocabulary_checksums", "bits", "kind", "features", "commit", "last_segment")
-OPTIONAL = ("line", "embedding", "norms", "links", "duplicate_pairs")  # may be None or missing
+OPTIONAL = ("line", "image_line", "embedding", "norms", "links", "duplicate_pairs")  # may be None or missing
 
 
 def names_setting(path: Path, name: str) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from polyvoc.options import Norm, SearchOptions, preset
+from polyvoc.options import Norm, SearchOptions, Sets, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.explain import Explanation, explain, explanation_as_dict, name_set
 from polyvoc.search.hits import Hit
@@ -18,7 +19,7 @@ from polyvoc.search.index import Index
 from polyvoc.search.pipeline import score_all, search
 from polyvoc.search.verify import TOLERANCE, outline
 from polyvoc.types import ImageRef
-from random_collections import plain
+from random_collections import RULES, plain
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 
@@ -85,12 +86,56 @@ def test_verification_does_not_depend_on_the_rule(world: tuple[int, Picture, Eng
 @pytest.mark.parametrize("norm", get_args(Norm))
 def test_weights_sum_to_the_score_before_verification(norm: Norm, world: tuple[int, Picture, Engine]) -> None:
     bits, query, engine = world
-    for merge in ("likelihood", "posterior", "bayes", "b0") if bits else ("posterior", "bayes", "b0"):
-        options = plain(merge=merge, norm=norm)  # type: ignore[arg-type]
-        scores = score_all(engine, query.query, options)
-        for segment, position in ((0, 0), (0, 1), (1, 0)):
-            explanation = explained(engine, query, options, (segment, position))
-            assert explanation.weight.sum() == pytest.approx(scores[segment][position], rel=1e-4)
+    for merge in RULES:
+        if bits or merge != "likelihood":
+            assert_weights_sum_to_scores(engine, query, plain(merge=merge, norm=norm))
+
+
+@pytest.mark.parametrize("sets", get_args(Sets))
+def test_weights_sum_to_the_score_by_either_kind_of_sets(sets: Sets, world: tuple[int, Picture, Engine]) -> None:
+    bits, query, engine = world
+    rules, limits = (RULES, (None, 24)) if bits else (tuple(rule for rule in RULES if rule != "likelihood"), (None,))
+    for merge, vocabularies, power, hamming in product(rules, (None, 2, 1), (1, 2), limits):
+        given: dict[str, Any] = {"merge": merge, "vocabularies": vocabularies, "idf_power": power, "hamming": hamming}
+        assert_weights_sum_to_scores(engine, query, plain(sets=sets, norm="distinct", **given))
+
+
+def test_the_set_of_an_image_is_that_of_all_its_features_in_the_lists(world: tuple[int, Picture, Engine]) -> None:
+    _, query, engine = world
+    images = explained(engine, query, plain(merge="bayes"), (0, 1))
+    stored = engine.segments[0].image_words(1).words
+    in_lists = (stored[None] == query.words[:, None]).any(axis=1)  # [Q, K] the lists that hold a feature of the image
+    assert images.image_sets and np.array_equal(images.set_mask, (in_lists << np.arange(3)).sum(axis=1)[images.query])
+    assert (images.mask & ~images.set_mask == 0).all() and (images.mask != images.set_mask).any()
+    features = explained(engine, query, plain(merge="bayes", sets="feature"), (0, 1))
+    assert not features.image_sets and np.array_equal(features.set_mask, features.mask)
+    assert len(features.mask) == len(images.mask) and sorted(features.mask) == sorted(images.mask)
+
+
+def test_ratios_of_image_sets_count_images(world: tuple[int, Picture, Engine]) -> None:
+    _, query, engine = world
+    stored = [part.image_words(at).words for part in engine.segments for at in range(part.n_images)]
+    explanation = explained(engine, query, plain(merge="bayes"), (0, 0))
+    for row, (q, mask) in enumerate(zip(explanation.query, explanation.set_mask.tolist(), strict=True)):
+        lists = [k for k in range(3) if mask >> k & 1 or mask.bit_count() == 1]
+        held = np.array([(words == query.words[q]).any(axis=0)[lists] for words in stored])  # [images, lists]
+        assert np.isclose(explanation.ratio[row], held.all(axis=1).sum() / held.any(axis=1).sum())
+
+
+def test_an_explanation_has_the_vocabularies_that_vote(world: tuple[int, Picture, Engine]) -> None:
+    _, query, engine = world
+    three, two = (explained(engine, query, plain(vocabularies=count), (0, 0)) for count in (None, 2))
+    assert three.words.shape[1] == 3 and two.words.shape[1] == two.distance.shape[1] == 2
+    assert two.mask.max() == two.set_mask.max() == 3 and three.mask.max() == 7
+    without_third = {(q, f): mask & 3 for q, f, mask in zip(three.query, three.feature, three.mask, strict=True) if mask & 3}
+    assert dict(zip(zip(two.query, two.feature, strict=True), two.mask, strict=True)) == without_third
+
+
+def assert_weights_sum_to_scores(engine: Engine, query: Picture, options: SearchOptions) -> None:
+    scores = score_all(engine, query.query, options)
+    for segment, position in ((0, 0), (0, 1), (1, 0)):
+        explanation = explained(engine, query, options, (segment, position))
+        assert explanation.weight.sum() == pytest.approx(scores[segment][position], rel=1e-4)
 
 
 def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) -> None:

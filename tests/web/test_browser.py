@@ -292,6 +292,32 @@ def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str,
     assert widths[0] > widths[1]  # the highest weight is on top
 
 
+def test_matches_by_sets_of_images(watch: Watch, api: httpx.Client, image: ImageId) -> None:
+    """The colour is that of the image's set; matches that share fewer words than their image are dashed and thinner."""
+    request = {"query": image("coins-crop"), "image": image("coins-viewpoint"), "preset": "paper"}
+    matches = api.get("/explain", params={**request, "limit": 1000}).json()["matches"]
+    link = f"#/matches?{urlencode(request)}"
+    by_image = [number for number, match in enumerate(matches) if match["set_mask"] != match["mask"]]
+    ui = Ui(watch.open(f"{link}&which=all&shown=1000"))
+    expect(ui.lines).to_have_count(len(matches))
+    ui.expect_text("^Image in the lists of vocabularies$")
+    expect(ui.text("^dashed: by other features of the image")).to_have_text(re.compile(rf"\b{len(by_image)}$"))
+    expect(ui.button(r"^all \(intersection\)")).to_have_text(re.compile(rf"\b{sum(m['set_mask'] == 3 for m in matches)}$"))
+    dashed, solid = (ui.drawing.locator(f".lines path.link.all{kind}") for kind in (".by-image", ":not(.by-image)"))
+    assert dashed.count() == len(by_image) > 5
+    assert style(dashed.first, "stroke") == style(solid.first, "stroke")
+    assert style(dashed.first, "stroke-dasharray") != style(solid.first, "stroke-dasharray") == "none"
+    ui.drawing.focus()
+    ui.press(*["ArrowRight"] * (by_image[0] + 1))
+    ui.expect_match(f"Match {by_image[0] + 1} of")
+    (own,) = (k for k, word in enumerate(matches[by_image[0]]["words"], start=1) if word is not None)
+    assert re.search(rf"intersection of all 2, by its image\s+This match\s+vocabulary {own} only", ui.card.inner_text())
+    ui.go(f"{link}&sets=feature&which=all&shown=1000")
+    ui.expect_text("^Same word in vocabularies$")
+    expect(ui.text("^dashed")).to_have_count(0)
+    expect(ui.drawing.locator(".by-image")).to_have_count(0)
+
+
 def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
     link, explanation = explained
     ui = Ui(watch.open(link))
@@ -383,6 +409,25 @@ def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     with ui.page.expect_request(is_search("preset=best")):
         ui.check("best")
     ui.expect_text("· best$")
+
+
+def test_options_of_the_paper(ui: Ui, api: httpx.Client, image: ImageId) -> None:
+    query = image("rocket-crop")
+    ui.search(query)
+    with ui.page.expect_request(is_search("preset=paper")):
+        ui.check("paper")
+    ui.expect_text("^as in the paper: Bayes merging of two vocabularies, sets of images$")
+    ui.assert_hits(api, query, {"preset": "paper"})
+    shown = {name: ui.page.locator(f"[data-option='{name}']").input_value() for name in ("merge", "vocabularies", "idf_power")}
+    assert shown == {"merge": "bayes", "vocabularies": "2", "idf_power": "1"}
+    chosen = ui.page.get_by_role("combobox", name="sets", exact=True).locator("option:checked")
+    expect(chosen).to_have_text("auto — images")
+    ui.set_choice("merge", "posterior")
+    expect(chosen).to_have_text("auto — features")
+    ui.set_choice("sets", "image")
+    expect(chosen).to_have_text("image — images")
+    ui.set_number("vocabularies", "1")
+    ui.assert_hits(api, query, {"preset": "paper", "merge": "posterior", "sets": "image", "vocabularies": 1})
 
 
 def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: httpx.Client, image: ImageId) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,36 @@ def test_an_unknown_stored_upload_is_not_found(served: Served) -> None:
     refused(served.get("/queries/" + "x" * 41), 422)
     refused(served.get("/queries/uNothing/picture?side=161"), 422)
     refused(served.post("/queries"), 422)
+
+
+def test_the_system_of_the_paper_is_a_preset(served: Served, index: Index) -> None:
+    result = served.search(query=1, preset="paper", top=4).json()
+    assert result["options"] == json.loads(json.dumps(replace(index.preset("paper"), top=4).as_dict()))
+    assert [(hit["image"], hit["score"]) for hit in result["hits"]] == [
+        (hit.image, pytest.approx(hit.score)) for hit in index.search(1, preset="paper", top=4)
+    ]
+    changed = served.search(query=1, preset="paper", vocabularies=1, sets="feature", idf_power=2, norm="distinct").json()
+    given = {"vocabularies": 1, "sets": "feature", "idf_power": 2, "norm": "distinct"}
+    assert changed["options"].items() >= {**given, "merge": "bayes", "idf": "plain"}.items()
+    assert served.search(query=1, preset="paper", vocabularies="none").json()["options"]["vocabularies"] is None
+    assert "at most 2, as many as the index has" in refused(served.search(query=1, vocabularies=3), 422)
+    for wrong in ({"vocabularies": 0}, {"vocabularies": 10}, {"idf_power": 3}, {"sets": "photo"}, {"preset": "thesis"}):
+        refused(served.search(query=1, **wrong), 422)
+
+
+def test_an_explanation_by_sets_of_images(served: Served, photographs: Path, index: Index) -> None:
+    photo = photographs / "tower-b.jpg"
+    parameters = {"query": served.store(photo), "image": 7, "preset": "paper", "limit": 5000}
+    result, expected = served.get("/explain", params=parameters).json(), index.explain(photo, 7, preset="paper")
+    counted = np.flatnonzero((expected.weight > 0) | expected.inlier)
+    assert result["image_sets"] is expected.image_sets is True
+    assert [match["set_mask"] for match in result["matches"]] == expected.set_mask[counted].tolist()
+    assert all(match["sets"] == name_set(match["set_mask"], 2) for match in result["matches"])
+    assert any(match["set_mask"] != match["mask"] for match in result["matches"])
+    features = served.get("/explain", params={**parameters, "sets": "feature"}).json()
+    assert features["image_sets"] is False and all(match["set_mask"] == match["mask"] for match in features["matches"])
+    one = served.get("/explain", params={**parameters, "vocabularies": 1}).json()
+    assert (one["n_vocabularies"], one["image_sets"]) == (1, False) and len(one["matches"][0]["words"]) == 1
 
 
 @pytest.mark.parametrize("region", [None, (20.0, 20.0, 300.0, 250.0)])
@@ -320,8 +351,8 @@ def test_health_and_about(served: Served, index: Index) -> None:
     expected |= {"commit": index.commit, "probabilities": True, "token": "none", "originals": True}
     expected |= {"write": False, "fuse": False, "smooth": False}
     assert {name: about[name] for name in expected} == expected
-    assert set(about["presets"]) == {"fast", "default", "best"} and about["presets"]["best"]["min_probability"] == 0
-    assert set(about["texts"]) == set(OPTIONS)
+    assert set(about["presets"]) == {"fast", "default", "best", "paper"} and about["presets"]["best"]["min_probability"] == 0
+    assert set(about["texts"]) == set(OPTIONS) and about["image_sets"] == ["bayes", "b2"]
     assert about["choices"]["merge"] == ["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
     assert about["limits"] == {"upload_bytes": 32_000_000, "pixels": 100_000_000}
 

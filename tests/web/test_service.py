@@ -38,6 +38,8 @@ PARAMETERS: list[dict[str, Any]] = [
     {"merge": "posterior", "line": "0.5,0.25", "c": 2.0},
     {"idf": "plain", "norm": "sqrt-tf", "verify": 0},
     {"sets": "image", "merge": "posterior", "burstiness": "none"},
+    {"preset": "paper", "vocabularies": 1},
+    {"preset": "paper", "idf_power": 2, "norm": "distinct"},
     {"assignments": 3, "merge": "b1"},
     {"expand": 2, "verify": 10, "top": 3},
 ]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from polyvoc.experiments.datasets.readers import Dataset
     from polyvoc.experiments.evaluate import Outcome, RuleResult
     from polyvoc.experiments.fit.likelihood import Tally
-    from polyvoc.experiments.fit.line import Curve, Fit
+    from polyvoc.experiments.fit.line import Fit, PowerCurve
     from polyvoc.experiments.report.figures import Panel
     from polyvoc.experiments.workbench import QuantisedDataset, Workbench
     from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -262,7 +262,7 @@ class Calibrated(NamedTuple):
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     """Fit lines and table to an index; `save` writes them to it."""
     from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
-    from polyvoc.experiments.fit.line import fit_lines_pairs, line_figure, save_lines
+    from polyvoc.experiments.fit.line import fit_lines_pairs, save_lines
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
     from polyvoc.scoring.rules import table_as_dict
@@ -279,7 +279,7 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
             save_lines(writer, lines, {kind: _source(fit) for kind, fit in fits.items()})
             save_likelihood_table(writer, table)
     values = {"index": str(path), "line": _plain(fits), "likelihood_table": table_as_dict(table), "saved": save}
-    return Calibrated(values, table, [*line_figure({path.name: fits}).panels, *table_figure({path.name: table}).panels])
+    return Calibrated(values, table, [*_panels({path.name: fits}), *table_figure({path.name: table}).panels])
 
 
 def _probable(fit: Fit) -> Line:
@@ -298,6 +298,13 @@ def _source(fit: Fit) -> dict[str, Any]:
 def _plain(fits: Mapping[SetKind, Fit]) -> dict[str, Any]:
     """Return the fits of each kind of sets for JSON; empty for one vocabulary, which has no line."""
     return {kind: fit.as_dict() for kind, fit in fits.items()}
+
+
+def _panels(fits: Mapping[str, Mapping[SetKind, Fit]]) -> Sequence[Panel]:
+    """Return the plots of the lines by dataset and kind of sets; none for one vocabulary."""
+    from polyvoc.experiments.fit.line import line_figure
+
+    return line_figure(fits).panels if any(fits.values()) else ()
 
 
 class Fitted(NamedTuple):
@@ -326,7 +333,6 @@ def _calibrate_dataset(
     """Fit lines and table to a dataset, and test them on another."""
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.fit.likelihood import table_figure
-    from polyvoc.experiments.fit.line import line_figure
     from polyvoc.experiments.fit.reliability import curve_figure, reliability
     from polyvoc.experiments.workbench import Workbench
     from polyvoc.scoring.rules import table_as_dict
@@ -350,14 +356,14 @@ def _calibrate_dataset(
     fits = {name: one.lines for name, one in fitted.items()}
     facts = {"dataset": first.name, "folder": str(source[1]), "vocabularies": [word.fingerprint for word in words]}
     values = {**facts, "line": _plain(first.lines), "likelihood_table": table_as_dict(first.table), "tests": tests}
-    return Calibrated(values, first.table, [*line_figure(fits).panels, *shown.panels])
+    return Calibrated(values, first.table, [*_panels(fits), *shown.panels])
 
 
 def _tested(fit: Fit, on: Fit) -> dict[str, Any]:
     """Return the prediction errors of the lines and the curve of a fit on another dataset, by name."""
     from polyvoc.experiments.fit.line import measure_line
 
-    fitted: dict[str, Line | Curve] = {**fit.lines, "curve": fit.curve}
+    fitted: dict[str, Line | PowerCurve] = {**fit.lines, "curve": fit.curve}
     return {name: measure_line(line, on.observations).as_dict() for name, line in fitted.items()}
 
 

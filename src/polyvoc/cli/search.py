@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Ray, flag, from_record, on_disk, path_flag, switch
+from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Ray, flag, flag_name, from_record, on_disk, path_flag, switch
 from polyvoc.cli.terminal import OPENING, print_error, print_note, print_results, progress_bar, write_json
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.options import ClusterOptions, SearchOptions
+from polyvoc.options import ClusterOptions, Preset, SearchOptions
 from polyvoc.types import Region
 from polyvoc.web.settings import Settings, is_local
 
@@ -29,7 +29,8 @@ app = typer.Typer()
 @app.command(
     "search",
     epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json\n\n"
-    "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17",
+    "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17\n\n"
+    "Example: polyvoc search query.jpg --paper",
 )
 @from_record(SearchOptions, defaults=False)
 def search_command(  # noqa: PLR0913
@@ -39,6 +40,7 @@ def search_command(  # noqa: PLR0913
     chosen: dict[str, Any],
     fast: Annotated[bool, switch("--fast", "Rank by scores alone, without geometric verification.")] = False,
     best: Annotated[bool, switch("--best", "Search more thoroughly; takes up to twice as long.")] = False,
+    paper: Annotated[bool, switch("--paper", "Search as in the paper: Bayes merging of two vocabularies.")] = False,
     region: Annotated[
         Region | None,
         flag("X0 Y0 X1 Y1", "Search with a part of the photograph: a box in pixels from its upper left corner."),
@@ -58,8 +60,7 @@ def search_command(  # noqa: PLR0913
     """
     from polyvoc.search.index import Index
 
-    if fast and best:
-        raise OptionError("--fast and --best exclude each other; give one of them")
+    preset = _preset(fast=fast, best=best, paper=paper)
     photos: list[str | int] = [*(photographs or []), *(image or [])]
     if not photos:
         raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
@@ -76,7 +77,7 @@ def search_command(  # noqa: PLR0913
             opened = open_index(index, None, ray)
         _ = opened.folder.quantiser
     opening = time.perf_counter() - started
-    options = opened.options(preset="fast" if fast else "best" if best else "default", **chosen)
+    options = opened.options(preset=preset, **chosen)
     results = _search_all(opened, photos, options, region, threads, opening)
     found = [one for one in results if not hasattr(one, "error")]
     if html is not None:
@@ -90,6 +91,14 @@ def search_command(  # noqa: PLR0913
         print_results(found, timings, named=len(photos) > 1)
     if len(found) < len(photos):
         raise typer.Exit(1)
+
+
+def _preset(**given: bool) -> Preset:
+    """Return the preset whose flag was given; raise OptionError for several."""
+    chosen: list[Any] = [name for name, is_given in given.items() if is_given]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(map(flag_name, chosen))} exclude each other; give one of them")
+    return next(iter(chosen), "default")
 
 
 def _search_all(index: Index, photos: list[str | int], options: SearchOptions, region: Region | None, threads: int | None,

@@ -122,6 +122,11 @@ def measure_one(dataset: Dataset, question: int, scores: Array) -> dict[str, flo
     }
 
 
+def measure_main(dataset: Dataset, question: int, scores: Array) -> float | None:
+    """Measure the ranking of one question by the main measure of the dataset."""
+    return MEASURES[dataset.measure](rank(scores), dataset.truths[dataset.main_level][question])
+
+
 def _by_measure(measured: Sequence[Mapping[str, float | None]]) -> dict[str, Values]:
     return {measure: [one[measure] for one in measured] for measure in measured[0]} if measured else {}
 

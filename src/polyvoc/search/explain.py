@@ -21,15 +21,19 @@ from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Region, Words, 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Why an image is a hit: one row per pair of matching features, heaviest first."""
+    """Why an image is a hit: one row per pair of matching features, heaviest first. K: the vocabularies that vote."""
 
     hit: Hit
+    image_sets: bool  # whether the sets that decide the weights are of images, not of features
     query: npt.NDArray[np.int32]  # [m] feature number in the query
     feature: npt.NDArray[np.int32]  # [m] feature number in the image of the index
     mask: npt.NDArray[np.int32]  # [m] bit k is set if both have the same word of vocabulary k
+    # [m] the set that decides the weight: `mask`, or with sets of images the union of the masks of all features of the image
+    # that match the query feature
+    set_mask: npt.NDArray[np.int32]
     words: Words  # [m, K] the word of vocabulary k that both have, -1 where their words differ
     weight: Floats32  # [m] share of the score before burstiness
-    ratio: Floats32  # [m] cardinality ratio of the match's lists; of all K where only one holds it
+    ratio: Floats32  # [m] cardinality ratio of the lists of `set_mask`; of all K where it is only one
     distance: npt.NDArray[np.int32]  # [m, K] Hamming distance, -1 where the words differ or there are no signatures
     query_xy: Floats32  # [m, 2]
     feature_xy: Floats32  # [m, 2]
@@ -57,9 +61,11 @@ def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
     order = np.lexsort((f, q, -weight))
     return Explanation(
         hit=hit,
+        image_sets=plan.image_sets,
         query=q[order].astype(np.int32),
         feature=f[order].astype(np.int32),
         mask=mask[order].astype(np.int32),
+        set_mask=set_mask[order].astype(np.int32),
         words=_shared_words(words, q, terms)[order].astype(np.int32),
         weight=weight[order].astype(np.float32),
         ratio=_ratios(counts, q, set_mask)[order].astype(np.float32),
@@ -74,7 +80,7 @@ def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
 def _verify(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, pairs: Array) -> tuple[Candidate, Array]:
     """Verify one image as a search would; and return which of the pairs (query feature, feature) are its inliers [m].
 
-    The rule b0 votes with one vocabulary but is verified with all: inliers that it alone does not match have no pair.
+    All vocabularies verify, also where fewer vote (b0, `vocabularies`): inliers that these do not match have no pair.
     """
     prepared = VerificationQuery.of(query.image_words, match_table(engine, options))
     verified = verify(engine, prepared, [ref])[ref]
@@ -84,7 +90,7 @@ def _verify(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
 
 
 def _ratios(counts: Array, q: Array, mask: Array) -> Array:
-    """Return the cardinality ratio of the set of each match [m]: of its lists, or where only one holds it of all K."""
+    """Return the cardinality ratio of the set of each match [m]: of its lists, or where it is only one of all K."""
     ratios = cardinality_ratios(counts)
     alone = mask & (mask - 1) == 0
     return np.asarray(np.where(alone, ratios[q, -1], ratios[q, mask]))
@@ -131,6 +137,7 @@ def _shared_words(query: QueryWords, q: Array, terms: Array) -> Array:
 
 
 def _image_masks(q: Array, mask: Array, n_queries: int) -> Array:
+    """Return the set of the image for the query feature of each match [m]: the union of the masks of its matches."""
     united = np.zeros(n_queries, np.int64)
     np.bitwise_or.at(united, q, mask)
     return united[q]
@@ -151,19 +158,21 @@ def explanation_as_dict(found: Explanation, region: Region | None, frame: dict[s
         "outline": None if transform is None else outline(box, transform),
         "transform": None if transform is None else transform.tolist(),
         "n_vocabularies": n_vocabularies,
+        "image_sets": found.image_sets,
         "n_matches": len(counted),
         "matches": [_match_as_dict(found, number, n_vocabularies) for number in counted[:limit].tolist()],
     }
 
 
 def _match_as_dict(found: Explanation, number: int, n_vocabularies: int) -> dict[str, Any]:
-    mask = int(found.mask[number])
+    set_mask = int(found.set_mask[number])
     return {
         "query_xy": found.query_xy[number].tolist(),
         "image_xy": found.feature_xy[number].tolist(),
         "words": [None if word < 0 else word for word in found.words[number].tolist()],
-        "mask": mask,
-        "sets": name_set(mask, n_vocabularies),
+        "mask": int(found.mask[number]),
+        "set_mask": set_mask,
+        "sets": name_set(set_mask, n_vocabularies),
         "ratio": float(found.ratio[number]),
         "weight": float(found.weight[number]),
         "distances": [None if distance < 0 else distance for distance in found.distance[number].tolist()],
@@ -172,7 +181,7 @@ def _match_as_dict(found: Explanation, number: int, n_vocabularies: int) -> dict
 
 
 def name_set(mask: int, n_vocabularies: int) -> str:
-    """Return which lists hold a match: "intersection" if all do."""
+    """Return the lists of a set: "intersection" if it is in all."""
     lists = [str(k + 1) for k in range(n_vocabularies) if mask >> k & 1]
     if len(lists) == n_vocabularies:
         return "intersection"

@@ -188,7 +188,8 @@ class Match(BaseModel):
     image_xy: Point
     words: list[int | None]  # per vocabulary, null where the words differ
     mask: int  # bit k: same word in vocabulary k + 1
-    sets: str
+    set_mask: int  # the set that decides the weight: `mask`, or with image_sets the lists that hold any feature of the image
+    sets: str  # its name
     ratio: float
     weight: float
     distances: list[int | None]  # Hamming distance, per vocabulary
@@ -204,7 +205,8 @@ class ExplanationResponse(BaseModel):
     inliers: int
     outline: list[Point] | None
     transform: list[tuple[float, float, float]] | None
-    n_vocabularies: int
+    n_vocabularies: int  # that vote
+    image_sets: bool  # whether the sets are of images, not of features
     n_matches: int
     matches: list[Match]
 

@@ -20,7 +20,7 @@ from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableErr
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import Preset, SearchOptions
+from polyvoc.options import Merge, Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
@@ -179,6 +179,7 @@ class Service:
             "token": "none" if settings.token is None else "all" if settings.private else "write",
             "presets": {name: index.preset(name).as_dict() for name in get_args(Preset)},
             "choices": {name: list(option.choices) for name, option in OPTIONS.items() if option.choices},
+            "image_sets": [merge for merge in get_args(Merge) if SearchOptions(merge=merge).image_sets],  # by sets="auto"
             "texts": {name: option.help for name, option in OPTIONS.items()},
             "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
         }

@@ -1,6 +1,6 @@
 """Fit of term 2 of the Bayes model: p(in the intersection of the lists | true match) as a line over their ratio.
 
-There is one line for sets of features and one for sets of images; `Curve` describes how far the shares are from a line.
+There is one line for sets of features and one for sets of images; `PowerCurve` describes how far the shares are from a line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Bins:
 
 
 @dataclass(frozen=True)
-class Curve:
+class PowerCurve:
     """Term 2 as 1 - (1 - b) (1 - r)^power: concave if the power is above 1, the line with a + b = 1 if it is 1."""
 
     b: float
@@ -59,7 +59,7 @@ class Fit:
     free: Line
     tied: Line
     raw: Line  # through the query features themselves, each with the same weight
-    curve: Curve
+    curve: PowerCurve
     bins: Bins
     a: Interval  # of the free line
     b: Interval
@@ -115,7 +115,7 @@ def fit_line(observations: Observations, width: float = 0.025, least: int = 20, 
         free=_line(free),
         tied=_line(tied),
         raw=_line(raw),
-        curve=Curve(*_line(curve)),
+        curve=PowerCurve(*_line(curve)),
         bins=Bins(ratio, share, weight, low, high),
         a=_interval(free[0], drawn[0][0]),
         b=_interval(free[1], drawn[0][1]),
@@ -162,14 +162,14 @@ class Prediction:
         return {**asdict(self), "gain": self.gain}
 
 
-def measure_line(line: Line | Curve, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
+def measure_line(line: Line | PowerCurve, observations: Observations, width: float = 0.025, least: int = 20) -> Prediction:
     """Measure a line or a curve, cut as the rules cut it, on observations of another set."""
     pooled = _Pool.of(observations, width, least)
     ratio, share, weight = (row[0] for row in pooled.sums(np.ones((1, pooled.n_groups))))
     if not weight.any():
         raise OptionError(f"{observations.true.sum()} true matches are too few to test a line; give more photographs")
     values = []
-    fitted = line if isinstance(line, Curve) else BayesModel(*line, 0.0)
+    fitted = line if isinstance(line, PowerCurve) else BayesModel(*line, 0.0)
     for model in (fitted, BayesModel(0.0, observations.share, 0.0)):
         chance = model.term2(observations.ratio)
         outside = observations.true - observations.inside

@@ -128,10 +128,11 @@ def _observe(table: MatchTable, relevant: Sequence[int], distance: int, criterio
     assert table.distance is not None
     rows = np.flatnonzero(np.isin(table.image, relevant))
     rows = rows[near(table.shared[rows], table.distance[rows], distance, criterion)]
-    own = table.features if sets == "feature" else table.images
-    inside = own.order[rows] == table.n_vocabularies
+    own = table.images if sets == "image" else table.features
+    inside = own.mask[rows] == own.counts.shape[1] - 1
     n = len(table.words)
-    return own.ratios[:, -1], np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
+    ratio = own.ratios[:, -1]
+    return ratio, np.bincount(table.query[rows[inside]], minlength=n), np.bincount(table.query[rows], minlength=n)
 
 
 @dataclass(frozen=True)

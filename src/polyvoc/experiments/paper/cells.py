@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -109,7 +110,7 @@ def series_of(setup: Setup, name: str, rule: str, points: Sequence[tuple[float, 
     measure = setup.measure(name)
     intervals = [mean_of(setup.datasets[name], values) for _, values in points]
     y, low, high = ([getattr(interval, part) * measure.scale for interval in intervals] for part in ("mean", "low", "high"))
-    return Series(rule, [x for x, _ in points], y, low, high, color=COLOURS.get(rule.split(" ", maxsplit=1)[0].split("(")[0]))
+    return Series(rule, [x for x, _ in points], y, low, high, color=COLOURS.get(re.split("[ (]", rule)[0]))
 
 
 def spread(values: Sequence[Values]) -> float:

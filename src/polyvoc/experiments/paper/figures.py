@@ -25,10 +25,10 @@ from polyvoc.experiments.paper.cells import (
     series_of,
     size_text,
 )
-from polyvoc.experiments.paper.claims import Claim, summary, verdict
+from polyvoc.experiments.paper.claims import Claim, difference_text, summary, verdict
 from polyvoc.experiments.paper.numbers import MILLION, TABLE3
-from polyvoc.experiments.paper.true_share import shares_by_ratio
 from polyvoc.experiments.paper.setup import Setup
+from polyvoc.experiments.paper.true_share import shares_by_ratio
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset
@@ -67,7 +67,7 @@ def figure2(setup: Setup) -> Section:
     text = (
         f"Query features of {dataset_title(name)} in databases of real photographs; the paper draws 10K, 100K and 1000K. The "
         "query's own photograph is not in the lists: with it every ratio is above zero and falls as 1 / N. Quantiles are "
-        f"means over {len(medians[0])} queries. Change of the median: {change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})."
+        f"means over {len(medians[0])} queries. Change of the median: {difference_text(change)}."
     )
     return Section(
         "figure2",
@@ -321,7 +321,7 @@ def figure7(setup: Setup) -> Section:
     published = [TableCell(None, 2, paper=MILLION[merge]) for merge in GROWN]
     known = Table("The paper, Holidays with one million distractors, mAP", [f"`{merge}`" for merge in GROWN], [published])
     text = (
-        f"Distractors: {len(setup.distractors):,} photographs that no vocabulary was trained on, then those of the other datasets. "
+        f"Distractors: {len(setup.distractors):,} photographs that no vocabulary was trained on, then the other datasets. "
         "Databases of a million real photographs were not available; the section on efficiency uses synthetic words."
     )
     heading = "Fig. 7: the size of the database"

@@ -50,9 +50,10 @@ class Vote:
 
 HE, BURSTS = " + HE", " + HE + burstiness"
 VOTES: tuple[Vote, ...] = (
-    Vote("b1"), Vote("b1", suffix=HE), Vote("b1", suffix=BURSTS),
+    Vote("b1"), Vote("b1", suffix=HE),
     Vote("b2"), Vote("bayes"), Vote("bayes", suffix=HE), Vote("bayes", suffix=BURSTS),
-    Vote("b2", "feature"), Vote("bayes", "feature"), Vote("bayes", "feature", HE), Vote("posterior"), Vote("posterior", suffix=HE),
+    Vote("b2", "feature"), Vote("bayes", "feature"), Vote("bayes", "feature", HE),
+    Vote("posterior"), Vote("posterior", suffix=HE),
 )  # fmt: skip
 # The differences of a reading: the rule, and what it is compared with.
 DIFFERENCES = {
@@ -90,8 +91,8 @@ def readings(setup: Setup) -> Section:
 def _text(setup: Setup, ranked: Sequence[Reading]) -> list[str]:
     return [
         f"Called the paper's reading: {ranked[0]}. It is nearest to the paper's differences on half of the questions of "
-        f"{' and '.join(dataset_title(name) for name in CHOSEN_ON if name in setup.datasets)} ({setup.features} features; every "
-        "other group of questions), in squared percent of the measure over two and three vocabularies. Accuracy plays no part, "
+        f"{' and '.join(map(dataset_title, CHOSEN_ON))} ({setup.features} features; every other group of questions), in "
+        "squared percent of the measure over two and three vocabularies. Accuracy plays no part, "
         "and Oxford was not used; an earlier trial on part of Oxford's photographs had, however, suggested image sets.",
         "Image sets: an image is in the intersection if it has a feature in each list, and all of its matches have the weight "
         "of its set. Feature sets: a match is in the intersection if its feature is in both lists.",
@@ -107,7 +108,7 @@ def ranked_readings(setup: Setup) -> list[Reading]:
 
 
 def distance(setup: Setup, reading: Reading, half: int) -> float:
-    """Return the sum of squared deviations from the paper's differences, in percent of the measure, on half of the questions."""
+    """Return the sum of squared deviations from the paper's differences, in percent of the measure, on half the questions."""
     total = 0.0
     for name in CHOSEN_ON:
         if name in setup.datasets:

@@ -18,7 +18,7 @@ from polyvoc.experiments.paper.cells import dataset_title, size_text
 from polyvoc.experiments.paper.efficiency import efficiency
 from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5, figure6, figure7
 from polyvoc.experiments.paper.grid import readings
-from polyvoc.experiments.paper.open_questions import ablations, hamming, three
+from polyvoc.experiments.paper.open_questions import ablations, criteria, hamming, three
 from polyvoc.experiments.paper.setup import AFFINE, FULL, PER_WORD, Plan, Reading, Setup
 from polyvoc.experiments.paper.signature_length import codes
 from polyvoc.experiments.paper.tables import assignment, table2, table3, table4, table5, table6
@@ -30,7 +30,7 @@ from polyvoc.experiments.workbench import Workbench
 Experiment = Callable[[Setup], Section]
 TABLES = (table2, table3, table4, table5, table6)
 FIGURES = (figure2, figure3, figure4, figure5, figure6, figure7)
-MORE = (efficiency, assignment, ablations, three, hamming, codes)
+MORE = (efficiency, assignment, ablations, three, hamming, criteria, codes)
 EXPERIMENTS: Mapping[str, Experiment] = {run.__name__: run for run in (readings, *TABLES, *FIGURES, *MORE)}  # by id of section
 USED = ("holidays", "oxford", "ukbench")  # by the paper
 TRAINING = ("train", "flickr", "photos")  # how a folder of training photographs may begin

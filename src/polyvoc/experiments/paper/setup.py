@@ -10,12 +10,23 @@ from typing import Any
 
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
-from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, main_measure, measure_one
+from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, measure_main
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import PAPER, USUAL_HAMMING, FeatureOptions, Idf, Merge, Norm, SearchOptions, Sets, TrainOptions
+from polyvoc.options import (
+    PAPER_READING,
+    USUAL_HAMMING,
+    FeatureOptions,
+    Idf,
+    Merge,
+    Norm,
+    SearchOptions,
+    SetKind,
+    Sets,
+    TrainOptions,
+)
 from polyvoc.threads import thread_map
 from polyvoc.types import Array
 from polyvoc.vocabulary.vocabulary import Vocabulary
@@ -31,9 +42,9 @@ class Reading:
     """What the paper leaves open: what lists are sets of, the idf and its power in the score, the norm of an image."""
 
     sets: Sets = "auto"
-    idf: Idf = PAPER["idf"]
-    idf_power: int = PAPER["idf_power"]
-    norm: Norm = PAPER["norm"]
+    idf: Idf = PAPER_READING["idf"]
+    idf_power: int = PAPER_READING["idf_power"]
+    norm: Norm = PAPER_READING["norm"]
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -194,7 +205,7 @@ class Setup:
 
     def fitted(self, name: str, image_sets: bool = True) -> dict[str, Any]:
         """Return the fit of term 2 on a dataset, with the first two vocabularies, without the query's own photograph."""
-        kind: Sets = "image" if image_sets else "feature"
+        kind: SetKind = "image" if image_sets else "feature"
         if (name, kind) not in self._fits:
             bench = self.equal(name, (0, 1))
 
@@ -252,17 +263,17 @@ class Setup:
         """Return the values of the rankings that `score` returns for a question, by name; cached under the key and `more`."""
 
         def make() -> dict[str, Values]:
-            main = main_measure(bench.dataset)
             score(0)  # builds what all questions share
 
             def measure(question: int) -> dict[str, float | None]:
-                found = {name: measure_one(bench.dataset, question, own)[main] for name, own in score(question).items()}
+                found = {name: measure_main(bench.dataset, question, own) for name, own in score(question).items()}
                 return {name: None if value is None else round(value, 6) for name, value in found.items()}
 
             measured = thread_map(measure, range(len(bench.dataset.questions)))
             return {name: [one[name] for one in measured] for name in measured[0]}
 
-        return self.remembered(key, bench, make, more)
+        values: dict[str, Values] = self.remembered(key, bench, make, more)
+        return values
 
     def remembered(self, key: str, bench: QuantisedDataset, make: Callable[[], Any], more: Any = None) -> Any:
         """Return a result for a quantised dataset, or make it: a small file of JSON among the results."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyvoc.experiments.cache import digest_of
-from polyvoc.experiments.evaluate import Values, scoring_options
+from polyvoc.experiments.evaluate import Values
 from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.report import Section, Table, TableCell
@@ -25,7 +25,7 @@ def codes(setup: Setup) -> Section:
         values_of = signature_values(setup, name)
         rows: list[list[str | TableCell]] = []
         for bits, threshold, sigma in CODES:
-            values = [values_of[f"{merge} {bits} {threshold}"] for merge in ("b1", "bayes")]
+            values = [values_of[f"{merge} {bits} {threshold}"] for merge in MERGES]
             base = values_of["b1 64 24"]
             difference: str | TableCell = "" if values[0] == base else gain_cell(setup, name, values[0], base)
             figures = [*(cell(setup, name, one) for one in values), difference, gain_cell(setup, name, values[1], values[0])]
@@ -37,14 +37,11 @@ def codes(setup: Setup) -> Section:
 
 def signature_values(setup: Setup, name: str) -> dict[str, Values]:
     """Return the values of B1 and Bayes with every kind of signature."""
-    bench, line = setup.equal(name, (0, 1)), setup.line(name)
+    bench = setup.equal(name, (0, 1))
     longer = setup.workbench.bench(bench.dataset, [lengthened(setup, vocabulary) for vocabulary in bench.vocabularies])
     found: dict[str, Values] = {}
     for bits, threshold, sigma in CODES:
-        named = {
-            f"{merge} {bits} {threshold}": scoring_options(merge=merge, hamming=threshold, sigma=sigma, line=line)
-            for merge in ("b1", "bayes")
-        }
+        named = {f"{merge} {bits} {threshold}": setup.rule(name, merge, hamming=threshold, sigma=sigma) for merge in MERGES}
         found |= setup.outcomes(bench if bits == 64 else longer, named)
     return found
 

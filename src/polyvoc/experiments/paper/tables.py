@@ -52,8 +52,8 @@ def table2(setup: Setup) -> Section:
         room = ROOM[setup.datasets[name].measure]
         claims += [Claim(f"{dataset_title(name)}, c = {c}", gains[c], 0, room) for c in CONSTANTS[1:-1] if c != USUAL]
     text = (
-        f"Two vocabularies. The paper varies c from 10 to 50 on Oxford and Holidays and takes {USUAL}; 1 and 1000 are ours. The "
-        "claim holds where the interval of the difference is within one percent of the measure."
+        f"Two vocabularies. The paper varies c from 10 to 50 on Oxford and Holidays and takes {USUAL}; 1 and 1000 are ours. "
+        "The claim holds where the interval of the difference is within one percent of the measure."
     )
     heading = "Table 2: the constant c"
     return Section("table2", heading, [text], tables, verdict=verdict(claims), verdict_text=summary(claims))
@@ -79,8 +79,8 @@ def table3(setup: Setup) -> Section:
             gains.append(Table(f"{title}: differences to `b1`", ["", *heads], list(differences.values())))
             claims += _claims(kind, name, differences, list(found))
     text = [
-        f"The paper's reading: {Reading()}. Two and three vocabularies of {setup.plan.words(setup.plan.size):,} words are means "
-        f"over {len(setup.repeats(2))} and {len(setup.repeats(3))} disjoint sets of seeds with SIFT.",
+        f"The paper's reading: {Reading()}. Two and three vocabularies of {setup.plan.words(setup.plan.size):,} words are "
+        f"means over {len(setup.repeats(2))} and {len(setup.repeats(3))} disjoint sets of seeds with SIFT.",
         f"Term 2: {setup.origin}: "
         + "; ".join(
             f"{kind.features}, {dataset_title(name)} {equation(kind.line(name))}"

@@ -66,8 +66,8 @@ def _pooled(bench: QuantisedDataset) -> tuple[Floats64, Floats64, Floats64, npt.
         limit = DISTANCE * bench.bits // 64
         right = relevant & near(table.shared[inside], table.distance[inside], limit, "either")
         counts = [np.bincount(table.query[rows], minlength=len(table.words)) for rows in (inside, inside[right])]
-        group = numbers.setdefault(question.group or question.name, len(numbers))
-        parts.append((table.images.ratios[:, -1], *counts, np.full(len(table.words), group)))
+        own = numbers.setdefault(question.group or question.name, len(numbers))
+        parts.append((table.images.ratios[:, -1], *counts, np.full(len(table.words), own)))
     ratio, total, true, group = (np.concatenate(column) for column in zip(*parts, strict=True))
     kept = total > 0
     return ratio[kept], total[kept].astype(np.float64), true[kept].astype(np.float64), group[kept]

@@ -3,7 +3,7 @@
 import { el, svg } from "./elements.js";
 import { formatNumber, formatPercent } from "./format.js";
 import { pictureUrl } from "./images.js";
-import { setOf } from "./match_drawing.js";
+import { isByImage, setOf } from "./match_drawing.js";
 
 const PATCH = 0.05; // half the width of a patch, relative to the long side of the image
 
@@ -28,6 +28,7 @@ export function matchCard(explanation, number, query) {
       "dl",
       { class: "details" },
       detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
+      isByImage(match) && detail("This match", listsText(match)),
       detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the total)`),
       detail("Ratio", formatNumber(match.ratio)),
       detail("Geometry", match.inlier ? "consistent" : "not consistent"),
@@ -41,13 +42,21 @@ export function matchText(explanation, number) {
   const match = explanation.matches[number];
   return (
     `Match ${number + 1}: ${setsText(match, explanation.n_vocabularies)}, ` +
+    (isByImage(match) ? `this match ${listsText(match)}, ` : "") +
     `weight ${formatNumber(match.weight)}, ratio ${formatNumber(match.ratio)}, ` +
     `geometry ${match.inlier ? "consistent" : "not consistent"}`
   );
 }
 
 function setsText(match, vocabularies) {
-  return match.sets === "intersection" && vocabularies > 1 ? `intersection of all ${vocabularies}` : match.sets;
+  const name = match.sets === "intersection" && vocabularies > 1 ? `intersection of all ${vocabularies}` : match.sets;
+  return isByImage(match) ? `${name}, by its image` : name;
+}
+
+/** The vocabularies in which the two features have the same word: "vocabulary 2 only". */
+function listsText(match) {
+  const lists = match.words.flatMap((word, i) => (word === null ? [] : [i + 1]));
+  return `vocabular${lists.length === 1 ? "y" : "ies"} ${lists.join(", ")} only`;
 }
 
 function patch(href, { width, height }, [x, y], where) {

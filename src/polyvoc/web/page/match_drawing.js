@@ -7,17 +7,21 @@ import { pictureUrl } from "./images.js";
 const SIZE = 1000; // length of the side that both pictures share
 const GAP = 24;
 const THIN_FROM = 60; // number of matches from which lines become thinner
+const BY_IMAGE = 0.75; // width of a match that is in its set by its image, compared with others
 const POINTER_RADIUS = 16; // CSS pixels within which the pointer selects a match
 
 /** The sets that a match can be in, most reliable first. */
 export const SETS = ["all", "several", "one"];
 
-/** The set of a match: same word in all vocabularies, in several, or in one. */
+/** The set that decides the weight of a match: of all vocabularies, of several, or of one. */
 export function setOf(match, vocabularies) {
-  const common = bitCount(match.mask);
-  if (common === vocabularies) return "all";
-  return common > 1 ? "several" : "one";
+  const lists = bitCount(match.set_mask);
+  if (lists === vocabularies) return "all";
+  return lists > 1 ? "several" : "one";
 }
+
+/** Whether a match is in its set by its image: it shares fewer words, other features of the image share the others. */
+export const isByImage = (match) => match.set_mask !== match.mask;
 
 export class MatchDrawing {
   /**
@@ -74,12 +78,12 @@ export class MatchDrawing {
       this.groups.active.replaceChildren();
       return;
     }
-    const set = this.setOf(number);
+    const set = this.classOf(number);
     const [[ax, ay], [bx, by]] = this.ends(number);
     const d = `M${ax} ${ay}L${bx} ${by}`;
     const ends = `M${ax} ${ay}h0M${bx} ${by}h0`;
     this.groups.active.replaceChildren(
-      svg("path", { class: "casing", d }),
+      svg("path", { class: this.casingClass(number), d }),
       svg("path", { class: `link ${set}`, d }),
       svg("path", { class: "ring-casing", d: ends }),
       svg("path", { class: `ring ${set}`, d: ends }),
@@ -111,8 +115,19 @@ export class MatchDrawing {
     return this.explanation.matches[number];
   }
 
-  setOf(number) {
-    return setOf(this.match(number), this.explanation.n_vocabularies);
+  /** The classes of a match: its set, and whether it is in it by its image. */
+  classOf(number) {
+    const match = this.match(number);
+    return `${setOf(match, this.explanation.n_vocabularies)}${isByImage(match) ? " by-image" : ""}`;
+  }
+
+  casingClass(number) {
+    return isByImage(this.match(number)) ? "casing by-image" : "casing";
+  }
+
+  /** The factor of the width of a match. */
+  widthOf(number) {
+    return isByImage(this.match(number)) ? BY_IMAGE * this.thin : this.thin;
   }
 
   /** Both ends in coordinates of the drawing. */
@@ -126,21 +141,22 @@ export class MatchDrawing {
     const [[ax, ay], [bx, by]] = this.ends(number);
     const { weight, inlier } = this.match(number);
     const d = `M${ax} ${ay}L${bx} ${by}`;
-    const width = this.thin * (1 + 3 * Math.sqrt(weight / this.maxWeight));
+    const width = this.widthOf(number) * (1 + 3 * Math.sqrt(weight / this.maxWeight));
     const line = svg("path", {
-      class: `link ${this.setOf(number)} ${inlier ? "inlier" : "outlier"}`,
+      class: `link ${this.classOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d,
       "stroke-width": width.toFixed(2),
     });
-    return inlier ? [svg("path", { class: "casing", d, "stroke-width": (width + 1.5).toFixed(2) }), line] : [line];
+    const casing = { class: this.casingClass(number), d, "stroke-width": (width + 1.5).toFixed(2) };
+    return inlier ? [svg("path", casing), line] : [line];
   }
 
   dots(number) {
     const [[ax, ay], [bx, by]] = this.ends(number);
     const { weight, inlier } = this.match(number);
-    const width = this.thin * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(weight / this.maxWeight));
+    const width = this.widthOf(number) * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(weight / this.maxWeight));
     return svg("path", {
-      class: `dot ${this.setOf(number)} ${inlier ? "inlier" : "outlier"}`,
+      class: `dot ${this.classOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d: `M${ax} ${ay}h0M${bx} ${by}h0`,
       "stroke-width": width.toFixed(1),
     });

@@ -4,7 +4,7 @@ import { getJson } from "./api.js";
 import { button, el, heading, linkButton, segmented } from "./elements.js";
 import { baseName, count, formatInteger, formatPercent } from "./format.js";
 import { matchCard, matchText } from "./match_card.js";
-import { MatchDrawing, SETS, setOf } from "./match_drawing.js";
+import { MatchDrawing, SETS, isByImage, setOf } from "./match_drawing.js";
 import { announce, copyText, showError } from "./messages.js";
 import { searchParams } from "./options.js";
 import { parseRegion } from "./region_editor.js";
@@ -14,6 +14,7 @@ import { href, replaceParams } from "./router.js";
 const LIMIT = 1000; // matches that are requested
 const SHOWN = 120; // matches that are shown until the slider is moved
 const SET_NAMES = { all: "all (intersection)", several: "several", one: "one only" };
+const BY_IMAGE_HELP = "These matches share fewer words; other features of the image are in the other lists.";
 const WIDE = 3; // aspect ratio from which the card is placed below the drawing
 const NARROW = matchMedia("(max-width: 760px)");
 
@@ -124,6 +125,7 @@ class MatchesView {
 
   showControls() {
     const { which, mode } = this.settings();
+    const title = this.explanation.image_sets ? "Image in the lists of vocabularies" : "Same word in vocabularies";
     this.slider = el("input", { type: "range", id: "shown", min: 1, step: 1 });
     this.slider.addEventListener("input", () => {
       this.params.set("shown", this.slider.value);
@@ -153,7 +155,7 @@ class MatchesView {
         ],
         onChange: (value) => this.set("draw", value),
       }),
-      el("fieldset", { class: "segmented" }, el("legend", {}, "Same word in vocabularies"), this.legend),
+      el("fieldset", { class: "segmented" }, el("legend", {}, title), this.legend),
       el("div", { class: "field slider" }, el("label", { for: "shown" }, "Highest weights: ", this.sliderText), this.slider),
     );
   }
@@ -189,7 +191,7 @@ class MatchesView {
 
   /** The legend, whose entries are filters. */
   showLegend(eligible, hidden) {
-    const { matches, n_vocabularies: vocabularies } = this.explanation;
+    const { matches, n_vocabularies: vocabularies, image_sets: imageSets } = this.explanation;
     const focused = document.activeElement?.dataset?.set;
     const present = SETS.filter((set) => vocabularies >= { all: 1, one: 2, several: 3 }[set]);
     this.legend.replaceChildren(
@@ -211,6 +213,7 @@ class MatchesView {
           el("b", {}, formatInteger(number)),
         );
       }),
+      ...(imageSets ? [byImageKey(eligible.filter((i) => isByImage(matches[i])).length)] : []),
     );
     if (focused) this.legend.querySelector(`[data-set=${focused}]`)?.focus();
   }
@@ -301,6 +304,17 @@ class MatchesView {
   follow(which) {
     if (this.neighbours[which] !== undefined) location.hash = this.linkTo(this.neighbours[which]);
   }
+}
+
+/** What dashed lines and small dots mean, and how many there are. */
+function byImageKey(number) {
+  return el(
+    "span",
+    { class: "line-key", title: BY_IMAGE_HELP },
+    el("span", { class: "dash", "aria-hidden": "true" }),
+    "dashed: by other features of the image ",
+    el("b", {}, formatInteger(number)),
+  );
 }
 
 /** The summary as one sentence. */

@@ -2,13 +2,16 @@
 
 import { el } from "./elements.js";
 
-const MERGE_HELP = {
-  likelihood: "log-likelihood ratio of each match",
-  posterior: "complete Bayes rule",
-  bayes: "Bayes rule of the paper",
-  b0: "first vocabulary only",
-  b1: "sum over all vocabularies",
-  b2: "intersection of all vocabularies",
+const CHOICE_HELP = {
+  merge: {
+    likelihood: "log-likelihood ratio of each match",
+    posterior: "complete Bayes rule",
+    bayes: "Bayes rule of the paper",
+    b0: "first vocabulary only",
+    b1: "sum over all vocabularies",
+    b2: "intersection of all vocabularies",
+  },
+  sets: { feature: "features", image: "images" },
 };
 
 /**
@@ -21,7 +24,7 @@ const MERGE_HELP = {
 /** An input for an option. @param {import("./options.js").Option} option @returns {OptionInput} */
 export function optionInput(option, attributes) {
   const { name, type, choices, minimum: min, maximum: max, pattern, nullable } = option;
-  if (choices) return selectInput(choices, name === "merge" ? MERGE_HELP : {}, attributes);
+  if (choices) return selectInput(choices, CHOICE_HELP[name] ?? {}, attributes);
   if (type === "boolean") return checkbox(attributes);
   if (type === "string") return textInput({ type: "text", pattern, title: "two numbers, separated by a comma", ...attributes });
   const number = { type: "number", min, max, step: type === "integer" ? 1 : "any", ...attributes };

@@ -75,6 +75,11 @@ export function optionsText(about, params) {
   return [preset, ...changedOptions(about, params).map((name) => `${label(name)} ${params.get(name)}`)].join(", ");
 }
 
+/** What the choice "auto" of the option `sets` means for a rule: "auto — images". */
+export function autoSetsText(about, merge) {
+  return `auto — ${about.image_sets.includes(merge) ? "images" : "features"}`;
+}
+
 /** The label of an option. */
 export const label = (name) => name.replaceAll("_", " ");
 

@@ -2,12 +2,13 @@
 
 import { button, el, segmented } from "./elements.js";
 import { optionInput } from "./option_input.js";
-import { MIN_PROBABILITY, changedOptions, effectiveValues, label, withOption, withPreset } from "./options.js";
+import { MIN_PROBABILITY, autoSetsText, changedOptions, effectiveValues, label, withOption, withPreset } from "./options.js";
 
 const PRESET_HELP = {
   fast: "ranked by score only",
   default: "the best candidates are verified geometrically",
   best: "more candidates are verified; query expansion",
+  paper: "as in the paper: Bayes merging of two vocabularies, sets of images",
 };
 const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others follow in the order of the server
 const HIDDEN = ["top", "require_all"]; // set by "Show more"; only for commands that must not return a partial result
@@ -59,6 +60,7 @@ export class OptionsPanel {
     const values = effectiveValues(this.about, params);
     const changed = changedOptions(this.about, params);
     for (const input of this.presets.querySelectorAll("input")) input.checked = input.value === preset;
+    this.fields.get("sets").input.querySelector("[value=auto]").textContent = autoSetsText(this.about, values.merge);
     for (const [name, { input, row, write }] of this.fields) {
       if (document.activeElement !== input) write(values[name]);
       row.classList.toggle("changed", changed.includes(name));
