@@ -36,7 +36,7 @@ def world_bench(world: World) -> QuantisedDataset:
     n_images = len(world.images)
     counts = [len(words) for words in (*world.images, world.words)]
     files = tuple(Path(str(number)) for number in range(n_images + 1))
-    store = BareStore(files, "world", (), np.zeros(1, np.int64), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
+    store = BareStore(files, "world", (), np.array([0]), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]), ())
     question = Question("query", files[-1], None)
     truths = {"": (Truth(frozenset({0})),)}
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
@@ -53,7 +53,7 @@ def bench_of(
     files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
     starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
     dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
-    store = BareStore(files, "", (), np.zeros(1, np.int64), starts, ())
+    store = BareStore(files, "", (), np.array([0]), starts, ())
     bits = None if signatures is None else np.concatenate(signatures)
     return QuantisedDataset(
         dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test"

@@ -10,11 +10,13 @@ from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import MEDIANS
+from polyvoc.options import Merge
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import learn_thresholds
 from polyvoc.vocabulary.vocabulary import MAX_BITS, ByteTable, Vocabulary, random_rotation
 
 # bits, threshold, sigma: those of Hamming Embedding; of Zheng's later code; and the first ones doubled
+MERGES: tuple[Merge, ...] = ("b1", "bayes")
 CODES = ((64, 24, 16.0), (128, 52, 26.0), (128, 48, 32.0))
 
 
