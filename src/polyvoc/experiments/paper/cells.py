@@ -35,7 +35,7 @@ def measure_title(setup: Setup, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Runs:
+class SeedRuns:
     """The values of rules on one dataset, one run for each set of seeds."""
 
     setup: Setup
@@ -43,7 +43,7 @@ class Runs:
     runs: Sequence[Mapping[str, Values]]
 
     @classmethod
-    def of(cls, setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None) -> Runs:
+    def of(cls, setup: Setup, name: str, count: int, named: Mapping[str, SearchOptions], size: int | None = None) -> SeedRuns:
         """Measure rules with `count` vocabularies of a size, with disjoint sets of seeds."""
         return cls.over(setup, name, count, lambda bench: setup.outcomes(bench, named), size)
 
@@ -55,7 +55,7 @@ class Runs:
         count: int,
         measure: Callable[[QuantisedDataset], Mapping[str, Values]],
         size: int | None = None,
-    ) -> Runs:
+    ) -> SeedRuns:
         """Measure anything with `count` vocabularies of a size, with disjoint sets of seeds."""
         return cls(setup, name, [measure(setup.equal(name, seeds, size)) for seeds in setup.repeats(count, size)])
 

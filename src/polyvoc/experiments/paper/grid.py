@@ -15,7 +15,7 @@ from typing import get_args
 import numpy as np
 
 from polyvoc.experiments.evaluate import Values, groups_of
-from polyvoc.experiments.paper.cells import Cells, Runs, dataset_title, gain_claim, measure_title
+from polyvoc.experiments.paper.cells import Cells, SeedRuns, dataset_title, gain_claim, measure_title
 from polyvoc.experiments.paper.claims import Claim, summary, verdict
 from polyvoc.experiments.paper.numbers import TABLE3, TABLE4
 from polyvoc.experiments.paper.setup import OURS, Reading, Setup
@@ -130,7 +130,7 @@ def half_of(setup: Setup, name: str, half: int) -> list[int]:
     return [question for question, group in enumerate(groups) if numbers[group] % 2 == half]
 
 
-def _mean_difference(setup: Setup, name: str, runs: Runs, label: str, chosen: Sequence[int]) -> float:
+def _mean_difference(setup: Setup, name: str, runs: SeedRuns, label: str, chosen: Sequence[int]) -> float:
     rule, base = (runs.mean(one) for one in DIFFERENCES[label])
     values = [(rule[i], base[i]) for i in chosen]
     scale = setup.measure(name).scale
@@ -146,18 +146,18 @@ def paper_difference(name: str, label: str, count: int) -> float | None:
     return None if ours is None or theirs is None else round(ours - theirs, 2)
 
 
-def reading_runs(setup: Setup, name: str, count: int, reading: Reading) -> Runs:
+def reading_runs(setup: Setup, name: str, count: int, reading: Reading) -> SeedRuns:
     """Return the values of every rule in one reading."""
     return _reading_runs(setup, name, count, reading)
 
 
 @lru_cache(maxsize=1024)
-def _reading_runs(setup: Setup, name: str, count: int, reading: Reading) -> Runs:
+def _reading_runs(setup: Setup, name: str, count: int, reading: Reading) -> SeedRuns:
     runs = []
     for seeds in setup.repeats(count):
         every = _all_values(setup, name, seeds)
         runs.append({vote.rule: every[vote, reading.idf, reading.idf_power][reading.norm] for vote in votes_of(reading)})
-    return Runs(setup, name, runs)
+    return SeedRuns(setup, name, runs)
 
 
 def votes_of(reading: Reading) -> Iterator[Vote]:
@@ -286,6 +286,6 @@ def _heat_map(setup: Setup, name: str, sets: Sets) -> Panel:
     return Panel("norm", "idf", series, title, ticks=NORMS, mark=known)
 
 
-def paper_runs(setup: Setup, name: str, count: int) -> Runs:
+def paper_runs(setup: Setup, name: str, count: int) -> SeedRuns:
     """Return the values of every rule in the reading that is called the paper's."""
     return reading_runs(setup, name, count, Reading())

@@ -9,7 +9,7 @@ from polyvoc.experiments.evaluate import Values
 from polyvoc.experiments.fit.line import fit_line
 from polyvoc.experiments.fit.true_matches import Criterion, observe
 from polyvoc.experiments.match_table import Matcher
-from polyvoc.experiments.paper.cells import Cells, Runs, dataset_title, equation, measure_title
+from polyvoc.experiments.paper.cells import Cells, SeedRuns, dataset_title, equation, measure_title
 from polyvoc.experiments.paper.readings import (
     CONSTANTS,
     Weigh,
@@ -33,6 +33,7 @@ from polyvoc.types import Floats64
 VERSION = 2  # of the readings
 MERGES: tuple[Merge, ...] = ("b1", "bayes")
 SETTINGS = ((20, 16.0), (22, 16.0), (24, 12.0), (24, 16.0), (24, 20.0), (28, 20.0), (32, 24.0))  # threshold, sigma
+IMAGES = Reading(sets="image")  # the paper's, for `posterior` as well
 FEW = 2_000  # images; larger datasets are measured with one set of seeds, as a table of all matches takes seconds
 
 
@@ -45,9 +46,9 @@ def ablations(setup: Setup) -> Section:
         "With a + b = 1 d does not depend on r, so d alone is `b1` and w / d alone is `posterior`: these rows are a check."
     )
     measured = {
-        name: _runs(setup, name, 2, (rules, once, shuffled, median, constant, pair_idf), Reading()) for name in setup.datasets
+        name: _runs(setup, name, 2, (rules, once, shuffled, median, constant, pair_idf), IMAGES) for name in setup.datasets
     }
-    tables = [_table(setup, name, runs, "b1", str(Reading())) for name, runs in measured.items()]
+    tables = [_table(setup, name, runs, "b1", str(IMAGES)) for name, runs in measured.items()]
     for name in setup.datasets:
         runs = _runs(setup, name, 2, (rules, shuffled, median, constant, parts), OURS)
         tables.append(_table(setup, name, runs, "b1", str(OURS)))
@@ -56,7 +57,7 @@ def ablations(setup: Setup) -> Section:
     return Section("ablations", heading, [text], tables, verdict_text=f"Share of the gain of `bayes` that remains: {shares}.")
 
 
-def _explained(runs: Runs) -> str:
+def _explained(runs: SeedRuns) -> str:
     """Return how much of the gain of `bayes` the best constant weight and shuffled ratios have."""
     whole = runs.gain("bayes", "b1").value or 0.0
     constants = {c: runs.gain(f"constant {c:g} in the intersection", "b1").value or 0.0 for c in CONSTANTS if c < 1}
@@ -78,7 +79,7 @@ def three(setup: Setup) -> Section:
     )
     heading = "Three vocabularies: which sets, and which weight for the difference set"
     small = [name for name in setup.datasets if len(setup.datasets[name].images) < FEW]
-    tables = [_table(setup, name, _runs(setup, name, 3, (rules, exclusive), Reading()), "b1", str(Reading())) for name in small]
+    tables = [_table(setup, name, _runs(setup, name, 3, (rules, exclusive), IMAGES), "b1", str(IMAGES)) for name in small]
     for name in small:
         line = setup.line(name, image_sets=False, kind="free")
         runs = _runs(setup, name, 3, (rules, exclusive, differences), OURS, line=line)
@@ -96,15 +97,15 @@ def hamming(setup: Setup) -> Section:
     heading = "Hamming Embedding: its parameters, and sets before or after the test"
     tables = []
     for name in setup.datasets:
-        runs = _runs(setup, name, 2, (rules, after_test, constant), Reading(), hamming=HAMMING)
-        tables.append(_table(setup, name, runs, "b1", f"with HE, {Reading()}"))
+        runs = _runs(setup, name, 2, (rules, after_test, constant), IMAGES, hamming=HAMMING)
+        tables.append(_table(setup, name, runs, "b1", f"with HE, {IMAGES}"))
     for name in setup.datasets:
         named = {
             f"{merge}, {threshold}, {sigma:g}": setup.rule(name, merge, hamming=threshold, sigma=sigma)
             for merge in MERGES
             for threshold, sigma in SETTINGS
         }
-        runs = Runs.of(setup, name, 2, named)
+        runs = SeedRuns.of(setup, name, 2, named)
         rows: list[Cells] = [[f"`{merge}`", *(runs.cell(f"{merge}, {t}, {s:g}") for t, s in SETTINGS)] for merge in MERGES]
         rows.append(["`bayes` - `b1`", *(runs.gain(f"bayes, {t}, {s:g}", f"b1, {t}, {s:g}") for t, s in SETTINGS)])
         head = ["rule", *(f"{threshold}, {sigma:g}" for threshold, sigma in SETTINGS)]
@@ -133,11 +134,11 @@ def _fitted(bench: QuantisedDataset, criterion: Criterion) -> dict[str, Any]:
     return fit_line(observe(bench, criterion=criterion, sets="image")).as_dict()
 
 
-def _runs(setup: Setup, name: str, count: int, weighers: tuple[Weigh, ...], reading: Reading, **chosen: Any) -> Runs:
+def _runs(setup: Setup, name: str, count: int, weighers: tuple[Weigh, ...], reading: Reading, **chosen: Any) -> SeedRuns:
     """Measure weights of matches on a dataset, with each set of seeds."""
     options = setup.rule(name, "bayes", reading, **chosen)
     seeds = setup.repeats(count)[: None if len(setup.datasets[name].images) < FEW else 1]
-    return Runs(setup, name, [_values(setup, setup.equal(name, own), weighers, options) for own in seeds])
+    return SeedRuns(setup, name, [_values(setup, setup.equal(name, own), weighers, options) for own in seeds])
 
 
 def _values(setup: Setup, bench: QuantisedDataset, weighers: tuple[Weigh, ...], options: SearchOptions) -> dict[str, Values]:
@@ -154,7 +155,7 @@ def _values(setup: Setup, bench: QuantisedDataset, weighers: tuple[Weigh, ...], 
     return setup.values_of(f"weights {' '.join(names)}", bench, score, [VERSION, options.as_dict()])
 
 
-def _table(setup: Setup, name: str, runs: Runs, base: str, title: str) -> Table:
+def _table(setup: Setup, name: str, runs: SeedRuns, base: str, title: str) -> Table:
     """Return the values of weights, and their differences to a base."""
     rows: list[Cells] = []
     for rule in runs.runs[0]:

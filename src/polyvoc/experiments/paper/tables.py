@@ -10,7 +10,7 @@ from polyvoc.experiments.baselines.rank_aggregation import aggregate
 from polyvoc.experiments.evaluate import Values
 from polyvoc.experiments.paper.cells import (
     Cells,
-    Runs,
+    SeedRuns,
     cell,
     dataset_title,
     equation,
@@ -43,7 +43,7 @@ def table2(setup: Setup) -> Section:
     tables, claims = [], []
     for name in setup.datasets:
         named = {str(c): setup.rule(name, "bayes", c=float(c)) for c in CONSTANTS}
-        runs = Runs.of(setup, name, 2, named)
+        runs = SeedRuns.of(setup, name, 2, named)
         known = TABLE2.get(name, {})
         rows: list[Cells] = [["`bayes`", *(runs.cell(str(c), known.get(str(c))) for c in CONSTANTS)]]
         gains = {c: runs.gain(str(c), str(USUAL)) for c in CONSTANTS if c != USUAL}
@@ -67,7 +67,7 @@ def table3(setup: Setup) -> Section:
         heads = [vocabularies_text(kind, [size] * count) for size, count in columns]
         for name in kind.datasets:
             named = {rule: options for rule, options in kind.rules(name, PLAIN, SUFFIXES).items() if rule in METHODS}
-            found = {f"{count}x{size_text(size)}": Runs.of(kind, name, count, named, size) for size, count in columns}
+            found = {f"{count}x{size_text(size)}": SeedRuns.of(kind, name, count, named, size) for size, count in columns}
             known = TABLE3.get(name, {})
             rows: list[Cells] = []
             for method in METHODS:
@@ -104,7 +104,7 @@ def _base(method: str) -> str:
     return "b1" + "".join(method.partition(" ")[1:])
 
 
-def _gains(name: str, method: str, found: Mapping[str, Runs]) -> Cells:
+def _gains(name: str, method: str, found: Mapping[str, SeedRuns]) -> Cells:
     """Return the differences of a method to B1 under the same conditions, one per column."""
     papers, base = TABLE3.get(name, {}), _base(method)
     row: Cells = [f"`{method}` - `{base}`"]
@@ -178,7 +178,7 @@ def table5(setup: Setup) -> Section:
     claims = []
     for name in setup.datasets:
         known = TABLE5.get(name, {})
-        two, three = (Runs.of(setup, name, count, setup.rules(name, ("bayes",))) for count in (2, 3))
+        two, three = (SeedRuns.of(setup, name, count, setup.rules(name, ("bayes",))) for count in (2, 3))
         aggregated = {count: rank_aggregation(setup, name, count) for count in counts}
         row: Cells = [measure_title(setup, name)]
         row += [two.cell("bayes", known.get("bayes, 2")), three.cell("bayes", known.get("bayes, 3"))]
@@ -223,7 +223,7 @@ def table6(setup: Setup) -> Section:
     ours: dict[str, dict[str, Values]] = {}
     claims = []
     for name in setup.datasets:
-        runs = Runs.of(setup, name, 3, setup.rules(name, ("b1", "bayes"), SUFFIXES[1:]))
+        runs = SeedRuns.of(setup, name, 3, setup.rules(name, ("b1", "bayes"), SUFFIXES[1:]))
         ours[name] = {f"`{rule}`, 3 vocabularies": runs.mean(rule) for rule in shown}
         ours[name]["`likelihood`, 3 vocabularies (a search without geometry)"] = _default_search(setup, name)
         compared = controls(setup, name)
@@ -249,7 +249,7 @@ def table6(setup: Setup) -> Section:
 def _default_search(setup: Setup, name: str) -> Values:
     """Return the values of the rule of a search without options, before geometry."""
     rules = {"likelihood": setup.rule(name, "likelihood", OURS, burstiness="best")}
-    return Runs.of(setup, name, 3, rules).mean("likelihood")
+    return SeedRuns.of(setup, name, 3, rules).mean("likelihood")
 
 
 def _published_table6() -> Table:
