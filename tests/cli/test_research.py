@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -14,6 +15,7 @@ from polyvoc.experiments.datasets.synthetic import WorldOptions, write_world
 from polyvoc.experiments.fit.line import fit_lines
 from polyvoc.experiments.paper.setup import Plan
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import Preset
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
 
@@ -61,8 +63,8 @@ def test_every_rule_and_every_question(
     assert (result["dataset"], result["queries"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
     assert len(result["names"]) == asked and result["features"] > 1000
     assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
-    assert len(result["rules"]) == 24
-    assert [rule["rule"] for rule in result["rules"]][20:] == ["preset fast", "preset default", "preset best"]
+    assert len(result["rules"]) == 20 + len(get_args(Preset))
+    assert [rule["rule"] for rule in result["rules"]][20:] == [f"preset {name}" for name in get_args(Preset)]
     for rule in result["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
         assert rule["value"] == pytest.approx(sum(rule["queries"]) / asked)
@@ -73,6 +75,15 @@ def test_every_rule_and_every_question(
         assert (rule["gain_over_b1"] is None) == alone
     base, mine = result["rules"][1], result["rules"][4]
     assert mine["gain_over_b1"]["mean"] == pytest.approx(mine["value"] - base["value"])
+
+
+def test_presets_with_fewer_vocabularies_than_they_take(
+    datasets: Path, vocabularies: tuple[Vocabulary, ...], cache: Path, tmp_path: Path
+) -> None:
+    words = vocabulary_flags(vocabularies[:1], tmp_path)
+    rules = answer("evaluate", "groups", datasets / "train", *words, "--cache", cache)["rules"]
+    (paper,) = (rule["options"] for rule in rules if rule["rule"] == "preset paper")
+    assert (paper["merge"], paper["vocabularies"]) == ("bayes", 1)
 
 
 def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object], cache: Path) -> None:
@@ -223,7 +234,9 @@ def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) 
 @pytest.mark.usefixtures("tiny")
 def test_what_cannot_be_reproduced_is_one_line(datasets: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    assert "no experiment table7; choose from table2, table3" in refuse("reproduce", datasets, *out, "--only", "table7")
+    assert "no experiment table7; choose from readings, table2" in refuse(
+        "reproduce", datasets, *out, "--only", "table7"
+    )
     assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)
     assert "no dataset found; expected sub-folders such as" in refuse("reproduce", datasets / "train", *out)
     (tmp_path / "data").mkdir()
