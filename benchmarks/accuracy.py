@@ -2,13 +2,14 @@
 
     python benchmarks/accuracy.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER]
 
-The vocabularies were trained on other photographs; the line of term 2 is fitted on one set and used on the other. `polyvoc evaluate`
+The vocabularies were trained on other photographs; the lines of term 2 are fitted on one set and used on the other. `polyvoc evaluate`
 prints the same for any dataset.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,22 +17,20 @@ from typing import Any
 from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS
-from polyvoc.experiments.evaluate import HAMMING, Outcome, evaluate, evaluation_rules, results_table, rule_name
-from polyvoc.experiments.fit.line import fit_line
-from polyvoc.experiments.fit.true_matches import observe
+from polyvoc.experiments.evaluate import Outcome, evaluate, evaluation_rules, results_table
+from polyvoc.experiments.fit.line import fit_lines
 from polyvoc.experiments.measures import MEASURES, Interval
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import SearchOptions
+from polyvoc.options import Line, Merge, SearchOptions, SetKind
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 
-def rules(line: tuple[float, float]) -> dict[str, SearchOptions]:
-    """Return all rules with and without signatures and burstiness, and two with sets of images."""
-    table = evaluation_rules(line=line)
-    for hamming in (None, HAMMING):
-        for merge in ("bayes", "posterior"):
-            options = SearchOptions(merge=merge, hamming=hamming, burstiness="none", sets="image", line=line, verify=0)
-            table[f"{rule_name(options)}, image sets"] = options
+def rules(lines: Mapping[SetKind, Line]) -> dict[str, SearchOptions]:
+    """Return all rules with and without signatures and burstiness, and three with the other kind of sets."""
+    table = evaluation_rules(lines=lines)
+    others: dict[Merge, SetKind] = {"b2": "feature", "bayes": "feature", "posterior": "image"}
+    for merge, sets in others.items():
+        table |= {f"{name}, {sets} sets": one for name, one in evaluation_rules((merge,), lines=lines, sets=sets).items()}
     return table
 
 
@@ -61,16 +60,16 @@ def main() -> None:
     benches = {}
     for name in ("holidays", "ukbench"):
         benches[name] = workbench.bench(READERS[name](getattr(arguments, name)), vocabularies)
-    lines = {name: fit_line(observe(bench.first(2))) for name, bench in benches.items()}
+    fits = {name: fit_lines(bench) for name, bench in benches.items()}
     result: dict[str, Any] = {"vocabularies": [v.fingerprint for v in vocabularies], "sets": {}}
     for name, bench in benches.items():
         other = next(key for key in benches if key != name)
-        dataset = bench.dataset
+        dataset, lines = bench.dataset, {kind: fit.tied for kind, fit in fits[other].items()}
         measured: dict[str, Any] = {"images": len(dataset.images), "queries": len(dataset.questions), "measure": dataset.measure,
-                                 "features": bench.n_features, "term2": lines[name].as_dict(),
-                                 "line": {"fitted_on": other, "a_b": list(lines[other].tied)}}  # fmt: skip
+                                 "features": bench.n_features, "term2": {kind: fit.as_dict() for kind, fit in fits[name].items()},
+                                 "line": {"fitted_on": other, "a_b": lines["feature"], "image_a_b": lines["image"]}}  # fmt: skip
         for k in (2, 3):
-            measured[f"K={k}"] = entry(bench, evaluate(workbench, bench.first(k), rules(lines[other].tied)))
+            measured[f"K={k}"] = entry(bench, evaluate(workbench, bench.first(k), rules(lines)))
             print(name, k, {rule: round(row["value"]["mean"], 3) for rule, row in measured[f"K={k}"].items()}, flush=True)
         result["sets"][name] = measured
     print(write_result("accuracy", result))

@@ -2,8 +2,8 @@
 
     python benchmarks/calibration.py --holidays FOLDER --ukbench FOLDER --others FOLDER --work FOLDER
 
-Fits line and table on each labelled set and tests them on the other; then fits them without labels on an index of each, and the line of
-all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS: photographs
+Fits lines (sets of features, sets of images) and table on each labelled set and tests them on the other; then fits them without labels on an index of each, and the lines
+of all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS: photographs
 without right answers. WORK: a folder for the indexes.
 """
 
@@ -20,7 +20,7 @@ from machine import write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS, Dataset
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, tally_groups, together
-from polyvoc.experiments.fit.line import fit_line, fit_line_pairs, measure_line
+from polyvoc.experiments.fit.line import fit_line, fit_lines, fit_lines_pairs, measure_line
 from polyvoc.experiments.fit.reliability import reliability
 from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
@@ -100,30 +100,33 @@ def main() -> None:
     vocabularies = default_vocabularies()
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     benches = {name: workbench.bench(dataset, vocabularies) for name, dataset in sets.items()}
-    observed = {name: observe(bench.first(2)) for name, bench in benches.items()}
-    fits = {name: fit_line(of_set) for name, of_set in observed.items()}
+    fits = {name: fit_lines(bench) for name, bench in benches.items()}
     result: dict[str, Any] = {
         "vocabularies": [v.fingerprint for v in vocabularies],
         "labelled": {},
         "tested": {},
         "unlabelled": {},
     }
-    for name, fit in fits.items():
-        result["labelled"][name] = fit.as_dict()
-        without = fit_line(observe(benches[name].first(2), with_query=False))
-        result["labelled"][f"{name}, query out of the lists"] = without.as_dict()
-        result["labelled"][f"{name}, all three lists"] = fit_line(observe(benches[name])).as_dict()
+    for name, kinds in fits.items():
         other = next(key for key in fits if key != name)
-        for kind in ("free", "tied"):
-            result["tested"][f"{kind} line of {name} on {other}"] = measure_line(getattr(fit, kind), observed[other]).as_dict()
+        for kind, fit in kinds.items():
+            of = f"{name}, {kind} sets"
+            result["labelled"][of] = fit.as_dict()
+            with_query = fit_line(observe(benches[name].first(2), with_query=True, sets=kind))
+            result["labelled"][f"{of}, query in the lists"] = with_query.as_dict()
+            result["labelled"][f"{of}, all three lists"] = fit_line(observe(benches[name], sets=kind)).as_dict()
+            for form in ("free", "tied", "curve"):
+                tested = measure_line(getattr(fit, form), fits[other][kind].observations)
+                result["tested"][f"{form} of {of} on {other}"] = tested.as_dict()
     folders = {name: [getattr(arguments, name)] for name in sets}
     indexes = {}
     for name, of_index in {**folders, "all": [*(f[0] for f in folders.values()), arguments.others]}.items():
         indexes[name] = index = index_of(of_index, arguments.work / f"{name}.polyvoc")
         begin = time.perf_counter()
-        fit = fit_line_pairs(index, find_pairs(index, Sampling()))
-        result["unlabelled"][name] = {**fit.as_dict(), "seconds": time.perf_counter() - begin, "images": len(index)}
-        print(name, fit.free, fit.tied, flush=True)
+        lines = fit_lines_pairs(index, find_pairs(index, Sampling()))
+        plain: dict[str, Any] = {kind: fit.as_dict() for kind, fit in lines.items()}
+        result["unlabelled"][name] = {**plain, "seconds": time.perf_counter() - begin, "images": len(index)}
+        print(name, {kind: (fit.free, fit.tied, fit.curve) for kind, fit in lines.items()}, flush=True)
     result["likelihood_tables"] = likelihood_tables(benches, indexes)
     labels_by_path = {path: label for dataset in sets.values() for path, label in labels_of(dataset).items()}
     result["geometry"] = pairs_by_inliers(index, labels_by_path)

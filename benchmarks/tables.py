@@ -48,11 +48,17 @@ def accuracy() -> str:
         rows.append(row)
     head = ["rule", "Holidays mAP, K=2", "K=3", "Ukbench N-S, K=2", "K=3"]
     sizes = {name: measured[name]["images"] for name in SETS}
-    lines = {name: "{:.2f} r + {:.2f}".format(*measured[name]["line"]["a_b"]) for name in SETS}
+    lines = {name: line_text(measured[name]["line"]) for name in SETS}
     note = (f"{sizes['holidays']} photographs of Holidays (150 queries), {sizes['ukbench']} of Ukbench (all are queries); in brackets the difference to "
             f"`b1` under the same conditions, bold if its 95 % bootstrap interval leaves out zero. Term 2, each fitted on the other set: Holidays {lines['holidays']}, "
             f"Ukbench {lines['ukbench']}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
+
+
+def line_text(line: dict[str, Any]) -> str:
+    """Return the line of term 2 of feature sets, and that of image sets if it was fitted."""
+    kinds = {"": "a_b", " for image sets": "image_a_b"}
+    return ", ".join("{:.2f} r + {:.2f}".format(*line[key]) + suffix for suffix, key in kinds.items() if key in line)
 
 
 def components() -> str:

@@ -53,7 +53,7 @@ def bench_of(
     files = tuple(Path(f"{number}.jpg") for number in range(len(images)))
     starts = np.concatenate([[0], np.cumsum([len(words) for words in images])]).astype(np.int64)
     dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
-    store = BareStore(files, "", (), starts, ())
+    store = BareStore(files, "", (), np.array([0]), starts, ())
     bits = None if signatures is None else np.concatenate(signatures)
     return QuantisedDataset(
         dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test"

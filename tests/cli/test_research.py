@@ -63,7 +63,7 @@ def test_every_rule_and_every_question(
     assert (result["dataset"], result["queries"], result["sizes"], result["problems"]) == (name, asked, [300, 300], [])
     assert len(result["names"]) == asked and result["features"] > 1000
     assert [rule["rule"] for rule in result["rules"]][:5] == ["b0", "b1", "b2", "bayes", "posterior"]
-    assert len(result["rules"]) == 20 + len(get_args(Preset))
+    assert len(result["rules"]) == 24
     assert [rule["rule"] for rule in result["rules"]][20:] == [f"preset {name}" for name in get_args(Preset)]
     for rule in result["rules"]:
         assert rule["measure"] == measure and len(rule["queries"]) == asked
@@ -234,9 +234,7 @@ def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) 
 @pytest.mark.usefixtures("tiny")
 def test_what_cannot_be_reproduced_is_one_line(datasets: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    assert "no experiment table7; choose from readings, table2" in refuse(
-        "reproduce", datasets, *out, "--only", "table7"
-    )
+    assert "no experiment table7; choose from readings, table2" in refuse("reproduce", datasets, *out, "--only", "table7")
     assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)
     assert "no dataset found; expected sub-folders such as" in refuse("reproduce", datasets / "train", *out)
     (tmp_path / "data").mkdir()

@@ -18,7 +18,6 @@ from polyvoc.experiments.evaluate import (
     main_measure,
     mean_of,
     measure_ranking,
-    measure_rankings,
     recommended,
     results_table,
     rule_name,
@@ -82,8 +81,7 @@ def test_rankings_have_the_measures_of_the_dataset() -> None:
         assert values["mAP"][question] == average_precision(ranking, truth)
         assert values["R@1"][question] == recall_at(ranking, truth, 1)
         assert values["R@10"][question] == recall_at(ranking, truth, 10)
-    both = measure_rankings(dataset, lambda question: {"up": scores[question], "down": -scores[question]})
-    assert both["up"] == values and both["down"] != values
+    assert measure_ranking(dataset, lambda question: -scores[question]) != values
     dataset = synthetic(8, {"": [Truth(frozenset({0, 1, 2, 3}))] * 2}, "N-S")
     values = measure_ranking(dataset, lambda question: np.array([9, 8, 0, 0, 7, 6, 0, 0]) if question else np.arange(8, 0, -1))
     assert values["N-S"] == [4.0, 2.0]
@@ -150,5 +148,7 @@ def test_gains_are_over_b1_under_the_same_conditions() -> None:
         assert base.value == bootstrap(values[f"b1{suffix}"], groups)
         assert mine.gain == difference(values[f"posterior{suffix}"], values[f"b1{suffix}"], groups)
         assert mine.gain.mean == pytest.approx(mine.value.mean - base.value.mean)
+    unlike = [Outcome("b1", asdict(replace(named["b1"], norm=norm)), {"mAP": [0.1] * 6}, 0.1) for norm in ("tf", "none")]
+    assert [row.gain for row in results_table(dataset, [*unlike, outcomes[1]])] == [None] * 3  # no b1 with the same norm
     alone = Outcome("bayes", asdict(scoring_options(merge="bayes")), {"mAP": [0.1] * 6, "R@1": [0.0, 1.0] * 3}, 0.1)
     assert [(row.gain, row.measure, row.value.mean) for row in results_table(dataset, [alone], "R@1")] == [(None, "R@1", 0.5)]

@@ -260,12 +260,12 @@ def test_a_table_is_used_as_it_was_fitted() -> None:
         table = random_evidence(seed, len(world.sizes), bench.bits)
         matches = Matcher(bench).table(0)
         assert matches.distance is not None
-        bins = _bins(matches.ratios, table.edges)[matches.query, matches.mask]
+        bins = _bins(matches.features.ratios, table.edges)[matches.query, matches.mask]
         rows = np.array(table.groups)[matches.mask] * (len(table.edges) + 1) + bins
         llr = np.array(table.rows)[rows, mean_distance(matches.shared, matches.distance)]
         options = scoring_options(merge="likelihood", likelihood_table=table)
         matcher = Matcher(bench)
-        weights = matcher.idf_squared(matches).sum(axis=1) / matches.order * np.maximum(llr, 0)
+        weights = matcher.terms(matches, options).sum(axis=1) / matches.features.order * np.maximum(llr, 0)
         expected = matcher.scores(matches, weights, options)
         np.testing.assert_allclose(bench.scores(0, options), expected, rtol=1e-4, atol=1e-6)
         positive += bool(expected.any())

@@ -16,9 +16,9 @@ from PIL import Image
 
 from benches import never
 from polyvoc.errors import DatasetError, OptionError
-from polyvoc.experiments.evaluate import evaluation_rules
 from polyvoc.experiments.match_table import Matcher
-from polyvoc.experiments.paper.cells import above_zero, dataset_title, difference_text, equation, verdict_on, vocabularies_text
+from polyvoc.experiments.paper.cells import dataset_title, equation, vocabularies_text
+from polyvoc.experiments.paper.claims import Claim, difference_text, summary, verdict
 from polyvoc.experiments.paper.controls import pca_values
 from polyvoc.experiments.paper.figures import steps
 from polyvoc.experiments.paper.run import EXPERIMENTS, find_datasets, run_experiments, set_up, write_report
@@ -31,12 +31,15 @@ from polyvoc.options import FeatureOptions, SearchOptions
 from samples import photograph
 
 SECTIONS = [
+    "readings",
     *(f"table{number}" for number in range(2, 7)),
     *(f"figure{number}" for number in range(2, 8)),
-    *("efficiency", "assignment", "ablations", "sets", "lines", "weights", "three", "hamming", "codes"),
+    *("efficiency", "assignment", "ablations", "three", "hamming", "criteria", "codes"),
 ]
 # The sizes of the paper shrink to 50, 100, 250 and 500 words.
-TINY = Plan("tiny", 0.005, sizes=(10_000, 20_000, 50_000, 100_000), most=3, repeats=1, distractors=(0, 6, 20), images=100)
+TINY = Plan(
+    "tiny", 0.005, sizes=(10_000, 20_000, 50_000, 100_000), most=3, each=3, repeats=1, distractors=(0, 6, 20), images=100
+)
 
 
 def draw(folder: Path, names: list[str], seed: int) -> None:
@@ -96,7 +99,7 @@ def cells_of(section: Section, table: int = 0) -> dict[str, list[Any]]:
 def test_every_table_and_figure_is_there(report: Report) -> None:
     assert [section.id for section in report.sections] == SECTIONS == list(EXPERIMENTS)
     assert all((part.tables or part.figures) and all(table.lines for table in part.tables) for part in report.sections)
-    assert [part.id for part in report.sections if part.figures] == [f"figure{number}" for number in range(2, 8)]
+    assert [part.id for part in report.sections if part.figures] == ["readings", *(f"figure{number}" for number in range(2, 8))]
 
 
 def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
@@ -106,14 +109,14 @@ def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
     assert facts["not available"] == "Oxford: only the paper's figures are shown"
     assert facts["vocabularies"].startswith("3 of 100 words, 3 each of 0.05K, 0.25K; trained on 1,")
     assert "of 21 photographs of train" in facts["vocabularies"]
-    assert facts["features"].startswith("OpenCV SIFT as rootSIFT, at most 60 per photograph")
+    assert facts["features"].startswith("OpenCV SIFT as rootSIFT, at most 3,000 per photograph")
     assert "26 photographs of Holidays, 20 photographs of Ukbench" in report.subtitle
 
 
 def test_numbers_are_beside_those_of_the_paper(report: Report) -> None:
     third = cells_of(section(report, "table3"))
     assert [cell.paper for cell in third["`b1`"]] == [49.87, 50.49, 56.64]
-    assert [cell.paper for cell in third["`posterior`"]] == [None, None, None]
+    assert [cell.paper for cell in third["`b2`"]] == [37.3, None, None]
     gains = cells_of(section(report, "table3"), 2)
     assert gains["`bayes` - `b1`"][0].paper == 8.64
     assert gains["`bayes` - `b1`"][0].difference
@@ -130,7 +133,7 @@ def test_a_page_its_numbers_and_its_plots_are_written(report: Report, tmp_path: 
     data = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert data == Report.from_dict(data).as_dict() == report.as_dict()
     plots = sorted(path.name for path in (tmp_path / "out" / "plots").iterdir())
-    assert plots == [f"figure{name}.svg" for name in ("2", "3", "4", "5-1", "5-2", "6", "7")]
+    assert plots == [*(f"figure{name}.svg" for name in ("2", "3", "4", "5-1", "5-2", "6", "7")), "readings.svg"]
     for name in plots:
         assert ElementTree.parse(tmp_path / "out" / "plots" / name).getroot().tag.endswith("svg")
 
@@ -145,14 +148,15 @@ def test_a_second_run_takes_everything_from_the_cache(setup: Setup, report: Repo
     again = run_experiments(replace(setup, workbench=watched))
     assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
     stages = [step for step in seen if step[0].startswith("experiments")]
-    assert stages[0] == ("experiments: table2", 0, 20) and stages[-1] == ("experiments: done", 20, 20)
+    count = len(SECTIONS)
+    assert stages[0] == ("experiments: readings", 0, count) and stages[-1] == ("experiments: done", count, count)
     assert list((setup.workbench.cache / "efficiency").iterdir()) == []  # the collection is deleted
 
 
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
     some = run_experiments(setup, ["codes", "figure4"])
     assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]
-    with pytest.raises(OptionError, match=r"no experiment figure1, table9; choose from table2, table3, .*, codes"):
+    with pytest.raises(OptionError, match=r"no experiment figure1, table9; choose from readings, table2, .*, codes"):
         run_experiments(setup, ["table9", "table2", "figure1"])
 
 
@@ -164,25 +168,25 @@ def test_one_dataset_alone_takes_the_default_line(setup: Setup) -> None:
     assert alone.line("ukbench") == SearchOptions().line
     assert "default line" in alone.origin
     part = table3(alone)
-    assert "the default line, as there is no other dataset to fit one on: Ukbench 0.600 r + 0.400." in part.text[1]
+    assert "the default line, as there is no other dataset to fit one on: SIFT, Ukbench 0.600 r + 0.400." in part.text[1]
 
 
 def test_one_question_alone_has_no_interval(setup: Setup, data: Path) -> None:
     few = set_up(data, None, None, replace(TINY, questions=1), setup.workbench)
     assert [len(dataset.questions) for dataset in few.datasets.values()] == [1, 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Setup, "line", lambda self, name: (0.6, 0.4))  # too few true matches to fit one
+        patch.setattr(Setup, "line", lambda self, name, image_sets: (0.6, 0.4))  # too few true matches to fit one
         part = table5(few)
     assert all(cell.low is None for cell in cells_of(part)["Holidays, mAP"])
-    assert part.verdict == "partly" and " (" not in part.verdict_text.partition(":")[2]
+    assert part.verdict == "open" and " (" not in part.verdict_text.partition(":")[2]
 
 
 def test_controls_on_the_same_features(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.experiments.paper.controls.DIMENSIONS", (4, 6, 500))  # 500 are too many for so few photographs
     rows = cells_of(section(report, "table6"))
-    assert "control: ASMK*, 0.1K words, 5 per query feature" in rows
+    assert "control: ASMK*, 100 words, 5 per query feature" in rows
     for name, dataset in setup.datasets.items():
-        by_size = pca_values(setup, name, 2)
+        by_size = pca_values(setup, name, (20_000, 10_000))
         assert list(by_size) == ["4", "6"]
         for values in by_size.values():
             assert len(values) == len(dataset.questions) and all(value is not None and value >= 0 for value in values)
@@ -191,7 +195,7 @@ def test_controls_on_the_same_features(setup: Setup, report: Report, monkeypatch
 def test_longer_codes_keep_the_words_and_the_first_bits(setup: Setup) -> None:
     found = signature_values(setup, "holidays")
     bench = setup.equal("holidays", (0, 1))
-    engine = setup.outcomes(bench, evaluation_rules(("b1", "bayes"), (24,), ("none",), line=setup.line("holidays")))
+    engine = setup.outcomes(bench, setup.rules("holidays", ("b1", "bayes"), [" + HE"]))
     assert found["b1 64 24"] == engine["b1 + HE"] and found["bayes 64 24"] == engine["bayes + HE"]
     assert len(found) == 6
     for vocabulary in bench.vocabularies:
@@ -201,10 +205,11 @@ def test_longer_codes_keep_the_words_and_the_first_bits(setup: Setup) -> None:
 
 def test_databases_grow_up_to_the_last_distractor(setup: Setup) -> None:
     assert len(setup.distractors) == 20
-    assert steps(setup) == [0, 6, 20]
-    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 5, 10, 19, 1000)))) == [0, 5, 10, 20]
-    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 4, 8)))) == [0, 4, 8]  # no more than it wants
-    assert steps(replace(setup, distractors=())) == [0]
+    assert len(setup.distractors_of("holidays")) == 20 + 20  # those of the other dataset, too
+    assert steps(setup, "holidays") == [0, 6, 20]
+    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 5, 10, 39, 1000))), "holidays") == [0, 5, 10, 40]
+    assert steps(replace(setup, plan=replace(TINY, distractors=(0, 4, 8))), "holidays") == [0, 4, 8]  # no more than it wants
+    assert steps(replace(setup, distractors=(), datasets={"holidays": setup.datasets["holidays"]}), "holidays") == [0]
     assert setup.bench("holidays", [(20_000, 0)], 6).n_images == 26 + 6
 
 
@@ -223,7 +228,10 @@ def test_half_of_the_photographs_are_distractors_unless_there_are_others(setup: 
 
 def test_no_line_is_fitted_on_the_photographs_of_the_evaluation(setup: Setup) -> None:
     assert setup.line("holidays") == tuple(setup.fitted("ukbench")["tied"])
-    assert setup.line("holidays", "free") == tuple(setup.fitted("ukbench")["free"])
+    assert setup.line("holidays", kind="free") == tuple(setup.fitted("ukbench")["free"])
+    assert setup.line("holidays", image_sets=False) == tuple(setup.fitted("ukbench", image_sets=False)["tied"])
+    oxford = replace(setup, datasets={"oxford": setup.datasets["ukbench"], "holidays": setup.datasets["holidays"]})
+    assert (oxford.fitted_on("oxford"), oxford.fitted_on("holidays")) == ("holidays", None)  # it is for reports only
     assert setup.line("ukbench") == tuple(setup.fitted("holidays")["tied"]) != setup.line("holidays")
     assert (setup.fitted_on("holidays"), setup.fitted_on("ukbench")) == ("ukbench", "holidays")
     revisited = replace(setup.datasets["holidays"], name="rholidays")  # as Oxford and its revisited form
@@ -268,11 +276,13 @@ def test_plans_train_what_the_paper_says() -> None:
 
 def test_sizes_that_lack_descriptors_are_left_out(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     assert setup.sizes == (10_000, 20_000, 50_000)
-    assert section(report, "figure6").text == ("Left out, too few training descriptors: 0.5K words.",)
+    assert section(report, "figure6").text[1:] == ("Left out, too few training descriptors: 0.5K words.",)
     monkeypatch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 20)
     many = replace(setup, plan=FULL)
-    vars(many)["store"] = replace(setup.store, starts=np.array([0, 100_000_000]))
-    assert many.can_train(100_000) and not many.can_train(200_000)  # two million are drawn at most
+    vars(many)["store"] = replace(setup.store, starts=np.array([0, 3_700_000]))
+    assert many.can_train(200_000)
+    vars(many)["store"] = replace(setup.store, starts=np.array([0, 2_000_000]))
+    assert many.can_train(100_000) and not many.can_train(200_000)
 
 
 # -- cells
@@ -282,11 +292,28 @@ def test_repetitions_are_averaged_by_question() -> None:
     assert mean_values([[1.0, None, 0.0], [0.5, None, 1.0]]) == [0.75, None, 0.5]
 
 
+def claim(low: float | None, high: float | None, sign: int = 1, room: float = 0.0) -> Claim:
+    return Claim("one", TableCell(0.0, 1, low, high), sign, room)
+
+
+def test_a_claim_is_judged_by_its_interval() -> None:
+    outcomes = {(1, 2): "holds", (-1, 2): "open", (None, None): "open", (0, 1): "open", (-2, -1): "contradicted"}
+    assert {bounds: claim(*bounds).outcome for bounds in outcomes} == outcomes
+    assert [claim(-2, -1, -1).outcome, claim(1, 2, -1).outcome, claim(-1, 1, -1).outcome] == ["holds", "contradicted", "open"]
+    near = [claim(-0.4, 0.5, 0, 0.5), claim(-0.4, 0.6, 0, 0.5), claim(0.6, 0.9, 0, 0.5), claim(-0.9, -0.6, 0, 0.5)]
+    assert [one.outcome for one in near] == ["holds", "open", "contradicted", "contradicted"]
+
+
 def test_verdicts_follow_the_claims() -> None:
-    claims = {"reproduces": [True, True], "partly": [True, False], "does not": [False], "": []}
-    assert all(verdict_on(values) == verdict for verdict, values in claims.items())
-    bounds = [(0.1, 2.0), (-0.1, 2.0), (None, None), (0.0, 1.0)]
-    assert above_zero([TableCell(1.0, low=low, high=high) for low, high in bounds] + ["none"]) == [True] + [False] * 4
+    holds, wrong, undecided = claim(1, 2), claim(-2, -1), claim(-1, 1)
+    assert verdict([holds, holds]) == "reproduces" and verdict([]) == ""
+    assert verdict([holds, wrong]) == verdict([holds, undecided]) == "partly"
+    assert verdict([wrong, undecided]) == "does not" and verdict([undecided]) == "open"
+    text = summary([holds, wrong, undecided])
+    assert text.startswith(
+        "1 of 3 differences have the paper's sign with their whole interval. Against it: one +0.0 (-2.0 to -1.0)"
+    )
+    assert text.endswith("Undecided: one +0.0 (-1.0 to +1.0).")
     assert difference_text(TableCell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"
     assert difference_text(TableCell(-1.25, 3, -math.inf, math.inf)) == "-1.250"
 

@@ -19,6 +19,7 @@ Values = list[float | None]  # one per question; None: the question has no right
 EVALUATION_VERSION = 1  # raise it when a measure or a score changes its meaning
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 BASE: Merge = "b1"  # what the others are compared with
+CONDITIONS = ("hamming", "sigma", "burstiness", "vocabularies", "idf", "idf_power", "norm", "assignments", "verify", "expand")
 HAMMING = USUAL_HAMMING[64][0]
 
 
@@ -184,4 +185,4 @@ def results_table(dataset: Dataset, outcomes: Sequence[Outcome], measure: str | 
 
 
 def _conditions(outcome: Outcome) -> tuple[Any, ...]:
-    return outcome.options["hamming"], outcome.options["burstiness"]
+    return tuple(outcome.options[name] for name in CONDITIONS)

@@ -81,11 +81,6 @@ class MatchTable:
         return MatchSets(self.query, masks[number], self._count(pairs // max(self.n_images, 1), masks))
 
     @property
-    def ratios(self) -> Floats64:
-        """Return |intersection| / |union| of every set of lists of features [Q, 2^K]."""
-        return self.features.ratios
-
-    @property
     def pair(self) -> Counts:
         """Return the number of each match's pair of a query feature and an image [m]."""
         return self._pairs[1]

@@ -177,7 +177,7 @@ class Setup:
         """Return disjoint sets of `count` seeds, as many as the plan repeats and the vocabularies of a size allow."""
         available = self.plan.most if size in (None, self.plan.size) else self.plan.each
         sets = [tuple(range(first, first + count)) for first in range(0, available - count + 1, count)]
-        return sets[: self.plan.repeats]
+        return sets[: self.plan.repeats] or [tuple(range(count))]
 
     # -- the rules in a reading
 
