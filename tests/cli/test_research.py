@@ -77,6 +77,15 @@ def test_every_rule_and_every_question(
     assert mine["gain_over_b1"]["mean"] == pytest.approx(mine["value"] - base["value"])
 
 
+def test_presets_with_fewer_vocabularies_than_they_take(
+    datasets: Path, vocabularies: tuple[Vocabulary, ...], cache: Path, tmp_path: Path
+) -> None:
+    words = vocabulary_flags(vocabularies[:1], tmp_path)
+    rules = answer("evaluate", "groups", datasets / "train", *words, "--cache", cache)["rules"]
+    (paper,) = (rule["options"] for rule in rules if rule["rule"] == "preset paper")
+    assert (paper["merge"], paper["vocabularies"]) == ("bayes", 1)
+
+
 def test_the_table_has_a_line_for_each_rule(datasets: Path, words: list[object], cache: Path) -> None:
     shown = run("evaluate", "ukbench", datasets / "ukbench", *words, "--cache", cache, "--merge", "b1", "--merge", "bayes")
     assert shown.exit_code == 0 and shown.stderr == ""
@@ -225,7 +234,7 @@ def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) 
 @pytest.mark.usefixtures("tiny")
 def test_what_cannot_be_reproduced_is_one_line(datasets: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
-    assert "no experiment table7; choose from table2, table3" in refuse("reproduce", datasets, *out, "--only", "table7")
+    assert "no experiment table7; choose from readings, table2" in refuse("reproduce", datasets, *out, "--only", "table7")
     assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)
     assert "no dataset found; expected sub-folders such as" in refuse("reproduce", datasets / "train", *out)
     (tmp_path / "data").mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
@@ -113,7 +113,8 @@ def evaluate_command(  # noqa: PLR0913
             varied.setdefault("hamming", [None])
         named = evaluation_rules(**varied, bits=bench.bits or 64, lines=lines, **chosen)
         if not varied:
-            named |= recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits, lines)
+            presets = recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits, lines)
+            named |= {name: _with_at_most(len(words), options) for name, options in presets.items()}
         outcomes = evaluate(workbench, bench, named)
     rows = results_table(data, outcomes)
     if json:
@@ -121,6 +122,11 @@ def evaluate_command(  # noqa: PLR0913
     else:
         origin = f"fitted on {fit[0]}" if fit is not None else "as given" if "line" in chosen else "the default line"
         print_evaluation(bench, rows, lines, origin)
+
+
+def _with_at_most(n_vocabularies: int, options: SearchOptions) -> SearchOptions:
+    """Return options that take no more vocabularies than there are."""
+    return replace(options, vocabularies=options.vocabularies and min(options.vocabularies, n_vocabularies))
 
 
 def read_dataset(name: str, folder: Path) -> Dataset:
