@@ -5,20 +5,17 @@ A test compares the pages with what this writes, so a table holds only what was 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import papertables
 import scaletables
 import tooltables
-from polyvoc.experiments.report.html import markdown as report_markdown
-from polyvoc.experiments.report.report import Report, Section, TableCell
 from sources import DIGITS, SETS, bold, markdown, result, where
 
 ROOT = Path(__file__).parent.parent
-REPORT = ROOT / "docs" / "reproduction"
 ALTERNATIVES = {
     "scoring": "Scores: one choice changed at a time",
     "geometry": "Verification",
@@ -30,7 +27,6 @@ RENAMED = {  # rows of the results in today's words
     "likelihood instead of both": "likelihood instead of `bayes` and Gaussian",
     "Bayes merging instead of b1": "`bayes` instead of `b1`",
 }
-SHOWN = ("`bayes` - `b1`", "`posterior` - `b1`", "`bayes + HE` - `b1 + HE`", "`posterior + HE` - `b1 + HE`")
 
 
 def accuracy() -> str:
@@ -299,39 +295,11 @@ def search() -> str:
     return markdown(["decode", "SIFT", "quantise", "score", "all, warm", "whole command"], [row]) + "\n\n" + note
 
 
-def paper() -> str:
-    """The differences of Table 3 beside the paper's."""
-    rows, head = [], []
-    for table in section("table3").tables:
-        if "differences" not in table.caption:
-            continue
-        head = list(table.head[1:3])
-        for row in table.lines:
-            if row.cells[0] in SHOWN:
-                rows.append([table.caption.split(":")[0], row.cells[0], *map(difference, row.cells[1:3])])
-    return markdown(["set", "difference", *head], rows)
-
-
-def section(name: str) -> Section:
-    report = Report.from_dict(json.loads((REPORT / "report.json").read_text(encoding="utf-8")))
-    return next(section for section in report.sections if section.id == name)
-
-
-def difference(cell: TableCell) -> str:
-    text = f"{cell.value:+.{cell.digits}f} ({cell.low:+.{cell.digits}f} to {cell.high:+.{cell.digits}f})"
-    return text if cell.paper is None else f"{text}; paper {cell.paper:+.{cell.digits}f}"
-
-
-def findings(name: str, number: str) -> str:
-    """Return one table of the report, by its section and position, or all of them."""
-    tables = section(name).tables
-    return "\n".join(map(report_markdown, tables if number == "" else [tables[int(number)]])).rstrip()
-
-
 TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine, "paper": paper,
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine,
     "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
-    "pareto": pareto, "search": search, "serve": serve, **scaletables.TABLES, **tooltables.TABLES,
+    "pareto": pareto, "search": search, "serve": serve, **papertables.TABLES, **scaletables.TABLES,
+    **tooltables.TABLES,
 }  # fmt: skip
 
 
@@ -346,7 +314,7 @@ def with_tables(text: str) -> str:
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.S)
         text = pattern.sub(lambda match, make=make: f"{match[1]}{make()}\n{match[2]}", text)
     pattern = re.compile(r"(<!-- report: (\w+) ?(\d*) -->\n).*?(<!-- end -->)", re.S)
-    return pattern.sub(lambda match: f"{match[1]}{findings(match[2], match[3])}\n{match[4]}", text)
+    return pattern.sub(lambda match: f"{match[1]}{papertables.findings(match[2], match[3])}\n{match[4]}", text)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
 from polyvoc.experiments.cache import store_folder
 from polyvoc.experiments.datasets.descriptor_files import write_siftgeo
-from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.datasets.feature_cache import FeatureStore, part_bounds
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.workbench import no_progress
 from polyvoc.features.extract import extract, extract_many, root_sift
@@ -219,3 +219,23 @@ def test_the_quicker_of_two_processes_writes(tmp_path: Path) -> None:
     store_folder(tmp_path / "a", {"numbers": np.arange(4)}, {"by": "another"})
     assert (tmp_path / "a" / "numbers.npy").read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_part_ends_with_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyvoc.experiments.datasets.feature_cache.PART", 3)
+    files = [Path(folder, str(number)) for folder, count in (("a", 4), ("b", 3), ("c", 1)) for number in range(count)]
+    assert part_bounds(files) == [0, 3, 4, 7, 8]
+    assert part_bounds(files[:1]) == [0, 1] and part_bounds([]) == [0]
+
+
+def test_distractors_are_read_once_for_all_datasets(files: list[Path], tmp_path: Path, reader: Reader) -> None:
+    (tmp_path / "more").mkdir()
+    more = [Path(shutil.copy2(file, tmp_path / "more")) for file in files[:5]]
+    alone = opened(tmp_path / "cache", more)
+    reader.files.clear()
+    both = opened(tmp_path / "cache", [*files, *more])
+    assert len(reader.files) == len(files) and both.parts[-len(alone.parts) :] == alone.parts
+    for number in range(len(more)):
+        assert np.array_equal(both.descriptors(len(files) + number), alone.descriptors(number))
+        assert np.array_equal(both.geometry(len(files) + number), alone.geometry(number))
+    assert len(both.sample(10**9, 0)) == both.n_features

@@ -182,3 +182,24 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OptionError, match=r"pip install 'polyvoc\[report\]'"):
         plots_svg(figure())
+
+
+def heat_map(mark: float | None = 2.0) -> Figure:
+    rows = [
+        Series("plain idf", [0, 1], [2.5, -1.0], [1.0, -2.0], [4.0, 0.0], "heat"),
+        Series("no idf", [0, 1], [None, 0.5], [None, 0.1], [None, 0.9], "heat"),
+    ]
+    return Figure("A map", [Panel("norm", "idf", rows, ticks=["tf", "none"], mark=mark)])
+
+
+def test_a_heat_map_names_rows_columns_and_values_and_frames_those_that_include_the_mark() -> None:
+    drawn = plots_svg(heat_map())
+    assert {"plain idf", "no idf", "tf", "none", "+2.5", "\N{MINUS SIGN}1.0", "+0.5"} <= set(texts(drawn))
+    frames = [len(re.findall("stroke: #1d1d1f", plots_svg(heat_map(mark)))) for mark in (None, 2.0, 0.5)]
+    assert [count - frames[0] for count in frames] == [0, 1, 1]  # 1 to 4 includes 2; 0.1 to 0.9 includes 0.5
+    assert Figure.from_dict(heat_map().as_dict()) == heat_map()
+
+
+def test_a_heat_map_is_a_panel_of_its_own() -> None:
+    with pytest.raises(OptionError, match="mixes a heat map with other series"):
+        Panel("x", "y", [Series("a", [0], [1.0], style="heat"), Series("b", [0], [1.0])])

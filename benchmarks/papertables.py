@@ -1,0 +1,132 @@
+"""Sentences and tables of docs/findings.md, all from the report of the paper: docs/reproduction/report.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from polyvoc.experiments.report.html import markdown as report_markdown
+from polyvoc.experiments.report.report import Report, Section, Table, TableCell
+from sources import markdown
+
+REPORT = Path(__file__).parent.parent / "docs" / "reproduction"
+WORDS = {"reproduces": "**yes**", "partly": "partly", "open": "undecided", "does not": "**no**"}
+CLAIMS = {
+    "readings": "Bayes merging beats B1, B2 loses to B1, with and without Hamming Embedding",
+    "table2": "the constant c hardly matters",
+    "table3": "the same at every size of Table 3",
+    "table4": "it also merges vocabularies of different sizes, and mixing helps",
+    "table5": "Bayes merging is better than rank aggregation",
+    "table6": "Bayes merging is better than joint PCA",
+    "figure2": "the ratio falls as the database grows",
+    "figure3": "term 2 grows with the ratio, from a start above zero",
+    "figure4": "a match in both lists is less often true where the ratio is large",
+    "figure5": "more vocabularies help Bayes merging and harm B2",
+    "figure6": "Bayes merging is ahead of B1 at every size",
+    "figure7": "and in larger databases",
+    "assignment": "multiple assignment helps B2 (a speculation)",
+}
+
+
+@cache
+def report() -> Report:
+    """Return the report."""
+    return Report.from_dict(json.loads((REPORT / "report.json").read_text(encoding="utf-8")))
+
+
+def section(name: str) -> Section:
+    """Return a section of the report."""
+    return next(section for section in report().sections if section.id == name)
+
+
+def findings(name: str, number: str) -> str:
+    """Return one table of the report, by its section and position, or all of them."""
+    tables = section(name).tables
+    return "\n".join(map(report_markdown, tables if number == "" else [tables[int(number)]])).rstrip()
+
+
+def paper_facts() -> str:
+    """Return the facts of the run: datasets, features, vocabularies, machine."""
+    return "\n".join(f"- **{label}**: {text}" for label, text in report().facts)
+
+
+def paper_verdicts() -> str:
+    """Return every claim with its verdict and the differences behind it."""
+    rows = []
+    for name, claim in CLAIMS.items():
+        one = section(name)
+        rows.append([f"[{claim}](reproduction/report.html#{name})", WORDS[one.verdict], one.verdict_text])
+    return markdown(["the paper says", "here", "measured"], rows)
+
+
+def paper_core() -> str:
+    """Return the differences of the paper's reading beside the paper's, for both kinds of features."""
+    rows = []
+    for table in _tables("differences in some readings"):
+        features = table.caption.split(":")[0]
+        for row in table.lines:
+            dataset, _, label = str(row.cells[0]).partition(": ")
+            if label == "the paper's reading":
+                rows += _core_rows(f"{dataset}, {features}", table, list(row.cells))
+    return markdown(["", "difference", "K = 2", "paper", "K = 3", "paper"], rows)
+
+
+def _core_rows(title: str, table: Table, cells: list[str | TableCell]) -> Iterator[list[str]]:
+    by_head = dict(zip(table.head, cells, strict=True))
+    for name in ("B2 - B1", "Bayes - B1", "Bayes + HE - B1 + HE", "burstiness on top"):
+        columns = []
+        for count in (2, 3):
+            one = by_head[f"{name}, K = {count}"]
+            assert isinstance(one, TableCell)
+            columns += [difference(one), "" if one.paper is None else f"{one.paper:+.{one.digits}f}"]
+        yield [title, name, *columns]
+
+
+def paper_reading() -> str:
+    """Return which reading is called the paper's, and by which evidence."""
+    one = section("readings")
+    return "\n\n".join(one.text[:2])
+
+
+def paper_when_it_loses() -> str:
+    """Return the differences of Bayes - B1 in the readings where the baseline handles bursts better."""
+    labels = (
+        "average idf",
+        "average idf squared, tf-idf norm",
+        "feature sets",
+        "feature sets, average idf squared, tf-idf norm",
+    )
+    rows = []
+    for table in _tables("differences in some readings"):
+        features = table.caption.split(":")[0]
+        for row in table.lines:
+            dataset, _, label = str(row.cells[0]).partition(": ")
+            by_head = dict(zip(table.head, row.cells, strict=True))
+            if label in labels or label.startswith("`posterior`"):
+                cells = [by_head[f"{name}, K = 2"] for name in ("B1", "Bayes - B1", "Bayes + HE - B1 + HE")]
+                values = [difference(cell) if isinstance(cell, TableCell) else "" for cell in cells[1:]]
+                base = cells[0]
+                assert isinstance(base, TableCell)
+                rows.append([f"{dataset}, {features}", label, f"{base.value:.{base.digits}f}", *values])
+    return markdown(["", "reading or rule", "B1", "minus B1", "with HE, minus B1 + HE"], rows)
+
+
+def paper_why() -> str:
+    """Return how much of the gain remains with a constant weight and with shuffled ratios."""
+    return section("ablations").verdict_text
+
+
+def _tables(words: str) -> Iterator[Table]:
+    return (table for table in section("readings").tables if words in table.caption)
+
+
+def difference(cell: TableCell) -> str:
+    """Return a difference with its interval."""
+    return f"{cell.value:+.{cell.digits}f} ({cell.low:+.{cell.digits}f} to {cell.high:+.{cell.digits}f})"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    make.__name__: make for make in (paper_facts, paper_verdicts, paper_core, paper_reading, paper_when_it_loses, paper_why)
+}
