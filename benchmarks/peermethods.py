@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps
 
-from polyvoc.experiments.cache import digest_of
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, list_images
 from polyvoc.experiments.paper.word_statistics import bytes_per_feature
@@ -98,7 +97,7 @@ class Training:
             learn()
             return time.process_time() - begin
 
-        seconds: float = self.workbench.remember(f"peers-{name}-cpu-{self.store.digest}", run)
+        seconds: float = self.workbench.remember(f"peers {name} cpu", [self.store.digest], run)
         return seconds
 
 
@@ -315,8 +314,8 @@ def colmap_methods(collection: Collection, training: Training, work: Path) -> It
     plain: dict[int, list[int]] = {}
     for name, verified in COLMAP.items():
         make = partial(colmap_rankings, collection, database, vocabulary, verified)
-        key = digest_of("colmap", verified, vocabulary.name, collection.store.digest, collection.queries)
-        rankings = dict(zip(collection.queries, training.workbench.remember(f"peers-{key}", make), strict=True))
+        inputs = (verified, vocabulary.name, collection.store.digest, collection.queries)
+        rankings = dict(zip(collection.queries, training.workbench.remember("peers colmap", inputs, make), strict=True))
         plain = plain or rankings  # those that are not verified follow in their old order
         whole = {query: list(dict.fromkeys([*ranking, *plain[query]])) for query, ranking in rankings.items()}
         costs = Costs(seconds, stored / collection.store.n_features, every=10 if verified else 1)

@@ -80,9 +80,7 @@ class Comparison:
     def likelihood_table(self, members: tuple[int, ...], bits: int, binned: bool = False) -> LikelihoodTable:
         """Fit a table on the other dataset; sets of equally large vocabularies are counted together."""
         other = cut(self._other, members, bits)
-        stored = self.workbench.remember(
-            digest_of("tally", EDGES, other.name), lambda: _as_dict(likelihood_tally(other, EDGES))
-        )
+        stored = self.workbench.remember("tally", [EDGES, other.name], lambda: _as_dict(likelihood_tally(other, EDGES)))
         counts = np.array(stored["counts"], np.int64)
         if not binned:
             counts = counts.sum(axis=2, keepdims=True)

@@ -29,6 +29,15 @@ def test_tables_are_those_of_the_results() -> None:
     assert "<!-- report: " in (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 
 
+def test_findings_hold_no_number_that_is_not_generated() -> None:
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    text = re.sub(r"<!-- (?:table|report): .*?<!-- end -->", "", text, flags=re.S)
+    text = re.sub(r"## Definitions.*?(?=\n## )", "", text, flags=re.S)  # formulas
+    text = re.sub(r"\n    .*", "", text)  # commands
+    text = re.sub(r"\]\([^)]*\)", "", text.replace("with 95 % bootstrap intervals", ""))
+    assert re.findall(r"[-+]?\d+\.\d+|[-+]\d|\d ?%|\d,\d{3}", text) == []
+
+
 def test_benchmarks_hide_no_library() -> None:
     assert BENCHMARKS not in sys.path
 

@@ -189,14 +189,16 @@ def test_questions_from_outside_are_not_in_the_database(
 # -- the cache
 
 
-def test_a_value_is_made_once(workbench: Workbench) -> None:
+def test_a_value_is_made_once(workbench: Workbench, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        workbench.remember("a key", never)  # not cached
-    made = {"values": [0.1, None, 3], "name": "é"}
-    assert workbench.remember("a key", lambda: made) == made
-    assert workbench.remember("a key", never) == made
-    assert workbench.remember("another", lambda: [(1, 2)]) == [[1, 2]]  # as JSON gives it, the first time too
-    assert sorted(path.name for path in (workbench.cache / "results").iterdir()) == ["a key.json", "another.json"]
+        workbench.remember("a key", [1], never)  # not stored
+    made = {"values": [1.5, None], "name": "é"}
+    assert workbench.remember("a key", [1], lambda: made) == made
+    assert workbench.remember("a key", [1], never) == made
+    assert workbench.remember("a key", [2], lambda: [(1, 2)]) == [[1, 2]]  # as JSON gives it, the first time too
+    elsewhere = replace(workbench, results=tmp_path / "results")
+    assert elsewhere.remember("Holidays, `b1` + HE", [1], lambda: 3) == 3
+    assert [path.name[:18] for path in (tmp_path / "results").iterdir()] == ["holidays-b1-he-" + digest_of(1)[:3]]
 
 
 def test_names_change_with_the_ground_truth(bench: QuantisedDataset, workbench: Workbench) -> None:
