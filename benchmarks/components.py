@@ -48,7 +48,7 @@ def cumulative() -> list[Way]:
         Way("b0: one vocabulary", replace(PLAIN, merge="b0"), ONE, 0),
         Way("b1: three vocabularies", replace(PLAIN, merge="b1"), ALL, 0),
         Way("b1 + Hamming Embedding, 64 bits", replace(PLAIN, merge="b1", **HE), ALL, 64),
-        Way("Bayes merging instead of b1", replace(PLAIN, merge="bayes", **HE), ALL, 64),
+        Way("Bayes merging instead of b1", replace(PLAIN, merge="bayes", sets="feature", **HE), ALL, 64),
         Way("likelihood instead of both", PLAIN, ALL, 64),
         Way("best match of each query feature", SCORE, ALL, 64),
         Way("128 bits", SCORE),
@@ -65,7 +65,7 @@ def scoring() -> list[Way]:
         Way("K = 1", SCORE, ONE),
         Way("K = 2", SCORE, (0, 1)),
         Way("rule: b1 + HE (52, 26)", replace(SCORE, merge="b1", hamming=52, sigma=26.0)),
-        Way("rule: bayes + HE (52, 26)", replace(SCORE, merge="bayes", hamming=52, sigma=26.0)),
+        Way("rule: bayes + HE (52, 26)", replace(SCORE, merge="bayes", sets="feature", hamming=52, sigma=26.0)),
         Way("likelihood table by cardinality ratio too, 7 bins", SCORE, binned=True),
     ]
     ways += [Way(f"bursts: {kind}", replace(PLAIN, burstiness=kind)) for kind in ("none", "intra")]

@@ -43,7 +43,7 @@ from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 RULES = ("b0", "b1", "b2", "bayes", "posterior")
-PLAIN = SearchOptions(merge="posterior", burstiness="none", verify=0)
+PLAIN = SearchOptions(merge="posterior", burstiness="none", sets="feature", verify=0)
 
 
 # ------------------------------------------------------------------------------------------------ real words

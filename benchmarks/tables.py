@@ -25,7 +25,8 @@ ALTERNATIVES = {
 RENAMED = {  # rows of the results in today's words
     "evidence by cardinality ratio too, 7 bins": "likelihood table by cardinality ratio too, 7 bins",
     "likelihood instead of both": "likelihood instead of `bayes` and Gaussian",
-    "Bayes merging instead of b1": "`bayes` instead of `b1`",
+    "Bayes merging instead of b1": "`bayes` by feature sets instead of `b1`",
+    "rule: bayes + HE (52, 26)": "rule: `bayes` by feature sets + HE (52, 26)",
 }
 
 
@@ -277,7 +278,7 @@ def engine() -> str:
     head = ["index", "bytes per feature", "`b1` ms", "`bayes` ms", "`posterior` ms", "`bayes` + signatures ms", "`bayes` / `b1`",
             "`b1` / bare scatter-add"]  # fmt: skip
     note = (f"Scoring of a {measured['query_features']}-feature query, {measured['features_per_image']} features per image, 20,000 words "
-            f"per vocabulary, two threads (ratios: one thread, medians of the same run); {where(measured)}.")  # fmt: skip
+            f"per vocabulary, sets of features, two threads (ratios: one thread, medians of the same run); {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 
 

@@ -311,7 +311,7 @@ def test_verdicts_follow_the_claims() -> None:
     assert verdict([wrong, undecided]) == "does not" and verdict([undecided]) == "open"
     text = summary([holds, wrong, undecided])
     assert text.startswith(
-        "1 of 3 differences have the paper's sign with their whole interval. Against it: one +0.0 (-2.0 to -1.0)"
+        "1 of 3 differences are as the paper says with their whole interval. Against it: one +0.0 (-2.0 to -1.0)"
     )
     assert text.endswith("Undecided: one +0.0 (-1.0 to +1.0).")
     assert difference_text(TableCell(1.25, 2, -0.5, 3.0)) == "+1.25 (-0.50 to +3.00)"

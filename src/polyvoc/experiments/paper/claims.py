@@ -49,7 +49,7 @@ def verdict(claims: Sequence[Claim]) -> Verdict:
 def summary(claims: Sequence[Claim]) -> str:
     """Return how many claims hold, and the differences of the others."""
     held = [claim for claim in claims if claim.outcome == "holds"]
-    parts = [f"{len(held)} of {len(claims)} differences have the paper's sign with their whole interval"]
+    parts = [f"{len(held)} of {len(claims)} differences are as the paper says with their whole interval"]
     for outcome, words in (("contradicted", "against it"), ("open", "undecided")):
         named = [f"{claim.text} {difference_text(claim.found)}" for claim in claims if claim.outcome == outcome]
         if named:
