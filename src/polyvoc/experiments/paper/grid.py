@@ -93,7 +93,7 @@ def _text(setup: Setup, ranked: Sequence[Reading]) -> list[str]:
         f"Called the paper's reading: {Reading()}. Nearest here: {ranked[0]}, by the differences on half the questions of "
         f"{' and '.join(map(dataset_title, CHOSEN_ON))} ({_features(setup)} features; every other group of questions), in "
         "squared percent of the measure over two and three vocabularies; the first few are too close to tell apart. Accuracy "
-        "plays no part, and Oxford was not used; an earlier trial on part of Oxford's photographs had, however, suggested image sets.",
+        "plays no part, and Oxford was not used; an earlier trial on part of its photographs had suggested image sets.",
         "Image sets: an image is in the intersection if it has a feature in each list, and all of its matches have the weight "
         "of its set. Feature sets: a match is in the intersection if its feature is in both lists.",
         f"Line of term 2: {setup.origin}. Intervals are over groups of questions; several sets of seeds are averaged, and "
