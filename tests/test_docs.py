@@ -102,7 +102,7 @@ def test_the_readme(world: World) -> None:
 
 def test_the_page_on_the_paper(world: World) -> None:
     write_views(world.folder / "FOLDER")
-    world.names, world.elsewhere = {"holidays": "groups"}, ("polyvoc reproduce",)
+    world.names, world.elsewhere = {"holidays": "groups"}, ("polyvoc reproduce", "polyvoc search")
     world.follow(DOCS / "findings.md")
 
 
