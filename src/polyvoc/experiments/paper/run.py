@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -129,7 +130,7 @@ def _subtitle(setup: Setup) -> str:
 
 def _facts(setup: Setup) -> list[tuple[str, str]]:
     plan = setup.plan
-    facts = [("run", f"{plan.name}; polyvoc {__version__}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
+    facts = [("run", f"{plan.name}; polyvoc {__version__}{_commit()}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
     for name, dataset in setup.datasets.items():
         counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} queries, {dataset.measure}"
         facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
@@ -159,6 +160,16 @@ def _affine_facts(setup: Setup) -> list[str]:
     stores = {name: setup.affine.workbench.store(dataset.images) for name, dataset in setup.datasets.items()}
     counts = ", ".join(f"{dataset_title(name)} {store.n_features / len(store):,.0f}" for name, store in stores.items())
     return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {counts} per photograph"]
+
+
+def _commit() -> str:
+    """Return the commit of the sources, nothing outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return f" ({done.stdout.strip()})" if done.returncode == 0 else ""
 
 
 def _machine() -> str:
