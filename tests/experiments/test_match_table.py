@@ -12,7 +12,7 @@ import pytest
 from benches import world_bench
 from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchSets, MatchTable, hamming_weights, near
-from polyvoc.experiments.paper.readings import rules
+from polyvoc.experiments.paper.match_weights import rules
 from polyvoc.options import Idf, Norm, SearchOptions, Sets
 from random_collections import World, random_world, with_long_signatures
 

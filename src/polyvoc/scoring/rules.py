@@ -140,11 +140,6 @@ class ScoringPlan:
     is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
     image_sets: bool  # whether the sets are of images
 
-    @property
-    def on_difference(self) -> bool:
-        """Return whether burstiness is of the difference set only."""
-        return self.rule.on_difference
-
     def weights(self, counts: Counts, n_images: int, bits: int) -> RuleWeights:
         """Turn the counts of a query, whose signatures have `bits`, into the weights of the rule."""
         factors = np.ones(counts.shape)

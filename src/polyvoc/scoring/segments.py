@@ -238,7 +238,7 @@ def norms_of(held: HeldSegment, key: NormKey) -> Floats32:
 def choose_path(query: QueryWords, plan: ScoringPlan) -> Path:
     """Choose the kernels: gathering every match one by one is the last resort."""
     bursts = plan.options.burstiness != "none"
-    if plan.image_sets and not plan.rule.needs_table and (plan.on_difference or not bursts):
+    if plan.image_sets and not plan.rule.needs_table and (plan.rule.on_difference or not bursts):
         return "images"
     if query.words.shape[2] > 1 or plan.image_sets or (bursts and query.signatures is None):
         return "matches"
@@ -273,13 +273,13 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
         else:
             vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
                          weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
-                         plan.image_sets, burstiness, plan.on_difference, scores)  # fmt: skip
+                         plan.image_sets, burstiness, plan.rule.on_difference, scores)  # fmt: skip
         return scores
     assert query.signatures is not None
     lists = (*_shared_arrays(segment, query, held.runs(query)), segment.arrays["signatures"], query.signatures[:, :, 0])
     if path == "near matches":
         vote_near(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, weights.cells, weights.table,
-                  segment.alive, burstiness, plan.on_difference, scores)  # fmt: skip
+                  segment.alive, burstiness, plan.rule.on_difference, scores)  # fmt: skip
     else:
         vote_hamming(*lists, weights.idf[:, :, 0], weights.factors, weights.hamming, scores)
     return scores

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from polyvoc.experiments.evaluate import Values, gain, mean_of
 from polyvoc.experiments.measures import Interval
 from polyvoc.experiments.paper.claims import Claim
@@ -111,11 +109,6 @@ def series_of(setup: Setup, name: str, rule: str, points: Sequence[tuple[float, 
     intervals = [mean_of(setup.datasets[name], values) for _, values in points]
     y, low, high = ([getattr(interval, part) * measure.scale for interval in intervals] for part in ("mean", "low", "high"))
     return Series(rule, [x for x, _ in points], y, low, high, color=COLOURS.get(re.split("[ (]", rule)[0]))
-
-
-def spread(values: Sequence[Values]) -> float:
-    """Return the largest difference of the means of several rankings."""
-    return float(np.ptp([np.mean([value for value in one if value is not None]) for one in values]))
 
 
 def size_text(size: int) -> str:

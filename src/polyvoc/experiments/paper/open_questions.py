@@ -10,7 +10,7 @@ from polyvoc.experiments.fit.line import fit_line
 from polyvoc.experiments.fit.true_matches import Criterion, observe
 from polyvoc.experiments.match_table import Matcher
 from polyvoc.experiments.paper.cells import Cells, SeedRuns, dataset_title, equation, measure_title
-from polyvoc.experiments.paper.readings import (
+from polyvoc.experiments.paper.match_weights import (
     CONSTANTS,
     Weigh,
     after_test,

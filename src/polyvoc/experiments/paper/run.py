@@ -18,8 +18,8 @@ from polyvoc.experiments.datasets.readers import READERS, Dataset, first_questio
 from polyvoc.experiments.paper.cells import dataset_title, size_text
 from polyvoc.experiments.paper.efficiency import efficiency
 from polyvoc.experiments.paper.figures import figure2, figure3, figure4, figure5, figure6, figure7
-from polyvoc.experiments.paper.grid import readings
 from polyvoc.experiments.paper.open_questions import ablations, criteria, hamming, three
+from polyvoc.experiments.paper.readings import readings
 from polyvoc.experiments.paper.setup import AFFINE, FULL, PER_WORD, Plan, Reading, Setup
 from polyvoc.experiments.paper.signature_length import codes
 from polyvoc.experiments.paper.tables import assignment, table2, table3, table4, table5, table6
