@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from polyvoc.experiments.datasets.descriptor_files import SiftFeatures, write_si
 from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, Question
 from polyvoc.experiments.measures import Truth
-from polyvoc.experiments.workbench import QuantisedDataset
+from polyvoc.experiments.workbench import Quantised, QuantisedDataset
 from random_collections import World
 from samples import vocabularies
 
@@ -42,7 +43,8 @@ def world_bench(world: World) -> QuantisedDataset:
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
     sizes: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
     signatures = np.concatenate([*world.image_signatures, world.query_signatures])
-    return QuantisedDataset(dataset, store, np.concatenate([*world.images, world.words]), signatures, sizes, "world")
+    quantised = Quantised(store, np.concatenate([*world.images, world.words]), signatures, sizes)
+    return QuantisedDataset(dataset, tuple(world.sizes), "world", lambda: quantised)
 
 
 def bench_of(
@@ -55,9 +57,14 @@ def bench_of(
     dataset = Dataset("test", Path(), "photographs", files[: len(files) - outside], tuple(questions), truths, "mAP")
     store = BareStore(files, "", (), np.array([0]), starts, ())
     bits = None if signatures is None else np.concatenate(signatures)
-    return QuantisedDataset(
-        dataset, store, np.concatenate(images), bits, tuple(vocabularies(images[0].shape[1], size=40)), "test"
-    )
+    words = tuple(vocabularies(images[0].shape[1], size=40))
+    quantised = Quantised(store, np.concatenate(images), bits, words)
+    return QuantisedDataset(dataset, tuple(one.size for one in words), "test", lambda: quantised)
+
+
+def unsigned(bench: QuantisedDataset) -> QuantisedDataset:
+    """Return a bench without signatures."""
+    return replace(bench, load=lambda: bench.load()._replace(signatures=None))
 
 
 def described(n: int, seed: int = 0, dimension: int = 128) -> SiftFeatures:

@@ -15,7 +15,7 @@ from benches import described, write_descriptors
 from polyvoc.errors import DatasetError, UnreachableError
 from polyvoc.experiments.cache import store_folder
 from polyvoc.experiments.datasets.descriptor_files import write_siftgeo
-from polyvoc.experiments.datasets.feature_cache import FeatureStore, part_bounds
+from polyvoc.experiments.datasets.feature_cache import FeatureStore, identity_of, part_bounds
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.workbench import no_progress
 from polyvoc.features.extract import extract, extract_many, root_sift
@@ -70,6 +70,30 @@ def test_features_are_those_of_extract(files: list[Path], tmp_path: Path, reader
     again = opened(tmp_path, files)
     assert len(reader.files) == 12  # nothing is read again
     assert again.digest == store.digest and np.array_equal(again.sift(2), store.sift(2))
+
+
+def test_two_stores_joined_hold_the_features_of_both(files: list[Path], tmp_path: Path, reader: Reader) -> None:
+    first, second = opened(tmp_path, files[:5]), opened(tmp_path, files[5:])
+    both, whole = first.joined(second), opened(tmp_path, files)
+    assert both.files == whole.files and both.digest not in (first.digest, whole.digest)
+    assert np.array_equal(both.starts, whole.starts) and both.n_features == whole.n_features
+    for number in range(len(files)):
+        assert np.array_equal(both.descriptors(number), whole.descriptors(number))
+    assert np.array_equal(both.sample(50, 3), whole.sample(50, 3))
+
+
+def test_the_identity_of_files_is_that_of_their_names_and_sizes(files: list[Path], tmp_path: Path) -> None:
+    copies = [Path(shutil.copy(file, tmp_path)) for file in files]
+    name = identity_of(files, "photographs", OPTIONS)
+    assert identity_of(copies, "photographs", OPTIONS) == name
+    assert opened(tmp_path / "cache", copies).digest != opened(tmp_path / "cache", files).digest
+    assert identity_of(copies[::-1], "photographs", OPTIONS) != name
+    assert identity_of(copies, "photographs", FeatureOptions(max_features=81)) != name
+    copies[3].write_bytes(copies[3].read_bytes() + b" ")
+    assert identity_of(copies, "photographs", OPTIONS) != name
+    copies[3].unlink()
+    with pytest.raises(DatasetError, match=r"cannot be read \(No such file or directory\); check the dataset$"):
+        identity_of(copies, "photographs", OPTIONS)
 
 
 def test_only_a_missing_part_is_read_again(files: list[Path], tmp_path: Path, reader: Reader) -> None:

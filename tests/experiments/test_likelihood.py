@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benches import bench_of, world_bench
+from benches import bench_of, unsigned, world_bench
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS, Question
 from polyvoc.experiments.evaluate import scoring_options
@@ -172,7 +172,7 @@ def test_tallies_add_up() -> None:
 
 def test_signatures_are_needed() -> None:
     with pytest.raises(OptionError, match="needs vocabularies with signatures"):
-        tally(replace(tiny_bench(), signatures=None))
+        tally(unsigned(tiny_bench()))
 
 
 def test_the_medium_level_of_a_revisited_set_is_counted() -> None:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from benches import world_bench
+from benches import unsigned, world_bench
 from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.match_table import UNRELATED, Matcher, MatchSets, MatchTable, hamming_weights, near
 from polyvoc.experiments.paper.match_weights import rules
@@ -129,7 +129,7 @@ def test_sets_are_counted_as_by_the_engine(kind: Sets, k: int) -> None:
 
 def test_distances_need_signatures() -> None:
     world = random_world(3, 2)
-    table = Matcher(replace(world_bench(world), signatures=None)).table(0)
+    table = Matcher(unsigned(world_bench(world))).table(0)
     assert table.distance is None
     with pytest.raises(AssertionError, match="no signatures"):
         hamming_weights(table, 24, 16.0)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from benches import never
 from polyvoc.errors import DatasetError, OptionError
+from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.match_table import Matcher
 from polyvoc.experiments.paper.cells import dataset_title, equation, vocabularies_text
 from polyvoc.experiments.paper.claims import Claim, difference_text, summary, verdict
@@ -153,6 +154,20 @@ def test_a_second_run_takes_everything_from_the_cache(setup: Setup, report: Repo
     assert list((setup.workbench.cache / "efficiency").iterdir()) == []  # the collection is deleted
 
 
+def test_results_of_another_machine_are_taken_up_without_reading_photographs(
+    setup: Setup, report: Report, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(data, elsewhere)  # other paths and times, an empty cache
+    results = setup.workbench.cache / "results"
+    workbench = Workbench(tmp_path / "cache", setup.workbench.features, results=results)
+    monkeypatch.setattr(FeatureStore, "open", never)
+    again = run_experiments(set_up(elsewhere, None, None, setup.plan, workbench))
+    assert [section.as_dict() for section in again.sections] == [section.as_dict() for section in report.sections]
+    made = json.loads(next(results.glob("holidays-*.json")).read_text())
+    assert made.keys() == {"name", "commit", "date", "seconds", "inputs", "value"}
+
+
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
     some = run_experiments(setup, ["codes", "figure4"])
     assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]
@@ -279,9 +294,9 @@ def test_sizes_that_lack_descriptors_are_left_out(setup: Setup, report: Report, 
     assert section(report, "figure6").text[1:] == ("Left out, too few training descriptors: 0.5K words.",)
     monkeypatch.setattr("polyvoc.experiments.paper.setup.PER_WORD", 20)
     many = replace(setup, plan=FULL)
-    vars(many)["store"] = replace(setup.store, starts=np.array([0, 3_700_000]))
+    vars(many)["n_descriptors"] = 3_700_000
     assert many.can_train(200_000)
-    vars(many)["store"] = replace(setup.store, starts=np.array([0, 2_000_000]))
+    vars(many)["n_descriptors"] = 2_000_000
     assert many.can_train(100_000) and not many.can_train(200_000)
 
 

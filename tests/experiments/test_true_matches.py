@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import pytest
 
-from benches import bench_of
+from benches import bench_of, unsigned
 from polyvoc.errors import OptionError
 from polyvoc.experiments.datasets.readers import READERS, Question
 from polyvoc.experiments.fit.line import fit_line
@@ -173,7 +172,7 @@ def test_questions_of_one_group_are_grouped() -> None:
 def test_two_vocabularies_with_signatures_are_needed() -> None:
     words, bits = [np.array([[1, 1]], np.int32)] * 2, [np.zeros((1, 2), np.uint64)] * 2
     signed = bench_of(words, bits, [Question("q", Path(), 0)], {"": (Truth(frozenset({1})),)})
-    for bench in (replace(signed, signatures=None), signed.first(1)):
+    for bench in (unsigned(signed), signed.first(1)):
         with pytest.raises(OptionError, match="two vocabularies with signatures"):
             observe(bench)
 

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,17 @@ def default_cache() -> Path:
 def digest_of(*values: Any) -> str:
     """Return a name for plain values that changes with any of them."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@cache
+def current_commit() -> str:
+    """Return the commit of the sources, nothing outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def store_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
@@ -44,5 +57,5 @@ def load_or_make(path: Path, make: Callable[[], Any]) -> Any:
         with write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
-            partial.write_text(json.dumps(value), encoding="utf-8")
+            partial.write_text(json.dumps(value, separators=(",", ":")), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))

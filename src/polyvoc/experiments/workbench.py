@@ -1,22 +1,28 @@
-"""Features, vocabularies and quantised datasets for experiments, all from a cache."""
+"""Features, vocabularies and quantised datasets for experiments, all from a cache.
+
+A result is identified by what it was made of: names and sizes of photographs, options of the training, ground truth. So
+results of another machine are taken up without reading a photograph; vocabularies are trained for missing results only.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc import __version__
 from polyvoc.errors import OptionError
-from polyvoc.experiments.cache import digest_of, load_or_make, store_folder
-from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore
+from polyvoc.experiments.cache import current_commit, digest_of, load_or_make, store_folder
+from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore, identity_of
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
@@ -38,6 +44,34 @@ MEDIANS = 2_000_000  # descriptors for the medians of signatures, at most
 
 def no_progress(stage: str, done: int, total: int) -> None:
     """Show no progress."""
+
+
+@dataclass(frozen=True)
+class LazyVocabulary:
+    """A vocabulary that is loaded, or trained, when its words are needed."""
+
+    identity: str  # changes with all that it is made of
+    size: int
+    load: Callable[[], Vocabulary]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> LazyVocabulary:
+        """Return a vocabulary that is there already."""
+        return cls(vocabulary.fingerprint, vocabulary.size, lambda: vocabulary)
+
+
+class Quantised(NamedTuple):
+    """The features of a dataset and their words."""
+
+    store: FeatureStore  # the images of the database, then the queries that are not in it
+    words: Words  # [F, K]
+    signatures: Signatures | None  # [F, K], or [F, K, 2] beyond 64 bits
+    vocabularies: tuple[Vocabulary, ...]
+
+    def chosen(self, columns: list[int]) -> Quantised:
+        """Return the words of some of the vocabularies."""
+        bits = None if self.signatures is None else self.signatures[:, columns]
+        return Quantised(self.store, self.words[:, columns], bits, tuple(self.vocabularies[k] for k in columns))
 
 
 @dataclass(frozen=True)
@@ -96,37 +130,74 @@ class Workbench:
                 raise OptionError(
                     f"datasets are read as {name}, the vocabulary is of {vocabulary.kind}; give vocabularies of {name}"
                 )
-        outside = [question.source for question in dataset.questions if question.image is None]
-        store = self.store([*dataset.images, *outside], dataset.kind)
+        return self.lazy_bench(dataset, [LazyVocabulary.of(vocabulary) for vocabulary in vocabularies])
+
+    def lazy_bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary]) -> QuantisedDataset:
+        """Return a dataset that is quantised when its words are needed."""
+        files = _files_of(dataset)
+        names = [vocabulary.identity for vocabulary in vocabularies]
+        name = digest_of(dataset.name, identity_of(files, dataset.kind, self.features), names, truth_of(dataset))
+
+        def load() -> Quantised:
+            return self._quantised(files, dataset, [vocabulary.load() for vocabulary in vocabularies])
+
+        return QuantisedDataset(dataset, tuple(vocabulary.size for vocabulary in vocabularies), name, load)
+
+    def _quantised(self, files: Sequence[Path], dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> Quantised:
+        store = self.store(files, dataset.kind)
         parts = [self.words(store, vocabulary) for vocabulary in vocabularies]
         words = np.stack([words for words, _ in parts], axis=1)
         signed = [bits for _, bits in parts if bits is not None]
         bits = np.stack(signed, axis=1) if len(signed) == len(parts) else None
-        name = digest_of(dataset.name, store.digest, [v.fingerprint for v in vocabularies], truth_of(dataset))
-        return QuantisedDataset(dataset, store, words, bits, tuple(vocabularies), name)
+        return Quantised(store, words, bits, tuple(vocabularies))
 
     def remember(self, name: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:
         """Return the JSON value that was made of the same inputs; if there is none, make it and store it under the name."""
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         folder = self.cache / "results" if self.results is None else self.results
-        return load_or_make(folder / f"{readable}-{digest_of(*inputs)[:12]}.json", make)
+
+        def made() -> dict[str, Any]:
+            started = time.perf_counter()
+            value = make()
+            seconds = round(time.perf_counter() - started, 1)
+            facts = {"commit": current_commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "seconds": seconds}
+            return {"name": name, **facts, "inputs": inputs, "value": value}
+
+        return load_or_make(folder / f"{readable}-{digest_of(*inputs)[:12]}.json", made)["value"]
 
 
 @dataclass(frozen=True, eq=False)
 class QuantisedDataset:
-    """A dataset quantised by K vocabularies."""
+    """A dataset quantised by K vocabularies; features and words are loaded at their first use."""
 
     dataset: Dataset
-    store: FeatureStore  # the images of the database, then the queries that are not in it
-    words: Words  # [F, K]
-    signatures: Signatures | None  # [F, K], or [F, K, 2] beyond 64 bits
-    vocabularies: tuple[Vocabulary, ...]
+    sizes: tuple[int, ...]  # words of each vocabulary
     name: str  # changes with the photographs, the ground truth and the vocabularies
+    load: Callable[[], Quantised]
+
+    @cached_property
+    def _loaded(self) -> Quantised:
+        return self.load()
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Return the number of words of each vocabulary."""
-        return tuple(vocabulary.size for vocabulary in self.vocabularies)
+    def store(self) -> FeatureStore:
+        """Return the features of the images of the database, then of the queries that are not in it."""
+        return self._loaded.store
+
+    @property
+    def words(self) -> Words:
+        """Return the words of all features [F, K]."""
+        return self._loaded.words
+
+    @property
+    def signatures(self) -> Signatures | None:
+        """Return the signatures of all features [F, K], or [F, K, 2] beyond 64 bits."""
+        return self._loaded.signatures
+
+    @property
+    def vocabularies(self) -> tuple[Vocabulary, ...]:
+        """Return the vocabularies."""
+        return self._loaded.vocabularies
 
     @property
     def bits(self) -> int:
@@ -196,14 +267,13 @@ class QuantisedDataset:
 
     def first(self, count: int) -> QuantisedDataset:
         """Return the dataset with the first vocabularies only, or all if there are fewer."""
-        return self.chosen(range(min(count, len(self.vocabularies))))
+        return self.chosen(range(min(count, len(self.sizes))))
 
     def chosen(self, numbers: Sequence[int]) -> QuantisedDataset:
         """Return the dataset with some of the vocabularies."""
         columns = list(numbers)
-        bits = None if self.signatures is None else self.signatures[:, columns]
-        chosen = tuple(self.vocabularies[k] for k in columns)
-        return QuantisedDataset(self.dataset, self.store, self.words[:, columns], bits, chosen, digest_of(self.name, columns))
+        sizes, name = tuple(self.sizes[k] for k in columns), digest_of(self.name, columns)
+        return QuantisedDataset(self.dataset, sizes, name, lambda: self._loaded.chosen(columns))
 
     @cached_property
     def _quantiser(self) -> Quantiser:
@@ -214,6 +284,11 @@ class QuantisedDataset:
         """Return the number of each question's photograph in the store."""
         outside = itertools.count(self.n_images)
         return [next(outside) if question.image is None else question.image for question in self.dataset.questions]
+
+
+def _files_of(dataset: Dataset) -> list[Path]:
+    """Return the images of a dataset, then the queries that are not in the database."""
+    return [*dataset.images, *(question.source for question in dataset.questions if question.image is None)]
 
 
 def engine_norms(engine: Engine, options: ScoringOptions) -> list[Floats32]:

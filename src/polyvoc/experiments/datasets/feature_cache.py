@@ -61,6 +61,17 @@ class FeatureStore:
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         return cls(tuple(files), digest_of(*digests), tuple(parts), np.array(bounds), starts, problems)
 
+    def joined(self, other: FeatureStore) -> FeatureStore:
+        """Return the features of these files, then those of others."""
+        return FeatureStore(
+            (*self.files, *other.files),
+            digest_of(self.digest, other.digest),
+            (*self.parts, *other.parts),
+            np.concatenate([self.bounds[:-1], len(self) + other.bounds]),
+            np.concatenate([self.starts, self.n_features + other.starts[1:]]),
+            (*self.problems, *other.problems),
+        )
+
     def __len__(self) -> int:
         """Return the number of files."""
         return len(self.files)
@@ -177,12 +188,23 @@ def _write_part(part: Path, files: Iterable[_FileFeatures]) -> None:
     store_folder(part, arrays, {"counts": [len(file.sift) for file in read], "problems": problems})
 
 
+def identity_of(files: Sequence[Path], kind: Kind, options: Detection) -> str:
+    """Return a digest of the names and sizes of files and of the options: the same on every machine."""
+    return _digest_of([[file.name, _status(file).st_size] for file in files], kind, options)
+
+
 def _digest(files: Sequence[Path], kind: Kind, options: Detection) -> str:
-    states = []
-    for file in files:
-        try:
-            status = file.stat()
-        except OSError as error:
-            raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None
-        states.append([os.path.abspath(file), status.st_size, status.st_mtime_ns])
+    """Return a digest that also changes when a file of the same size is written anew."""
+    states = [(os.path.abspath(file), _status(file)) for file in files]
+    return _digest_of([[path, status.st_size, status.st_mtime_ns] for path, status in states], kind, options)
+
+
+def _digest_of(states: list[list[str | int]], kind: Kind, options: Detection) -> str:
     return digest_of(VERSION, kind, asdict(options) if kind == "photographs" else None, states)
+
+
+def _status(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except OSError as error:
+        raise DatasetError(f"{file}: cannot be read ({error.strerror}); check the dataset") from None

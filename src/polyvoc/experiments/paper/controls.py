@@ -34,10 +34,10 @@ def controls(setup: Setup, name: str) -> dict[str, Values]:
 
 def asmk_values(setup: Setup, bench: QuantisedDataset, assignments: int) -> Values:
     """Return the values of ASMK* with one vocabulary."""
-    model = Asmk(bench.vocabularies[0], AsmkOptions(assignments=assignments))
 
     @cache
     def index() -> AsmkIndex:
+        model = Asmk(bench.vocabularies[0], AsmkOptions(assignments=assignments))
         return model.index(bench.store.descriptors(image) for image in range(bench.n_images))
 
     def score(question: int) -> dict[str, Array]:

@@ -44,8 +44,8 @@ ROOM = 0.2  # "hardly more time": within a fifth
 def efficiency(setup: Setup) -> Section:
     """Bytes per feature and seconds per query for B0, B1, Bayes at the number of images of the plan."""
     seeds = (0, 1, 2)
-    names = [setup.vocabulary(setup.plan.size, seed).fingerprint for seed in seeds]
-    key = digest_of("efficiency", list(RULES), setup.store.digest, names, setup.plan.images)
+    names = [setup.lazy_vocabulary(setup.plan.size, seed).identity for seed in seeds]
+    key = digest_of("efficiency", list(RULES), setup.identity, names, setup.plan.images)
     folder = setup.workbench.cache / "efficiency" / key
     measured: dict[str, Any] = setup.workbench.remember("efficiency", [key], lambda: measure(setup, seeds, folder))
     known = SECONDS if setup.plan.images == 1_000_000 else {}

@@ -57,7 +57,7 @@ def figure2(setup: Setup) -> Section:
         label = f"{bench.n_images:,} images"
         series.append(Series(label, list(EDGES[2:] - 0.01), list(100 * shares[1:])))
         quantiles = np.mean(found["quantiles"], axis=0)
-        rows.append([label, f"{bench.n_features:,}", f"{100 * shares[0]:.1f} %", *(f"{value:.3f}" for value in quantiles)])
+        rows.append([label, f"{found['features']:,}", f"{100 * shares[0]:.1f} %", *(f"{value:.3f}" for value in quantiles)])
         medians.append([one[1] for one in found["quantiles"]])
     change = _interval_cell(bootstrap(np.subtract(medians[-1], medians[0])))
     claims = [Claim(f"median of {rows[-1][0]} less that of {rows[0][0]}", change, -1)]
@@ -96,7 +96,7 @@ def sampled_ratios(bench: QuantisedDataset) -> dict[str, Any]:
         ratios.append(counts[:, 3] / np.maximum(counts[:, 1:].sum(axis=1), 1))
     histogram = np.histogram(np.concatenate(ratios), EDGES)[0]
     quantiles = [np.percentile(own, QUANTILES).round(5).tolist() for own in ratios if len(own)]
-    return {"histogram": histogram.tolist(), "quantiles": quantiles}
+    return {"features": bench.n_features, "histogram": histogram.tolist(), "quantiles": quantiles}
 
 
 def figure3(setup: Setup) -> Section:
@@ -301,7 +301,7 @@ def _trained_on_all(setup: Setup) -> Table:
             found = own.outcomes(own.equal(name, (0, 1), LARGE), named)
             cells = [cell(setup, name, found[rule]) for rule in named]
             gain = gain_cell(setup, name, found["bayes"], found["b1"])
-            rows.append([f"{measure_title(setup, name)}: {label}, {own.store.n_features:,} descriptors", *cells, gain])
+            rows.append([f"{measure_title(setup, name)}: {label}, {own.n_descriptors:,} descriptors", *cells, gain])
     return Table(f"2x{size_text(LARGE)}, by the training photographs", ["", "`b1`", "`bayes`", "`bayes` - `b1`"], rows)
 
 

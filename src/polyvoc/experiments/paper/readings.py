@@ -165,7 +165,7 @@ def _reading_runs(setup: Setup, name: str, count: int, reading: Reading) -> Seed
     runs = []
     for seeds in setup.repeats(count):
         every = _all_values(setup, name, seeds)
-        runs.append({vote.rule: every[vote, reading.idf, reading.idf_power][reading.norm] for vote in votes_of(reading)})
+        runs.append({vote.rule: every[vote][cell_key(reading)] for vote in votes_of(reading)})
     return SeedRuns(setup, name, runs)
 
 
@@ -177,26 +177,36 @@ def votes_of(reading: Reading) -> Iterator[Vote]:
 
 
 @lru_cache(maxsize=64)
-def _all_values(setup: Setup, name: str, seeds: tuple[int, ...]) -> Mapping[tuple[Vote, Idf, int], Mapping[str, Values]]:
-    """Return the values of every vote and idf by norm: each is counted once, and divided by all norms."""
+def _all_values(setup: Setup, name: str, seeds: tuple[int, ...]) -> Mapping[Vote, Mapping[str, Values]]:
+    """Return the values of every vote by idf and norm."""
     bench = setup.equal(name, seeds)
     found = {}
-    tasks = [(vote, idf, power) for vote in VOTES for idf, power in IDFS]
-    for number, (vote, idf, power) in enumerate(tasks):
-        setup.workbench.progress(f"readings: {name}, {setup.features}, seeds {seeds}", number, len(tasks))
-        found[vote, idf, power] = _values_by_norm(setup, bench, vote, replace(OURS, idf=idf, idf_power=power, sets=vote.sets))
+    for number, vote in enumerate(VOTES):
+        setup.workbench.progress(f"readings: {name}, {setup.features}, seeds {seeds}", number, len(VOTES))
+        found[vote] = _grid_values(setup, bench, vote)
     return found
 
 
-def _values_by_norm(setup: Setup, bench: QuantisedDataset, vote: Vote, reading: Reading) -> dict[str, Values]:
-    bare = replace(reading, norm="none")
-    (options,) = setup.rules(_base_name(bench), [vote.merge], [vote.suffix], bare).values()
+def _grid_values(setup: Setup, bench: QuantisedDataset, vote: Vote) -> dict[str, Values]:
+    """Return the values of a vote by idf and norm: it is counted once per idf, and divided by all norms."""
+    bare = [Reading(vote.sets, idf, power, "none") for idf, power in IDFS]
+    rows = [setup.rules(_base_name(bench), [vote.merge], [vote.suffix], reading)[vote.rule] for reading in bare]
 
     def score(question: int) -> dict[str, Array]:
-        votes = bench.scores(question, options)
-        return {norm: _divide(votes, _norms(bench, replace(reading, norm=norm))) for norm in NORMS}
+        scores: dict[str, Array] = {}
+        for reading, options in zip(bare, rows, strict=True):
+            votes = bench.scores(question, options)
+            for own in (replace(reading, norm=norm) for norm in NORMS):
+                scores[cell_key(own)] = _divide(votes, _norms(bench, own))
+        return scores
 
-    return setup.values_of(f"{vote.rule} {reading.set_name} {reading.idf_name} by norm", bench, score, options.as_dict())
+    sets = Reading(vote.sets).set_name
+    return setup.values_of(f"{vote.rule} {sets} by idf and norm", bench, score, [options.as_dict() for options in rows])
+
+
+def cell_key(reading: Reading) -> str:
+    """Return the name of a cell of the grid: idf and norm."""
+    return f"{reading.idf_name}, {reading.norm}"
 
 
 @lru_cache(maxsize=64)

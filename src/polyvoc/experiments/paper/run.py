@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from polyvoc import __version__
 from polyvoc.errors import DatasetError, OptionError
+from polyvoc.experiments.cache import current_commit
 from polyvoc.experiments.datasets.hessian_affine import HessianAffine, has_pyhesaff
 from polyvoc.experiments.datasets.readers import READERS, Dataset, first_questions, list_images
 from polyvoc.experiments.paper.cells import dataset_title, size_text
@@ -130,14 +130,14 @@ def _subtitle(setup: Setup) -> str:
 
 def _facts(setup: Setup) -> list[tuple[str, str]]:
     plan = setup.plan
-    facts = [("run", f"{plan.name}; polyvoc {__version__}{_commit()}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
+    facts = [("run", f"{plan.name}; polyvoc {__version__}{_commit_text()}, {datetime.now(UTC):%Y-%m-%d}, {_machine()}")]
     for name, dataset in setup.datasets.items():
         counts = f"{len(dataset.images):,} images, {len(dataset.questions):,} queries, {dataset.measure}"
         facts.append((dataset_title(name), "; ".join([counts, *dataset.notes])))
     if "oxford" in setup.datasets:
         facts.append(("use of Oxford", "reported only: nothing is chosen or fitted on it, but its own line in Fig. 3 is shown"))
     sizes = ", ".join(size_text(plan.words(size)) for size in setup.sizes if size != plan.size)
-    trained = f"{setup.store.n_features:,} features of {len(setup.training):,} photographs of {setup.source}"
+    trained = f"{setup.n_descriptors:,} features of {len(setup.training):,} photographs of {setup.source}"
     most = plan.features
     facts += [
         ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, {plan.each} each of {sizes}; trained on {trained}"),
@@ -157,19 +157,16 @@ def _affine_facts(setup: Setup) -> list[str]:
     """Return what is known of the Hessian-affine features, if there are any."""
     if setup.affine is None:
         return ["Hessian-affine features, as the paper used, need pyhesaff: pip install 'polyvoc[paper]'"]
-    stores = {name: setup.affine.workbench.store(dataset.images) for name, dataset in setup.datasets.items()}
-    counts = ", ".join(f"{dataset_title(name)} {store.n_features / len(store):,.0f}" for name, store in stores.items())
-    return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {counts} per photograph"]
+    counts = (
+        f"{dataset_title(name)} {setup.affine.count_features(dataset.images) / len(dataset.images):,.0f}"
+        for name, dataset in setup.datasets.items()
+    )
+    return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {', '.join(counts)} per photograph"]
 
 
-def _commit() -> str:
-    """Return the commit of the sources, nothing outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # no git
-        return ""
-    return f" ({done.stdout.strip()})" if done.returncode == 0 else ""
+def _commit_text() -> str:
+    commit = current_commit()
+    return f" ({commit})" if commit else ""
 
 
 def _machine() -> str:

@@ -8,13 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyvoc.experiments.datasets.feature_cache import FeatureStore
+from polyvoc.experiments.cache import digest_of
+from polyvoc.experiments.datasets.feature_cache import FeatureStore, identity_of
 from polyvoc.experiments.datasets.readers import Dataset, with_distractors
 from polyvoc.experiments.evaluate import EVALUATION_VERSION, Values, measure_main
 from polyvoc.experiments.fit.line import VERSION, fit_line
 from polyvoc.experiments.fit.true_matches import observe
 from polyvoc.experiments.measures import MEASURES, Measure
-from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.experiments.workbench import MEDIANS, LazyVocabulary, QuantisedDataset, Workbench
 from polyvoc.options import (
     PAPER_READING,
     USUAL_HAMMING,
@@ -140,12 +141,30 @@ class Setup:
     @cached_property
     def store(self) -> FeatureStore:
         """Return the features that vocabularies are trained on."""
-        files = sorted((*self.training, *self.distractors)) if self.everything else self.training
-        return self.workbench.store(files)
+        own = self.workbench.store(self.training)
+        return own.joined(self.workbench.store(self.distractors)) if self.everything else own
+
+    @cached_property
+    def identity(self) -> str:
+        """Return a digest of what vocabularies are trained on."""
+        files = (*self.training, *self.distractors) if self.everything else self.training
+        return identity_of(files, "photographs", self.workbench.features)
+
+    @cached_property
+    def n_descriptors(self) -> int:
+        """Return the number of features that vocabularies are trained on."""
+        own = self.count_features(self.training)
+        return own + self.count_features(self.distractors) if self.everything else own
+
+    def count_features(self, photographs: Sequence[Path]) -> int:
+        """Return the number of features of photographs."""
+        inputs = ["features", identity_of(photographs, "photographs", self.workbench.features)]
+        name = f"number of {self.features} features"
+        return int(self.workbench.remember(name, inputs, lambda: self.workbench.store(photographs).n_features))
 
     def can_train(self, size: int) -> bool:
         """Return whether there are enough descriptors for a vocabulary of a size; a tenth fewer will do."""
-        drawn = min(self.store.n_features, self.plan.train_options(size, 0).max_descriptors)
+        drawn = min(self.n_descriptors, self.plan.train_options(size, 0).max_descriptors)
         return drawn >= 0.9 * PER_WORD * self.plan.words(size)
 
     @cached_property
@@ -157,12 +176,18 @@ class Setup:
         """Return a vocabulary; it is trained at its first use."""
         return self.workbench.vocabulary(self.store, self.plan.train_options(size, seed), self.source)
 
+    def lazy_vocabulary(self, size: int, seed: int) -> LazyVocabulary:
+        """Return a vocabulary that is trained if its words are needed."""
+        options = self.plan.train_options(size, seed)
+        identity = digest_of(self.identity, asdict(options), MEDIANS)
+        return LazyVocabulary(identity, options.size, lambda: self.vocabulary(size, seed))
+
     def bench(self, name: str, members: Sequence[tuple[int, int]], distractors: int = 0) -> QuantisedDataset:
         """Return a dataset with vocabularies (size, seed), and with the first distractors."""
         dataset = self.datasets[name]
         if distractors:
             dataset = with_distractors(dataset, self.distractors_of(name)[:distractors])
-        return self.workbench.bench(dataset, [self.vocabulary(size, seed) for size, seed in members])
+        return self.workbench.lazy_bench(dataset, [self.lazy_vocabulary(size, seed) for size, seed in members])
 
     def distractors_of(self, name: str) -> tuple[Path, ...]:
         """Return the distractors of a dataset: photographs that no vocabulary was trained on, then the other datasets."""
@@ -267,7 +292,7 @@ class Setup:
 
             def measure(question: int) -> dict[str, float | None]:
                 found = {name: measure_main(bench.dataset, question, own) for name, own in score(question).items()}
-                return {name: None if value is None else round(value, 6) for name, value in found.items()}
+                return {name: None if value is None else short(value) for name, value in found.items()}
 
             measured = thread_map(measure, range(len(bench.dataset.questions)))
             return {name: [one[name] for one in measured] for name in measured[0]}
@@ -283,6 +308,11 @@ class Setup:
     def measure(self, name: str) -> Measure:
         """Return the usual measure of a dataset."""
         return MEASURES[self.datasets[name].measure]
+
+
+def short(value: float) -> float:
+    """Return a value as results store it: five decimals, a whole number as an int."""
+    return int(value) if value == int(value) else round(value, 5)
 
 
 def _sizes(bench: QuantisedDataset) -> str:

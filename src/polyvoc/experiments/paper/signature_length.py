@@ -9,7 +9,7 @@ from polyvoc.experiments.evaluate import Values
 from polyvoc.experiments.paper.cells import cell, gain_cell, measure_title
 from polyvoc.experiments.paper.setup import Setup
 from polyvoc.experiments.report.report import Section, Table, TableCell
-from polyvoc.experiments.workbench import MEDIANS
+from polyvoc.experiments.workbench import MEDIANS, LazyVocabulary
 from polyvoc.options import Merge
 from polyvoc.vocabulary.assign import Assigner
 from polyvoc.vocabulary.train import learn_thresholds
@@ -40,12 +40,19 @@ def codes(setup: Setup) -> Section:
 def signature_values(setup: Setup, name: str) -> dict[str, Values]:
     """Return the values of B1 and Bayes with every kind of signature."""
     bench = setup.equal(name, (0, 1))
-    longer = setup.workbench.bench(bench.dataset, [lengthened(setup, vocabulary) for vocabulary in bench.vocabularies])
+    vocabularies = [lazily_lengthened(setup, setup.lazy_vocabulary(setup.plan.size, seed)) for seed in (0, 1)]
+    longer = setup.workbench.lazy_bench(bench.dataset, vocabularies)
     found: dict[str, Values] = {}
     for bits, threshold, sigma in CODES:
         named = {f"{merge} {bits} {threshold}": setup.rule(name, merge, hamming=threshold, sigma=sigma) for merge in MERGES}
         found |= setup.outcomes(bench if bits == 64 else longer, named)
     return found
+
+
+def lazily_lengthened(setup: Setup, vocabulary: LazyVocabulary) -> LazyVocabulary:
+    """Return the same words with signatures of 128 bits, made if they are needed."""
+    identity = digest_of("128 bits", vocabulary.identity)
+    return LazyVocabulary(identity, vocabulary.size, lambda: lengthened(setup, vocabulary.load()))
 
 
 def lengthened(setup: Setup, vocabulary: Vocabulary) -> Vocabulary:
