@@ -14,7 +14,7 @@ from numba import config
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels import compiler
-from polyvoc.kernels.images import count_images, vote_images
+from polyvoc.kernels.images import add_shared, find_shared, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -126,12 +126,16 @@ def _votes(case: Case) -> dict[str, Array]:
             results |= {f"near {rule} {burstiness}": near, f"matches {rule} {burstiness}": matches}
     counts = np.zeros((2, QUERIES, 1 << len(case.sizes)), np.int64)
     count_matches(*lists, case.alive, masks, counts[0])
-    count_images(two, case.bases, *case.named("starts", "postings"), case.alive, counts[1])
+    by_list = (two, case.bases, *case.named("starts", "postings"))
+    shared = find_shared(*by_list, case.segment.live_bitmap, counts[1])
     for burstiness in (KEEP_ALL, BEST, INTRA):
         images = case.scores()
-        vote_images(two, case.bases, *case.named("starts", "postings"), *signed, idf, *weights[:2], burstiness, images)
+        vote_images(*by_list, *shared, *signed, idf, *weights[:2], burstiness, images)
         results[f"images {burstiness}"] = images
-    return results | {"counts": counts}
+    corrected = case.scores()
+    add_shared(*shared, idf, case.factors, corrected)
+    names = ("shared images", "shared masks", "shared begins")
+    return results | {"counts": counts, "corrected": corrected} | dict(zip(names, shared, strict=True))
 
 
 def _images(case: Case) -> dict[str, Array]:

@@ -39,7 +39,7 @@ from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 BLOCK = 100_000  # descriptors quantised at a time
-MEDIANS = 2_000_000  # descriptors for the medians of signatures, at most
+MEDIANS = 1_000_000  # descriptors for the medians of signatures, at most
 
 
 def no_progress(stage: str, done: int, total: int) -> None:

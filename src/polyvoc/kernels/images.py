@@ -1,85 +1,183 @@
 """Count and vote by sets of images: an image is in the set of the vocabularies whose lists hold one of its features.
 
-Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment.
+Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment. The images of a
+list are marked in a bitmap of one bit per image, 8 KB for a full segment: it stays in the L1 cache.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import kernel, popcount
+from polyvoc.kernels.compiler import LANES, inlined, kernel, lowest_bit, popcount
 from polyvoc.kernels.matches import BEST, KEEP_ALL
+from polyvoc.kernels.postings import count_postings, distance, near_block
+
+ONE = np.uint64(1)
+
+
+@inlined
+def has_bit(bitmap, image):
+    """Return whether an image is in a bitmap: 0 or 1."""
+    return bitmap[np.int64(image) >> 6] >> (np.uint64(image) & np.uint64(63)) & ONE
 
 
 @kernel
-def mark_images(words, bases, starts, postings, lists, image_masks):
-    """Set bit k of every image that the lists of vocabulary k hold; return how many lists there are.
-
-    words: [K, A], -1 for none; image_masks: zeros before. out: lists [K A, 4] vocabulary, assignment, first posting, end.
-    """
-    n = 0
+def mark_lists(words, bases, starts, postings, bitmaps):
+    """Mark the images of the lists of each vocabulary. words: [K, A], -1 for none. out: bitmaps [K, blocks]."""
+    bitmaps[:] = 0
     for k in range(words.shape[0]):
-        bit = np.uint16(1 << k)
+        bitmap = bitmaps[k]
         for a in range(words.shape[1]):
-            if words[k, a] < 0:
-                continue
-            number = bases[k] + words[k, a]
-            first, last = np.int64(starts[number]), np.int64(starts[number + 1])
-            lists[n, 0], lists[n, 1], lists[n, 2], lists[n, 3] = k, a, first, last
-            n += 1
-            for i in range(first, last):
-                image_masks[postings[i]] |= bit
-    return n
+            if words[k, a] >= 0:
+                number = bases[k] + words[k, a]
+                for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+                    bitmap[np.int64(postings[i]) >> 6] |= ONE << (np.uint64(postings[i]) & np.uint64(63))
 
 
 @kernel
-def count_images(words, bases, starts, postings, alive, counts):
-    """Count the images of every exact mask of a query feature. words: [Q, K, A]. out: counts [Q, 2^K]."""
-    image_masks, lists = np.zeros(1 << 16, np.uint16), np.empty((words.shape[1] * words.shape[2], 4), np.int64)
-    for q in range(len(words)):
-        for one in lists[: mark_images(words[q], bases, starts, postings, lists, image_masks)]:
-            for i in range(one[2], one[3]):
-                image = postings[i]
-                mask = image_masks[image]
-                if mask != 0 and (len(alive) == 0 or alive[image]):
-                    counts[q, mask] += 1
-                image_masks[image] = 0
+def mark_shared(bitmaps, shared):
+    """Mark the images that two or more bitmaps [K, blocks] hold. out: shared [blocks]."""
+    for block in range(len(shared)):
+        one = two = np.uint64(0)
+        for k in range(len(bitmaps)):
+            two |= one & bitmaps[k, block]
+            one |= bitmaps[k, block]
+        shared[block] = two
+
+
+@kernel
+def mask_of(bitmaps, image):
+    """Return the mask of the bitmaps that hold an image."""
+    mask = 0
+    for k in range(len(bitmaps)):
+        mask |= np.int64(has_bit(bitmaps[k], image)) << k
+    return mask
+
+
+@kernel
+def count_marked(bitmaps, shared, live, counts):
+    """Count the live images of every exact mask. out: counts [2^K]."""
+    for k in range(len(bitmaps)):
+        total = 0
+        for block in range(len(shared)):
+            total += popcount(bitmaps[k, block] & ~shared[block] & live[block])
+        counts[1 << k] = total
+    if len(bitmaps) == 2:
+        total = 0
+        for block in range(len(shared)):
+            total += popcount(shared[block] & live[block])
+        counts[3] = total
+        return
+    for block in range(len(shared)):
+        rest = shared[block] & live[block]
+        while rest != 0:
+            counts[mask_of(bitmaps, (block << 6) + lowest_bit(rest))] += 1
+            rest &= rest - ONE
+
+
+@kernel
+def find_shared(words, bases, starts, postings, live, counts):
+    """Find the postings whose image is in the lists of several vocabularies of a query feature, and count images.
+
+    words: [Q, K, A]; live: [blocks] bitmap of the live images. out: counts [Q, 2^K] images of every exact mask. Returns the
+    image and mask of each posting, list by list, and where each list begins [Q K A + 1].
+    """
+    n_queries, n_vocabularies, n_assignments = words.shape
+    images, masks = np.empty((2, count_postings(words, bases, starts) + 1), np.uint16)  # the last is written, not counted
+    begins = np.zeros(words.size + 1, np.int64)
+    bitmaps, shared = np.zeros((n_vocabularies, len(live)), np.uint64), np.zeros(len(live), np.uint64)
+    n = one = 0
+    for q in range(n_queries):
+        mark_lists(words[q], bases, starts, postings, bitmaps)
+        mark_shared(bitmaps, shared)
+        count_marked(bitmaps, shared, live, counts[q])
+        first = n
+        for k in range(n_vocabularies):
+            for a in range(n_assignments):
+                if words[q, k, a] >= 0:
+                    number = bases[k] + words[q, k, a]
+                    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+                        images[n] = postings[i]
+                        n += np.int64(has_bit(shared, postings[i]))
+                one += 1
+                begins[one] = n
+        for i in range(first, n):
+            masks[i] = mask_of(bitmaps, images[i])
+    return images[:n].copy(), masks[:n].copy(), begins
+
+
+@kernel
+def add_shared(images, masks, begins, idf, factors, scores):
+    """Add what a posting of a shared image gets beyond the weight of one list alone. idf: [Q, K, A]. out: scores.
+
+    images, masks, begins: of `find_shared`; factors: [Q, 2^K].
+    """
+    one = 0
+    for q in range(idf.shape[0]):
+        of_mask = factors[q]
+        for k in range(idf.shape[1]):
+            for a in range(idf.shape[2]):
+                weight, single = np.float64(idf[q, k, a]), np.float64(of_mask[1 << k])
+                for i in range(begins[one], begins[one + 1]):
+                    scores[images[i]] += weight * (of_mask[masks[i]] - single)
+                one += 1
 
 
 @kernel
 def vote_images(
-    words, bases, starts, postings, signatures, query_signatures, idf, factors, hamming_weights, burstiness, scores
-):
-    """Vote with factors[q, mask of the image] idf hamming_weight for every posting. words, idf: [Q, K, A]. out: scores.
+    words, bases, starts, postings, images, masks, begins, signatures, query_signatures, idf, factors, hamming_weights,
+    burstiness, scores
+):  # fmt: skip
+    """Vote with factors[q, mask of the image] idf hamming_weight for every near posting. words, idf: [Q, K, A]. out: scores.
 
-    Signatures [B, P] and [Q, K, A, B]; without any every distance is 0. Burstiness (see `matches.settle_votes`) applies to
-    images in one list only, whose matches are its postings.
+    images, masks, begins: of `find_shared`. Signatures [B, P] and [Q, K, A, B]; without any every distance is 0. Burstiness
+    (see `matches.settle_votes`) applies to images in one list only, whose matches are its postings.
     """
-    image_masks, lists = np.zeros(1 << 16, np.uint16), np.empty((words.shape[1] * words.shape[2], 4), np.int64)
+    threshold = 0
+    for h in range(len(hamming_weights)):
+        if hamming_weights[h] > 0:
+            threshold = h
+    image_masks, touched = np.zeros(1 << 16, np.uint16), np.empty(1 << 16, np.uint16)
     image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
+    one = 0
     for q in range(len(words)):
-        n = mark_images(words[q], bases, starts, postings, lists, image_masks)
-        for one in lists[:n]:
-            k, a, first, last = one[0], one[1], one[2], one[3]
-            for i in range(first, last):
-                image = postings[i]
-                mask = image_masks[image]
-                h = 0
-                for plane in range(len(signatures)):
-                    h += popcount(signatures[plane, i] ^ query_signatures[q, k, a, plane])
-                vote = np.float64(factors[q, mask]) * idf[q, k, a] * hamming_weights[h]
-                if burstiness == KEEP_ALL or mask & (mask - 1) != 0:
-                    scores[image] += vote
-                elif burstiness == BEST:
-                    image_sums[image] = max(image_sums[image], vote)
-                else:
-                    image_sums[image] += vote
-                    powers[image] += vote * np.sqrt(vote)
-        for one in lists[:n]:
-            for i in range(one[2], one[3]):
-                image = postings[i]
-                total = image_sums[image]
-                image_masks[image] = 0
-                if total > 0:
-                    scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
-                    image_sums[image] = powers[image] = 0
+        first, n_touched = one, 0
+        last = first + words.shape[1] * words.shape[2]
+        for i in range(begins[first], begins[last]):
+            image_masks[images[i]] = masks[i]
+        for k in range(words.shape[1]):
+            for a in range(words.shape[2]):
+                weight, signature = np.float64(idf[q, k, a]), query_signatures[q, k, a]
+                one += 1
+                if words[q, k, a] < 0 or weight == 0:
+                    continue
+                number = bases[k] + words[q, k, a]
+                end = np.int64(starts[number + 1])
+                for block in range(np.int64(starts[number]), end, LANES):
+                    near = ~np.uint64(0) >> np.uint64(max(LANES - (end - block), 0))
+                    if len(signature) > 0:
+                        near = near_block(signatures, block, end, signature, threshold)
+                    while near != 0:
+                        p = block + lowest_bit(near)
+                        near &= near - ONE
+                        image = postings[p]
+                        h = distance(signatures, p, signature) if len(signature) > 0 else 0
+                        mask = image_masks[image]
+                        vote = weight * factors[q, mask if mask > 0 else 1 << k] * hamming_weights[h]
+                        if burstiness == KEEP_ALL or mask > 0 or vote <= 0:
+                            scores[image] += vote
+                            continue
+                        if image_sums[image] == 0:
+                            touched[n_touched] = image
+                            n_touched += 1
+                        if burstiness == BEST:
+                            image_sums[image] = max(image_sums[image], vote)
+                        else:
+                            image_sums[image] += vote
+                            powers[image] += vote * np.sqrt(vote)
+        for i in range(begins[first], begins[last]):
+            image_masks[images[i]] = 0
+        for image in touched[:n_touched]:
+            total = image_sums[image]
+            scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
+            image_sums[image] = powers[image] = 0

@@ -248,15 +248,22 @@ def equal_words(column, position, end, word):
 
 
 @kernel
-def longest_query(words, bases, starts):
-    """Return the largest number of postings in the lists of one query feature. words: [Q, K, A]."""
-    longest = 0
+def count_postings(words, bases, starts):
+    """Return the number of postings in the lists of a query. words: [Q, K, A]."""
+    total = 0
     for q in range(len(words)):
-        total = 0
         for k in range(words.shape[1]):
             for a in range(words.shape[2]):
                 if words[q, k, a] >= 0:
                     number = bases[k] + words[q, k, a]
                     total += np.int64(starts[number + 1]) - np.int64(starts[number])
-        longest = max(longest, total)
+    return total
+
+
+@kernel
+def longest_query(words, bases, starts):
+    """Return the largest number of postings in the lists of one query feature. words: [Q, K, A]."""
+    longest = 0
+    for q in range(len(words)):
+        longest = max(longest, count_postings(words[q : q + 1], bases, starts))
     return longest

@@ -122,16 +122,16 @@ class Weights:
 
     @cached_property
     def singles(self) -> Floats64:
-        """Return the weight of a feature in one list only, for each list [Q, K]; one assignment."""
+        """Return the weight of a feature in one list only, for each list [Q, K, A]."""
         bits = 1 << np.arange(self.idf.shape[1])
-        return self.idf[:, :, 0].astype(np.float64) * self.factors[:, bits]
+        return self.idf.astype(np.float64) * self.factors[:, bits, None]
 
     @cached_property
     def delta(self) -> npt.NDArray[np.floating[Any]]:
-        """Return what a shared feature gets beyond the sum of its single weights [Q, 2^K]; one assignment."""
+        """Return what a feature that the first words share gets beyond the sum of its single weights [Q, 2^K]."""
         masks = np.arange(self.factors.shape[1])
         lists = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
-        singles = self.singles @ lists.T
+        singles = self.singles[:, :, 0] @ lists.T
         wanted = self.factors * (self.idf[:, :, 0] @ lists.T)
         # Where a shared feature is worth next to nothing, delta cancels the single weights: float32 would leave noise.
         cancels = bool(((wanted > 0) & (wanted < 1e-3 * singles)).any())
@@ -140,8 +140,8 @@ class Weights:
     @cached_property
     def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
         """Return the distinct words, ascending, and the sum of their single weights: each list is scanned once."""
-        present = self.numbers[:, :, 0] >= 0
-        numbers, inverse = np.unique(self.numbers[:, :, 0][present], return_inverse=True)
+        present = self.numbers >= 0
+        numbers, inverse = np.unique(self.numbers[present], return_inverse=True)
         sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers))
         return numbers, sums.astype(self.delta.dtype)
 

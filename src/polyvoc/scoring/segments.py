@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norms
-from polyvoc.kernels.images import count_images, vote_images
+from polyvoc.kernels.images import add_shared, find_shared, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -60,6 +60,16 @@ class Runs:
     ends: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class SharedImages:
+    """The postings of a query whose image is in the lists of several vocabularies, and the images of every exact mask."""
+
+    images: npt.NDArray[np.uint16]
+    masks: npt.NDArray[np.uint16]
+    begins: npt.NDArray[np.int64]  # [Q K A + 1] of each list
+    counts: Counts  # [Q, 2^K]
+
+
 @dataclass(eq=False)
 class HeldSegment:
     """A segment by its number in the index, with what was computed of it. May be shared by threads."""
@@ -68,8 +78,9 @@ class HeldSegment:
     segment: Segment
     statistics: Statistics | None = None  # of all segments; None until they are known
     norms: dict[NormKey, Floats32] = field(default_factory=dict)  # computed once per kind
-    # Runs of queries between phase 1 and phase 2: looked up once, dropped with the query.
+    # What queries share between phase 1 and phase 2: looked up once, dropped with the query.
     _runs: WeakKeyDictionary[QueryWords, Runs] = field(default_factory=WeakKeyDictionary)
+    _shared: WeakKeyDictionary[QueryWords, SharedImages] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def norm(self, key: NormKey) -> Floats32:
@@ -85,6 +96,16 @@ class HeldSegment:
         found = self._runs.get(query)
         if found is None:
             found = self._runs[query] = query_runs(self.segment, query)
+        return found
+
+    def shared_images(self, query: QueryWords) -> SharedImages:
+        """Return the images that lists of several vocabularies of a query hold."""
+        found = self._shared.get(query)
+        if found is None:
+            counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+            arrays = (*_list_arrays(self.segment), self.segment.live_bitmap)
+            images, masks, begins = find_shared(query.words, query.bases, *arrays, counts)
+            found = self._shared[query] = SharedImages(images, masks, begins, counts)
         return found
 
 
@@ -130,11 +151,10 @@ def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan) -> Counts:
 
     With several assignments, or with sets of images (which are then counted), also of the masks of one list.
     """
+    if plan.image_sets:
+        return held.shared_images(query).counts
     segment = held.segment
     counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-    if plan.image_sets:
-        count_images(query.words, query.bases, *_list_arrays(segment), segment.alive, counts)
-        return counts
     if query.words.shape[2] > 1:
         count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks, counts)
         return counts
@@ -261,19 +281,14 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
     path = choose_path(query, plan)
     if path == "lists":
         return _vote_lists(held, query, weights)
+    if path == "images":
+        return _vote_images(held, query, weights, plan)
     segment, scores = held.segment, np.zeros(held.segment.n_images, np.float32)
     burstiness = BURSTINESS[plan.options.burstiness]
-    if path in ("images", "matches"):
-        signatures, query_signatures = segment.arrays["signatures"], query.signatures
-        if query_signatures is None:
-            signatures, query_signatures = np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
-        if path == "images":
-            vote_images(query.words, query.bases, *_list_arrays(segment), signatures, query_signatures, weights.idf,
-                        weights.factors, weights.hamming, burstiness, scores)  # fmt: skip
-        else:
-            vote_matches(query.words, query.bases, *_run_arrays(segment), signatures, query_signatures, weights.idf,
-                         weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
-                         plan.image_sets, burstiness, plan.rule.on_difference, scores)  # fmt: skip
+    if path == "matches":
+        vote_matches(query.words, query.bases, *_run_arrays(segment), *_signature_arrays(segment, query), weights.idf,
+                     weights.factors, weights.hamming, weights.cells, weights.table, segment.alive, query.masks,
+                     plan.image_sets, burstiness, plan.rule.on_difference, scores)  # fmt: skip
         return scores
     assert query.signatures is not None
     lists = (*_shared_arrays(segment, query, held.runs(query)), segment.arrays["signatures"], query.signatures[:, :, 0])
@@ -301,6 +316,28 @@ def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Float
         add_lists(*lists, postings, scores)
         vote_shared(*_shared_arrays(held.segment, query, runs), weights.delta, scores)
     return scores.astype(np.float32, copy=False)
+
+
+def _vote_images(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
+    """Vote with the weight of each image's set; without signatures and burstiness by whole lists, corrected where shared."""
+    found = held.shared_images(query)
+    shared = found.images, found.masks, found.begins
+    if query.signatures is None and plan.options.burstiness == "none":
+        scores = np.zeros(held.segment.n_images, weights.delta.dtype)
+        add_lists(*weights.lists, *_list_arrays(held.segment), scores)
+        add_shared(*shared, weights.idf, weights.factors, scores)
+        return scores.astype(np.float32, copy=False)
+    votes = np.zeros(held.segment.n_images, np.float32)
+    vote_images(query.words, query.bases, *_list_arrays(held.segment), *shared, *_signature_arrays(held.segment, query),
+                weights.idf, weights.factors, weights.hamming, BURSTINESS[plan.options.burstiness], votes)  # fmt: skip
+    return votes
+
+
+def _signature_arrays(segment: Segment, query: QueryWords) -> tuple[Array, Array]:
+    """Return the signatures of a segment and of a query; empty ones where they are not compared."""
+    if query.signatures is None:
+        return np.empty((0, 0), np.uint64), np.empty((*query.words.shape, 0), np.uint64)
+    return segment.arrays["signatures"], query.signatures
 
 
 def _list_arrays(segment: Segment) -> tuple[Array, Array]:
