@@ -190,7 +190,7 @@ def test_one_question_alone_has_no_interval(setup: Setup, data: Path) -> None:
     few = set_up(data, None, None, replace(TINY, questions=1), setup.workbench)
     assert [len(dataset.questions) for dataset in few.datasets.values()] == [1, 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Setup, "line", lambda self, name, image_sets: (0.6, 0.4))  # too few true matches to fit one
+        patch.setattr(Setup, "line", lambda self, name, sets: (0.6, 0.4))  # too few true matches to fit one
         part = table5(few)
     assert all(cell.low is None for cell in cells_of(part)["Holidays, mAP"])
     assert part.verdict == "open" and " (" not in part.verdict_text.partition(":")[2]
@@ -244,7 +244,7 @@ def test_half_of_the_photographs_are_distractors_unless_there_are_others(setup: 
 def test_no_line_is_fitted_on_the_photographs_of_the_evaluation(setup: Setup) -> None:
     assert setup.line("holidays") == tuple(setup.fitted("ukbench")["tied"])
     assert setup.line("holidays", kind="free") == tuple(setup.fitted("ukbench")["free"])
-    assert setup.line("holidays", image_sets=False) == tuple(setup.fitted("ukbench", image_sets=False)["tied"])
+    assert setup.line("holidays", "feature") == tuple(setup.fitted("ukbench", "feature")["tied"])
     oxford = replace(setup, datasets={"oxford": setup.datasets["ukbench"], "holidays": setup.datasets["holidays"]})
     assert (oxford.fitted_on("oxford"), oxford.fitted_on("holidays")) == ("holidays", None)  # it is for reports only
     assert setup.line("ukbench") == tuple(setup.fitted("holidays")["tied"]) != setup.line("holidays")

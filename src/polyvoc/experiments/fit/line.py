@@ -180,22 +180,25 @@ def measure_line(line: Line | PowerCurve, observations: Observations, width: flo
 
 
 def line_figure(
-    fits: Mapping[str, Mapping[SetKind, Fit]], title: str = "Term 2: p(in the intersection | true match)"
+    fits: Mapping[str, Mapping[SetKind, Fit]], heading: str = "Term 2: p(in the intersection | true match)"
 ) -> Figure:
     """Return Fig. 3: shares by bins with their intervals, both lines and the curve; one panel per dataset and kind of sets."""
-    panels = [_panel(f"{name}, {kind} sets", fitted) for name, kinds in fits.items() for kind, fitted in kinds.items()]
-    return Figure(title, panels, "Points: bins of the ratio with 95 % bootstrap intervals. Lines: weighted least squares.")
+    panels = [
+        line_panel(f"{name}, {kind} sets", fitted.as_dict()) for name, kinds in fits.items() for kind, fitted in kinds.items()
+    ]
+    return Figure(heading, panels, "Points: bins of the ratio with 95 % bootstrap intervals. Lines: weighted least squares.")
 
 
-def _panel(name: str, fitted: Fit) -> Panel:
-    ratio, bins, curve = np.linspace(0, 1, 101), fitted.bins, fitted.curve
-    points = Series("measured", bins.ratio, bins.share, bins.low, bins.high, style="points", color=0)
+def line_panel(title: str, fit: Mapping[str, Any]) -> Panel:
+    """Return a panel of Fig. 3 from the plain values of a fit."""
+    ratio, bins, curve = np.linspace(0, 1, 101), fit["bins"], PowerCurve(**fit["curve"])
+    points = Series("measured", bins["ratio"], bins["share"], bins["low"], bins["high"], style="points", color=0)
     lines = [
         Series(f"{label}: {a:.2f} r + {b:.2f}", ratio, np.clip(a * ratio + b, 0, 1), color=color)
-        for label, (a, b), color in (("free", fitted.free, 1), ("a + b = 1", fitted.tied, 2))
+        for label, (a, b), color in (("free", fit["free"], 1), ("a + b = 1", fit["tied"], 2))
     ]
     lines.append(Series(f"1 - {1 - curve.b:.2f} (1 - r)^{curve.power:.2f}", ratio, curve.term2(ratio), color=3))
-    return Panel("|A ∩ B| / |A ∪ B|", "share of true matches in A ∩ B", [points, *lines], name)
+    return Panel("|A ∩ B| / |A ∪ B|", "share of true matches in A ∩ B", [points, *lines], title)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.experiments.evaluate import Values
+from polyvoc.experiments.fit.line import line_panel
 from polyvoc.experiments.measures import Interval, bootstrap
 from polyvoc.experiments.paper.cells import (
     Cells,
@@ -104,13 +105,12 @@ def figure3(setup: Setup) -> Section:
     rows, claims, panels = [], [], []
     for kind in setup.kinds:
         for name in kind.datasets:
-            for image_sets in (True, False):
-                fit, title = kind.fitted(name, image_sets), f"{dataset_title(name)}, {kind.features}"
-                sets = "images" if image_sets else "features"
+            for sets in ("image", "feature"):
+                fit, title = kind.fitted(name, sets), f"{dataset_title(name)}, {kind.features}"
                 lines = (equation(fit[line]) for line in ("free", "tied"))
-                rows.append([title, sets, f"{fit['true_matches']:,.0f}", *lines, _parameter_cell(fit, "power")])
-                if image_sets:
-                    panels.append(_fitted_panel(title, fit))
+                rows.append([title, f"{sets}s", f"{fit['true_matches']:,.0f}", *lines, _parameter_cell(fit, "power")])
+                if sets == "image":
+                    panels.append(line_panel(title, fit))
                     claims += [Claim(f"{title}, {part}", _parameter_cell(fit, part)) for part in ("a", "b")]
     text = [
         "True matches: Hamming distance below 20 in a relevant image (the smaller distance where both vocabularies agree). "
@@ -131,19 +131,6 @@ def _parameter_cell(fit: Mapping[str, Any], part: str) -> TableCell:
     low, high = fit["intervals"][part]
     value = fit["curve"][part] if part == "power" else fit["free"]["ab".index(part)]
     return TableCell(value, 2 if part == "power" else 3, low, high)
-
-
-def _fitted_panel(title: str, fit: Mapping[str, Any]) -> Panel:
-    """Return a panel of the measured shares of a dataset and both lines."""
-    (a, b), (tied_a, tied_b), bins, curve = fit["free"], fit["tied"], fit["bins"], fit["curve"]
-    r = np.linspace(0, 1, 41)
-    series = [
-        Series("measured, by bins", bins["ratio"], bins["share"], bins["low"], bins["high"], style="points"),
-        Series("free line", r, np.clip(a * r + b, 0, 1)),
-        Series("a + b = 1", r, tied_a * r + tied_b),
-        Series("curve", r, 1 - (1 - curve["b"]) * (1 - r) ** curve["power"]),
-    ]
-    return Panel(RATIO, "share of true matches in A n B", series, f"{title}: {a:.2f} r + {b:.2f}; b = {tied_b:.2f}")
 
 
 def lines_tested(setup: Setup) -> list[Table]:

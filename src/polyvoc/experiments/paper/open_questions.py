@@ -81,7 +81,7 @@ def three(setup: Setup) -> Section:
     small = [name for name in setup.datasets if len(setup.datasets[name].images) < FEW]
     tables = [_table(setup, name, _runs(setup, name, 3, (rules, exclusive), IMAGES), "b1", str(IMAGES)) for name in small]
     for name in small:
-        line = setup.line(name, image_sets=False, kind="free")
+        line = setup.line(name, "feature", kind="free")
         runs = _runs(setup, name, 3, (rules, exclusive, differences), OURS, line=line)
         tables.append(_table(setup, name, runs, "posterior", str(OURS)))
     return Section("three", heading, [text], tables)

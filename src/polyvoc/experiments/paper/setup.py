@@ -217,7 +217,7 @@ class Setup:
         reading = reading or Reading()
         plain = {"burstiness": "none", "verify": 0, "sigma": SIGMA, **asdict(reading), **chosen}
         options = SearchOptions(merge=merge, **plain)
-        return options if "line" in chosen else replace(options, line=self.line(name, options.image_sets))
+        return options if "line" in chosen else replace(options, line=self.line(name, options.set_kind))
 
     def rules(
         self, name: str, merges: Sequence[Merge], suffixes: Sequence[str] = ("",), reading: Reading | None = None, **chosen: Any
@@ -234,28 +234,27 @@ class Setup:
 
     # -- term 2
 
-    def fitted(self, name: str, image_sets: bool = True) -> dict[str, Any]:
+    def fitted(self, name: str, sets: SetKind = "image") -> dict[str, Any]:
         """Return the fit of term 2 on a dataset, with the first two vocabularies, without the query's own photograph."""
-        kind: SetKind = "image" if image_sets else "feature"
-        if (name, kind) not in self._fits:
+        if (name, sets) not in self._fits:
             bench = self.equal(name, (0, 1))
 
             def fit() -> dict[str, Any]:
-                return fit_line(observe(bench, sets=kind, with_query=False)).as_dict()
+                return fit_line(observe(bench, sets=sets, with_query=False)).as_dict()
 
-            self._fits[name, kind] = self.remembered(f"term 2 {kind} sets", bench, fit)
-        return self._fits[name, kind]
+            self._fits[name, sets] = self.remembered(f"term 2 {sets} sets", bench, fit)
+        return self._fits[name, sets]
 
     @cached_property
     def _fits(self) -> dict[tuple[str, str], dict[str, Any]]:
         return {}
 
-    def line(self, name: str, image_sets: bool = True, kind: str = "tied") -> Line:
+    def line(self, name: str, sets: SetKind = "image", kind: str = "tied") -> Line:
         """Return the line of term 2 for a dataset, fitted on another one; the default line if there is no other."""
         other = self.fitted_on(name)
         if other is None:
             return SearchOptions.line
-        a, b = self.fitted(other, image_sets)[kind]
+        a, b = self.fitted(other, sets)[kind]
         return float(a), float(b)
 
     def fitted_on(self, name: str) -> str | None:
