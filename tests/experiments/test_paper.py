@@ -168,6 +168,19 @@ def test_results_of_another_machine_are_taken_up_without_reading_photographs(
     assert made.keys() == {"name", "commit", "date", "seconds", "inputs", "value"}
 
 
+def test_only_what_is_finished(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(FeatureStore, "open", never)
+    results = tmp_path / "results"
+    shutil.copytree(setup.workbench.cache / "results", results)
+    done = replace(setup, workbench=replace(setup.workbench, results=results, finished=True))
+    assert "not finished" not in dict(run_experiments(done).facts)
+    for file in results.glob("efficiency-*.json"):
+        file.unlink()
+    some = run_experiments(replace(done))
+    assert [section.id for section in some.sections] == [name for name in SECTIONS if name != "efficiency"]
+    assert dict(some.facts)["not finished"] == "efficiency"
+
+
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:
     some = run_experiments(setup, ["codes", "figure4"])
     assert [part.as_dict() for part in some.sections] == [section(report, name).as_dict() for name in ("figure4", "codes")]

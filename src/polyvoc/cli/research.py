@@ -388,12 +388,14 @@ def reproduce_command(  # noqa: PLR0913
         Path | None, flag("FOLDER", "Distractors. Default: every other training photograph, not trained on.")
     ] = None,
     only: Annotated[list[str] | None, flag("NAME", "Only this table or figure, such as table3; repeatable.")] = None,
+    finished: Annotated[bool, switch("--finished", "Report what an earlier run has finished; compute nothing.")] = False,
     cache: Cache = None,
     json: Json = False,
 ) -> None:
     """Redo the paper's experiments on your datasets, beside the paper's own numbers.
 
-    Every finished result is a small file in OUT/cells: a run that was interrupted goes on where it stopped.
+    Every finished result is a small file in OUT/cells: a run that was interrupted goes on where it stopped, also on another
+    machine.
     """
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.paper.run import CELLS, named, run_experiments, set_up, write_report
@@ -404,7 +406,7 @@ def reproduce_command(  # noqa: PLR0913
     with progress_bar() as progress:
         plan = QUICK if quick else FULL
         features = FeatureOptions(max_features=plan.features)
-        workbench = Workbench(cache or default_cache(), features, progress, results=out / CELLS)
+        workbench = Workbench(cache or default_cache(), features, progress, out / CELLS, finished)
         setup = set_up(data, train, distractors, plan, workbench)
         with write_errors(out):
             out.mkdir(parents=True, exist_ok=True)  # before the hours of work, not after

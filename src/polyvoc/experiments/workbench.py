@@ -42,6 +42,10 @@ BLOCK = 100_000  # descriptors quantised at a time
 MEDIANS = 1_000_000  # descriptors for the medians of signatures, at most
 
 
+class MissingResult(Exception):
+    """A result that is not there, on a workbench that makes none."""
+
+
 def no_progress(stage: str, done: int, total: int) -> None:
     """Show no progress."""
 
@@ -82,6 +86,7 @@ class Workbench:
     features: Detection = FeatureOptions()  # noqa: RUF009 (frozen)
     progress: Progress = no_progress
     results: Path | None = None  # folder of the results; default: in the cache
+    finished: bool = False  # take finished results only: raise MissingResult for any other
 
     def store(self, files: Sequence[Path], kind: Kind = "photographs") -> FeatureStore:
         """Return the features of files."""
@@ -155,6 +160,9 @@ class Workbench:
         """Return the JSON value that was made of the same inputs; if there is none, make it and store it under the name."""
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         folder = self.cache / "results" if self.results is None else self.results
+        path = folder / f"{readable}-{digest_of(*inputs)[:12]}.json"
+        if self.finished and not path.is_file():
+            raise MissingResult(name)
 
         def made() -> dict[str, Any]:
             started = time.perf_counter()
@@ -163,7 +171,7 @@ class Workbench:
             facts = {"commit": current_commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "seconds": seconds}
             return {"name": name, **facts, "inputs": inputs, "value": value}
 
-        return load_or_make(folder / f"{readable}-{digest_of(*inputs)[:12]}.json", made)["value"]
+        return load_or_make(path, made)["value"]
 
 
 @dataclass(frozen=True, eq=False)

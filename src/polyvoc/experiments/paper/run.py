@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,7 @@ from polyvoc.experiments.paper.tables import assignment, table2, table3, table4,
 from polyvoc.experiments.report.html import render_report
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.report.report import Report, Section
-from polyvoc.experiments.workbench import Workbench
+from polyvoc.experiments.workbench import MissingResult, Workbench
 
 Experiment = Callable[[Setup], Section]
 TABLES = (table2, table3, table4, table5, table6)
@@ -88,13 +89,20 @@ def _folders(data: Path) -> list[Path]:
 
 
 def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
-    """Run all experiments, or those named; results of an earlier run are taken from their files."""
-    names, sections = named(chosen), []
+    """Run all experiments, or those named; results of an earlier run are taken from their files.
+
+    A workbench with `finished` makes none: experiments that lack a result are left out.
+    """
+    names, sections, unfinished = named(chosen), [], []
     for number, name in enumerate(names):
         setup.workbench.progress(f"experiments: {name}", number, len(names))
-        sections.append(EXPERIMENTS[name](setup))
+        try:
+            sections.append(EXPERIMENTS[name](setup))
+        except MissingResult:
+            unfinished.append(name)
     setup.workbench.progress("experiments: done", len(names), len(names))
-    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), _facts(setup), sections)
+    facts = [*_facts(setup), *([("not finished", ", ".join(unfinished))] if unfinished else [])]
+    return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), facts, sections)
 
 
 def named(chosen: Sequence[str]) -> list[str]:
@@ -157,10 +165,11 @@ def _affine_facts(setup: Setup) -> list[str]:
     """Return what is known of the Hessian-affine features, if there are any."""
     if setup.affine is None:
         return ["Hessian-affine features, as the paper used, need pyhesaff: pip install 'polyvoc[paper]'"]
-    counts = (
-        f"{dataset_title(name)} {setup.affine.count_features(dataset.images) / len(dataset.images):,.0f}"
-        for name, dataset in setup.datasets.items()
-    )
+    counts = []
+    for name, dataset in setup.datasets.items():
+        with suppress(MissingResult):
+            mean = setup.affine.count_features(dataset.images) / len(dataset.images)
+            counts.append(f"{dataset_title(name)} {mean:,.0f}")
     return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {', '.join(counts)} per photograph"]
 
 
