@@ -179,6 +179,11 @@ def test_only_what_is_finished(setup: Setup, report: Report, monkeypatch: pytest
     some = run_experiments(replace(done))
     assert [section.id for section in some.sections] == [name for name in SECTIONS if name != "efficiency"]
     assert dict(some.facts)["not finished"] == "efficiency"
+    for file in results.glob("ukbench-*-term-2-criterion-*.json"):
+        file.unlink()
+    part = section(run_experiments(done, ["criteria"]), "criteria")
+    assert part.text[-1] == "Not finished: Ukbench."
+    assert {row.cells[0] for row in part.tables[0].lines} == {"Holidays"}
 
 
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:

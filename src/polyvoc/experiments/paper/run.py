@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -91,18 +91,39 @@ def _folders(data: Path) -> list[Path]:
 def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
     """Run all experiments, or those named; results of an earlier run are taken from their files.
 
-    A workbench with `finished` makes none: experiments that lack a result are left out.
+    A workbench with `finished` makes none: an experiment is shown with the datasets and features whose results are there.
     """
-    names, sections, unfinished = named(chosen), [], []
+    names, sections = named(chosen), []
     for number, name in enumerate(names):
         setup.workbench.progress(f"experiments: {name}", number, len(names))
-        try:
-            sections.append(EXPERIMENTS[name](setup))
-        except MissingResult:
-            unfinished.append(name)
+        sections += _finished_sections(EXPERIMENTS[name], setup)
     setup.workbench.progress("experiments: done", len(names), len(names))
+    unfinished = sorted(set(names) - {section.id for section in sections})
     facts = [*_facts(setup), *([("not finished", ", ".join(unfinished))] if unfinished else [])]
     return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), facts, sections)
+
+
+def _finished_sections(experiment: Experiment, setup: Setup) -> list[Section]:
+    """Return the section of an experiment, without what is not finished; none if that is too much."""
+    for part, lacks in _parts(setup):
+        with suppress(MissingResult):
+            section = experiment(part)
+            return [replace(section, text=(*section.text, f"Not finished: {lacks}."))] if lacks else [section]
+    return []
+
+
+def _parts(setup: Setup) -> Iterator[tuple[Setup, str]]:
+    """Yield the setup, then parts of it, and what they lack: the other features, one of the datasets, both."""
+    yield setup, ""
+    others = [replace(setup, affine=None)] if setup.affine is not None else []
+    for kind in others:
+        yield kind, "Hessian-affine features"
+    for missing in setup.datasets:
+        kept = {name: dataset for name, dataset in setup.datasets.items() if name != missing}
+        for kind in (setup, *others):
+            affine = None if kind.affine is None else replace(kind.affine, datasets=kept)
+            lacks = [dataset_title(missing), *(["Hessian-affine features"] if kind.affine is not setup.affine else [])]
+            yield replace(kind, datasets=kept, affine=affine), ", ".join(lacks)
 
 
 def named(chosen: Sequence[str]) -> list[str]:
