@@ -24,7 +24,7 @@ from polyvoc.experiments.paper.match_weights import (
     rules,
     shuffled,
 )
-from polyvoc.experiments.paper.setup import HAMMING, NEVER_FITTED, OURS, Reading, Setup
+from polyvoc.experiments.paper.setup import HAMMING, NEVER_FITTED, OURS, Reading, Setup, scoring_values
 from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.options import Merge, SearchOptions
@@ -152,7 +152,7 @@ def _values(setup: Setup, bench: QuantisedDataset, weighers: tuple[Weigh, ...], 
         return {name: matcher().scores(table, values, options) for name, values in named}
 
     names = [weigh.__name__ for weigh in weighers]
-    return setup.values_of(f"weights {' '.join(names)}", bench, score, [VERSION, options.as_dict()])
+    return setup.values_of(f"weights {' '.join(names)}", bench, score, [VERSION, scoring_values(options)])
 
 
 def _table(setup: Setup, name: str, runs: SeedRuns, base: str, title: str) -> Table:

@@ -18,7 +18,7 @@ from polyvoc.experiments.evaluate import Values, groups_of
 from polyvoc.experiments.paper.cells import Cells, SeedRuns, dataset_title, gain_claim, measure_title
 from polyvoc.experiments.paper.claims import Claim, summary, verdict
 from polyvoc.experiments.paper.numbers import TABLE3, TABLE4
-from polyvoc.experiments.paper.setup import OURS, Reading, Setup
+from polyvoc.experiments.paper.setup import OURS, Reading, Setup, scoring_values
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.experiments.workbench import QuantisedDataset, engine_norms
@@ -210,7 +210,7 @@ def _grid_values(setup: Setup, bench: QuantisedDataset, vote: Vote) -> dict[str,
         return scores
 
     sets = Reading(vote.sets).set_name
-    return setup.values_of(f"{vote.rule} {sets} by idf and norm", bench, score, [options.as_dict() for options in rows])
+    return setup.values_of(f"{vote.rule} {sets} by idf and norm", bench, score, [scoring_values(options) for options in rows])
 
 
 def cell_key(reading: Reading) -> str:

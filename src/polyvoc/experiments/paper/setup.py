@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from polyvoc.options import (
     Idf,
     Merge,
     Norm,
+    ScoringOptions,
     SearchOptions,
     SetKind,
     Sets,
@@ -284,7 +285,7 @@ class Setup:
             def score(question: int, options: SearchOptions = options) -> dict[str, Array]:
                 return {"": bench.scores(question, options)}
 
-            found[name] = self.values_of(key, bench, score, options.as_dict())[""]
+            found[name] = self.values_of(key, bench, score, scoring_values(options))[""]
         return found
 
     def values_of(
@@ -313,6 +314,12 @@ class Setup:
     def measure(self, name: str) -> Measure:
         """Return the usual measure of a dataset."""
         return MEASURES[self.datasets[name].measure]
+
+
+def scoring_values(options: SearchOptions) -> dict[str, Any]:
+    """Return the options that scores depend on as plain values; the later stages of a search do not matter here."""
+    names = {field.name for field in fields(ScoringOptions)}
+    return {name: value for name, value in options.as_dict().items() if name in names}
 
 
 def short(value: float) -> float:

@@ -23,7 +23,7 @@ from polyvoc.experiments.paper.cells import (
 from polyvoc.experiments.paper.claims import Claim, summary, verdict
 from polyvoc.experiments.paper.controls import controls, members_of
 from polyvoc.experiments.paper.numbers import JOINT_PCA, TABLE2, TABLE3, TABLE4, TABLE5, TABLE6
-from polyvoc.experiments.paper.setup import OURS, Reading, Setup
+from polyvoc.experiments.paper.setup import OURS, Reading, Setup, scoring_values
 from polyvoc.experiments.report.report import Section, Table, TableCell
 from polyvoc.options import Merge
 from polyvoc.types import Array
@@ -214,7 +214,7 @@ def rank_aggregation(setup: Setup, name: str, count: int) -> Values:
     def score(question: int) -> dict[str, Array]:
         return {"RA": aggregate(np.stack([single.scores(question, options) for single in singles]))}
 
-    return setup.values_of(f"rank aggregation {count}", bench, score, options.as_dict())["RA"]
+    return setup.values_of(f"rank aggregation {count}", bench, score, scoring_values(options))["RA"]
 
 
 def table6(setup: Setup) -> Section:
