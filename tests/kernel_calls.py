@@ -14,7 +14,7 @@ from numba import config
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels import compiler
-from polyvoc.kernels.images import add_shared, find_shared, vote_images
+from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -127,7 +127,7 @@ def _votes(case: Case) -> dict[str, Array]:
     counts = np.zeros((2, QUERIES, 1 << len(case.sizes)), np.int64)
     count_matches(*lists, case.alive, masks, counts[0])
     by_list = (two, case.bases, *case.named("starts", "postings"))
-    shared = find_shared(*by_list, case.segment.live_bitmap, counts[1])
+    shared = find_shared_postings(*by_list, case.segment.without([2]).live_bitmap, counts[1])
     for burstiness in (KEEP_ALL, BEST, INTRA):
         images = case.scores()
         vote_images(*by_list, *shared, *signed, idf, *weights[:2], burstiness, images)

@@ -229,6 +229,9 @@ def test_reproduce_writes_a_report(datasets: Path, cache: Path, tmp_path: Path) 
     lines = run(*command).stdout.splitlines()
     assert lines[0].split()[-1] == "reproduces" and lines[0].startswith("Fig. 4: the weight w")
     assert lines[-1].startswith("Page: ") and lines[-1].endswith("report.html")
+    done = answer(*command[:-2], "--finished")
+    assert [section["id"] for section in done["sections"]] == ["table2", "figure4"]
+    assert dict(done["facts"])["not finished"].startswith("readings, table3")
 
 
 @pytest.mark.usefixtures("tiny")
@@ -236,6 +239,8 @@ def test_what_cannot_be_reproduced_is_one_line(datasets: Path, tmp_path: Path) -
     out = ("--out", tmp_path / "out", "--cache", tmp_path / "cache")
     assert "no experiment table7; choose from readings, table2" in refuse("reproduce", datasets, *out, "--only", "table7")
     assert "is not a folder; give the one that holds the datasets" in refuse("reproduce", tmp_path / "away", *out)
+    assert "nothing is finished yet; run it without --finished" in refuse("reproduce", datasets, *out, "--finished")
+    shutil.rmtree(tmp_path / "out")
     assert "no dataset found; expected sub-folders such as" in refuse("reproduce", datasets / "train", *out)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "ukbench").symlink_to(datasets / "ukbench")

@@ -159,7 +159,7 @@ def test_results_of_another_machine_are_taken_up_without_reading_photographs(
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(data, elsewhere)  # other paths and times, an empty cache
-    results = setup.workbench.cache / "results"
+    results = setup.workbench.cache / "values"
     workbench = Workbench(tmp_path / "cache", setup.workbench.features, results=results)
     monkeypatch.setattr(FeatureStore, "open", never)
     again = run_experiments(set_up(elsewhere, None, None, setup.plan, workbench))
@@ -171,12 +171,12 @@ def test_results_of_another_machine_are_taken_up_without_reading_photographs(
 def test_only_what_is_finished(setup: Setup, report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(FeatureStore, "open", never)
     results = tmp_path / "results"
-    shutil.copytree(setup.workbench.cache / "results", results)
+    shutil.copytree(setup.workbench.cache / "values", results)
     done = replace(setup, workbench=replace(setup.workbench, results=results, finished=True))
     assert "not finished" not in dict(run_experiments(done).facts)
     for file in results.glob("efficiency-*.json"):
         file.unlink()
-    some = run_experiments(replace(done))
+    some = run_experiments(done)
     assert [section.id for section in some.sections] == [name for name in SECTIONS if name != "efficiency"]
     assert dict(some.facts)["not finished"] == "efficiency"
     for file in results.glob("ukbench-*-term-2-criterion-*.json"):
@@ -184,6 +184,25 @@ def test_only_what_is_finished(setup: Setup, report: Report, monkeypatch: pytest
     part = section(run_experiments(done, ["criteria"]), "criteria")
     assert part.text[-1] == "Not finished: Ukbench."
     assert {row.cells[0] for row in part.tables[0].lines} == {"Holidays"}
+
+
+def test_nothing_is_finished(setup: Setup, tmp_path: Path) -> None:
+    empty = replace(setup, workbench=replace(setup.workbench, results=tmp_path, finished=True))
+    with pytest.raises(OptionError, match=r"^nothing is finished yet; run it without --finished$"):
+        run_experiments(empty)
+    alone = replace(empty, datasets={"ukbench": setup.datasets["ukbench"]})
+    with pytest.raises(OptionError, match=r"^nothing is finished yet"):
+        run_experiments(alone)
+
+
+def test_a_lazy_vocabulary_is_identified_by_its_training(setup: Setup) -> None:
+    whole = replace(setup, everything=True)
+    plan = replace(setup, plan=replace(setup.plan, scale=0.01))
+    several = [own.lazy_vocabulary(20_000, seed) for own in (setup, whole, plan) for seed in (0, 1)]
+    assert len({vocabulary.identity for vocabulary in several}) == 6
+    assert setup.lazy_vocabulary(20_000, 0).load().fingerprint == setup.vocabulary(20_000, 0).fingerprint
+    assert whole.store.files == (*setup.training, *setup.distractors) and whole.n_descriptors == whole.store.n_features
+    assert whole.train_options(20_000, 0).max_descriptors > setup.train_options(20_000, 0).max_descriptors
 
 
 def test_some_of_the_experiments(setup: Setup, report: Report) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
+from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
+from polyvoc.kernels.matches import KEEP_ALL
 from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
 
 call_bits = kernel(lambda value: (popcount(value), lowest_bit(value)))
@@ -98,3 +100,34 @@ def test_repeats_are_the_words_an_image_has_twice() -> None:
     documents, repeats = count_repeats(words, np.array([0, 4, 4, 7]), 4)
     assert documents.tolist() == [1, 1, 2, 0]
     assert sorted(repeats.tolist()) == [[0, 1, 3], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("n_images", [64, 65, 130])
+@pytest.mark.parametrize("n_vocabularies", [2, 3, 4])
+def test_sets_of_images_in_several_blocks_of_a_bitmap(n_images: int, n_vocabularies: int) -> None:
+    rng = np.random.default_rng([n_images, n_vocabularies])
+    sizes = (7,) * n_vocabularies
+    images = [rng.integers(0, 7, (rng.integers(0, 5), n_vocabularies)) for _ in range(n_images)]
+    segment = Segment.build(Batch.of_words(images, n_vocabularies), sizes).without([1, n_images - 2])
+    words = rng.integers(-1, 7, (6, n_vocabularies, 2))
+    words[:, :, 1] = np.where(words[:, :, 1] == words[:, :, 0], -1, words[:, :, 1])
+    idf, factors = rng.uniform(0.5, 2, words.shape).astype(np.float32), rng.uniform(0, 2, (6, 1 << n_vocabularies))
+    counts = np.zeros(factors.shape, np.int64)
+    bases = np.array([*word_offsets(sizes), sum(sizes)])
+    lists = (words, bases, segment.arrays["starts"], segment.arrays["postings"])
+    shared = find_shared_postings(*lists, segment.live_bitmap, counts)
+    corrected, voted = np.zeros(n_images), np.zeros(n_images)
+    add_shared(*shared, idf, factors, corrected)
+    none = np.empty((0, 0), np.uint64), np.empty((*words.shape, 0), np.uint64)
+    vote_images(*lists, *shared, *none, idf, factors, np.ones(1, np.float32), KEEP_ALL, voted)
+    expected_counts, singles, expected = np.zeros_like(counts), np.zeros(n_images), np.zeros(n_images)
+    for image, own in enumerate(images):
+        for q in range(len(words)):
+            hits = own[:, :, None] == words[q]  # [features, K, A]
+            mask = sum(1 << k for k in range(n_vocabularies) if hits[:, k].any())
+            expected_counts[q, mask] += mask > 0 and segment.alive[image]
+            weights = (hits * idf[q]).sum(axis=(0, 2))  # [K]
+            singles[image] += weights @ factors[q, 1 << np.arange(n_vocabularies)]
+            expected[image] += weights.sum() * factors[q, mask]
+    assert np.array_equal(counts, expected_counts)
+    assert np.allclose(singles + corrected, expected, rtol=1e-5) and np.allclose(voted, expected, rtol=1e-5)

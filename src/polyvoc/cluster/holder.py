@@ -27,7 +27,7 @@ from polyvoc.storage.files import map_array
 from polyvoc.threads import thread_map
 from polyvoc.types import Array
 
-_QUERIES = 32  # kept, with the runs of their lists, from phase 1 to phase 2
+_QUERIES = 32  # kept, with what phase 1 found of them for phase 2
 _MIN_PACKED = 64  # numbers of an array that is worth packing
 _warm_up = cache(warm_up)
 

@@ -29,8 +29,8 @@ def digest_of(*values: Any) -> str:
 
 @cache
 def current_commit() -> str:
-    """Return the commit of the sources, nothing outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    """Return the commit of the sources, with "-dirty" if they were changed since; nothing outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:  # no git

@@ -16,7 +16,7 @@ from polyvoc.options import USUAL_HAMMING, Burstiness, Line, Merge, Preset, Sear
 from polyvoc.types import Array, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
-EVALUATION_VERSION = 1  # raise it when a measure or a score changes its meaning
+EVALUATION_VERSION = 1  # raise it when features, training, a score or a measure change: stored results count no longer
 MERGES: tuple[Merge, ...] = ("b0", "b1", "b2", "bayes", "posterior")
 BASE: Merge = "b1"  # what the others are compared with
 CONDITIONS = ("hamming", "sigma", "burstiness", "vocabularies", "idf", "idf_power", "norm", "assignments", "verify", "expand")

@@ -1,7 +1,8 @@
 """Features, vocabularies and quantised datasets for experiments, all from a cache.
 
-A result is identified by what it was made of: names and sizes of photographs, options of the training, ground truth. So
+A lazy bench is identified by what it is made of: names and sizes of photographs, options of the training, ground truth. So
 results of another machine are taken up without reading a photograph; vocabularies are trained for missing results only.
+`evaluate.EVALUATION_VERSION` tells results of changed code apart.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from polyvoc import __version__
 from polyvoc.errors import OptionError
 from polyvoc.experiments.cache import current_commit, digest_of, load_or_make, store_folder
-from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore, identity_of
+from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore, identity_of, state_of
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
@@ -54,7 +55,7 @@ def no_progress(stage: str, done: int, total: int) -> None:
 class LazyVocabulary:
     """A vocabulary that is loaded, or trained, when its words are needed."""
 
-    identity: str  # changes with all that it is made of
+    identity: str  # changes with the photographs and the options that it is trained with
     size: int
     load: Callable[[], Vocabulary]
 
@@ -135,13 +136,17 @@ class Workbench:
                 raise OptionError(
                     f"datasets are read as {name}, the vocabulary is of {vocabulary.kind}; give vocabularies of {name}"
                 )
-        return self.lazy_bench(dataset, [LazyVocabulary.of(vocabulary) for vocabulary in vocabularies])
+        own = [LazyVocabulary.of(vocabulary) for vocabulary in vocabularies]
+        return self._bench(dataset, own, state_of(_files_of(dataset), dataset.kind, self.features))
 
     def lazy_bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary]) -> QuantisedDataset:
-        """Return a dataset that is quantised when its words are needed."""
+        """Return a dataset that is quantised when its words are needed, with the same name on every machine."""
+        return self._bench(dataset, vocabularies, identity_of(_files_of(dataset), dataset.kind, self.features))
+
+    def _bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary], photographs: str) -> QuantisedDataset:
         files = _files_of(dataset)
         names = [vocabulary.identity for vocabulary in vocabularies]
-        name = digest_of(dataset.name, identity_of(files, dataset.kind, self.features), names, truth_of(dataset))
+        name = digest_of(dataset.name, photographs, names, truth_of(dataset))
 
         def load() -> Quantised:
             return self._quantised(files, dataset, [vocabulary.load() for vocabulary in vocabularies])
@@ -159,7 +164,7 @@ class Workbench:
     def remember(self, name: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:
         """Return the JSON value that was made of the same inputs; if there is none, make it and store it under the name."""
         readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        folder = self.cache / "results" if self.results is None else self.results
+        folder = self.cache / "values" if self.results is None else self.results
         path = folder / f"{readable}-{digest_of(*inputs)[:12]}.json"
         if self.finished and not path.is_file():
             raise MissingResult(name)

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyvoc.kernels.compiler import LANES, inlined, kernel, lowest_bit, popcount
 from polyvoc.kernels.matches import BEST, KEEP_ALL
-from polyvoc.kernels.postings import count_postings, distance, near_block
+from polyvoc.kernels.postings import count_postings, distance, largest_distance, near_block
 
 ONE = np.uint64(1)
 
@@ -76,17 +76,17 @@ def count_marked(bitmaps, shared, live, counts):
 
 
 @kernel
-def find_shared(words, bases, starts, postings, live, counts):
+def find_shared_postings(words, bases, starts, postings, live, counts):
     """Find the postings whose image is in the lists of several vocabularies of a query feature, and count images.
 
     words: [Q, K, A]; live: [blocks] bitmap of the live images. out: counts [Q, 2^K] images of every exact mask. Returns the
     image and mask of each posting, list by list, and where each list begins [Q K A + 1].
     """
     n_queries, n_vocabularies, n_assignments = words.shape
-    images, masks = np.empty((2, count_postings(words, bases, starts) + 1), np.uint16)  # the last is written, not counted
+    images, masks = np.empty((2, count_postings(words, bases, starts)), np.uint16)
     begins = np.zeros(words.size + 1, np.int64)
     bitmaps, shared = np.zeros((n_vocabularies, len(live)), np.uint64), np.zeros(len(live), np.uint64)
-    n = one = 0
+    n = place = 0  # postings found, lists done
     for q in range(n_queries):
         mark_lists(words[q], bases, starts, postings, bitmaps)
         mark_shared(bitmaps, shared)
@@ -99,8 +99,8 @@ def find_shared(words, bases, starts, postings, live, counts):
                     for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
                         images[n] = postings[i]
                         n += np.int64(has_bit(shared, postings[i]))
-                one += 1
-                begins[one] = n
+                place += 1
+                begins[place] = n
         for i in range(first, n):
             masks[i] = mask_of(bitmaps, images[i])
     return images[:n].copy(), masks[:n].copy(), begins
@@ -110,17 +110,40 @@ def find_shared(words, bases, starts, postings, live, counts):
 def add_shared(images, masks, begins, idf, factors, scores):
     """Add what a posting of a shared image gets beyond the weight of one list alone. idf: [Q, K, A]. out: scores.
 
-    images, masks, begins: of `find_shared`; factors: [Q, 2^K].
+    images, masks, begins: of `find_shared_postings`; factors: [Q, 2^K].
     """
-    one = 0
+    place = 0  # of the list
     for q in range(idf.shape[0]):
         of_mask = factors[q]
         for k in range(idf.shape[1]):
             for a in range(idf.shape[2]):
                 weight, single = np.float64(idf[q, k, a]), np.float64(of_mask[1 << k])
-                for i in range(begins[one], begins[one + 1]):
+                for i in range(begins[place], begins[place + 1]):
                     scores[images[i]] += weight * (of_mask[masks[i]] - single)
-                one += 1
+                place += 1
+
+
+@kernel
+def add_vote(image, vote, burstiness, image_sums, powers, touched, n_touched):
+    """Add a vote to the sums of an image, whose bursts are settled later; return how many images have sums. out: touched."""
+    if image_sums[image] == 0:
+        touched[n_touched] = image
+        n_touched += 1
+    if burstiness == BEST:
+        image_sums[image] = max(image_sums[image], vote)
+    else:
+        image_sums[image] += vote
+        powers[image] += vote * np.sqrt(vote)
+    return n_touched
+
+
+@kernel
+def settle_sums(touched, burstiness, image_sums, powers, scores):
+    """Add the sums of a query feature to the scores and clear them, see `matches.settle_votes`. out: scores."""
+    for image in touched:
+        total = image_sums[image]
+        scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
+        image_sums[image] = powers[image] = 0
 
 
 @kernel
@@ -130,28 +153,22 @@ def vote_images(
 ):  # fmt: skip
     """Vote with factors[q, mask of the image] idf hamming_weight for every near posting. words, idf: [Q, K, A]. out: scores.
 
-    images, masks, begins: of `find_shared`. Signatures [B, P] and [Q, K, A, B]; without any every distance is 0. Burstiness
-    (see `matches.settle_votes`) applies to images in one list only, whose matches are its postings.
+    images, masks, begins: of `find_shared_postings`. Signatures [B, P] and [Q, K, A, B]; without any every distance is 0.
+    Burstiness applies to images in the lists of one vocabulary only, whose matches are its postings.
     """
-    threshold = 0
-    for h in range(len(hamming_weights)):
-        if hamming_weights[h] > 0:
-            threshold = h
+    threshold = largest_distance(hamming_weights)
     image_masks, touched = np.zeros(1 << 16, np.uint16), np.empty(1 << 16, np.uint16)
     image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
-    one = 0
+    n_lists = words.shape[1] * words.shape[2]
     for q in range(len(words)):
-        first, n_touched = one, 0
-        last = first + words.shape[1] * words.shape[2]
-        for i in range(begins[first], begins[last]):
+        shared, n_touched = range(begins[q * n_lists], begins[(q + 1) * n_lists]), 0
+        for i in shared:
             image_masks[images[i]] = masks[i]
         for k in range(words.shape[1]):
             for a in range(words.shape[2]):
-                weight, signature = np.float64(idf[q, k, a]), query_signatures[q, k, a]
-                one += 1
-                if words[q, k, a] < 0 or weight == 0:
+                if words[q, k, a] < 0:
                     continue
-                number = bases[k] + words[q, k, a]
+                signature, number = query_signatures[q, k, a], bases[k] + words[q, k, a]
                 end = np.int64(starts[number + 1])
                 for block in range(np.int64(starts[number]), end, LANES):
                     near = ~np.uint64(0) >> np.uint64(max(LANES - (end - block), 0))
@@ -160,24 +177,13 @@ def vote_images(
                     while near != 0:
                         p = block + lowest_bit(near)
                         near &= near - ONE
-                        image = postings[p]
-                        h = distance(signatures, p, signature) if len(signature) > 0 else 0
+                        image, h = postings[p], distance(signatures, p, signature) if len(signature) > 0 else 0
                         mask = image_masks[image]
-                        vote = weight * factors[q, mask if mask > 0 else 1 << k] * hamming_weights[h]
+                        vote = np.float64(idf[q, k, a]) * factors[q, mask if mask > 0 else 1 << k] * hamming_weights[h]
                         if burstiness == KEEP_ALL or mask > 0 or vote <= 0:
                             scores[image] += vote
-                            continue
-                        if image_sums[image] == 0:
-                            touched[n_touched] = image
-                            n_touched += 1
-                        if burstiness == BEST:
-                            image_sums[image] = max(image_sums[image], vote)
                         else:
-                            image_sums[image] += vote
-                            powers[image] += vote * np.sqrt(vote)
-        for i in range(begins[first], begins[last]):
+                            n_touched = add_vote(image, vote, burstiness, image_sums, powers, touched, n_touched)
+        for i in shared:
             image_masks[images[i]] = 0
-        for image in touched[:n_touched]:
-            total = image_sums[image]
-            scores[image] += total if burstiness == BEST else powers[image] / np.sqrt(total)
-            image_sums[image] = powers[image] = 0
+        settle_sums(touched[:n_touched], burstiness, image_sums, powers, scores)

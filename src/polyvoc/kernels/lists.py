@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyvoc.kernels.compiler import LANES, kernel, lowest_bit
-from polyvoc.kernels.postings import column_of, distance, equal_words, longest_query, near_block
+from polyvoc.kernels.postings import column_of, distance, equal_words, largest_distance, longest_query, near_block
 
 
 @kernel
@@ -131,10 +131,7 @@ def vote_hamming(
     query_signatures: [Q, K, B]; weights: [Q, K] idf^2; factors: [Q, 2^K] of the rule; hamming_weights: [bits + 1] by Hamming
     distance, 0 beyond the threshold. out: scores.
     """
-    threshold = 0
-    for h in range(len(hamming_weights)):
-        if hamming_weights[h] > 0:
-            threshold = h
+    threshold = largest_distance(hamming_weights)
     equal = np.zeros(words.shape[1], np.uint64)
     for q in range(len(words)):
         row = words[q]

@@ -112,6 +112,16 @@ def distance(signatures, position, signature):
     return h
 
 
+@kernel
+def largest_distance(hamming_weights):
+    """Return the largest distance whose weight is above 0."""
+    largest = 0
+    for h in range(len(hamming_weights)):
+        if hamming_weights[h] > 0:
+            largest = h
+    return largest
+
+
 @inlined
 def near_block(signatures, position, end, signature, threshold):
     """Return which of the next LANES postings are within a distance: bit i for position + i, 0 from `end` on."""

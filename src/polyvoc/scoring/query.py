@@ -133,9 +133,17 @@ class Weights:
         lists = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
         singles = self.singles[:, :, 0] @ lists.T
         wanted = self.factors * (self.idf[:, :, 0] @ lists.T)
-        # Where a shared feature is worth next to nothing, delta cancels the single weights: float32 would leave noise.
-        cancels = bool(((wanted > 0) & (wanted < 1e-3 * singles)).any())
-        return np.asarray(wanted - singles, np.float64 if cancels else np.float32)
+        return np.asarray(wanted - singles, self.dtype)
+
+    @cached_property
+    def dtype(self) -> type[np.floating[Any]]:
+        """Return the type of sums that are corrected where lists share something.
+
+        Where that is worth next to nothing the correction cancels the single weights: float32 would leave noise.
+        """
+        singles = self.factors[:, 1 << np.arange(self.idf.shape[1])].max(axis=1, keepdims=True, initial=0.0)
+        cancels = bool(((self.factors > 0) & (self.factors < 1e-3 * singles)).any())
+        return np.float64 if cancels else np.float32
 
     @cached_property
     def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
@@ -143,7 +151,7 @@ class Weights:
         present = self.numbers >= 0
         numbers, inverse = np.unique(self.numbers[present], return_inverse=True)
         sums = np.bincount(inverse, weights=self.singles[present], minlength=len(numbers))
-        return numbers, sums.astype(self.delta.dtype)
+        return numbers, sums.astype(self.dtype)
 
 
 def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Counts:

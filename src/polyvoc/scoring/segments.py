@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norms
-from polyvoc.kernels.images import add_shared, find_shared, vote_images
+from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -61,13 +61,13 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedImages:
+class SharedPostings:
     """The postings of a query whose image is in the lists of several vocabularies, and the images of every exact mask."""
 
     images: npt.NDArray[np.uint16]
     masks: npt.NDArray[np.uint16]
     begins: npt.NDArray[np.int64]  # [Q K A + 1] of each list
-    counts: Counts  # [Q, 2^K]
+    counts: Counts  # [Q, 2^K] images
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ class HeldSegment:
     norms: dict[NormKey, Floats32] = field(default_factory=dict)  # computed once per kind
     # What queries share between phase 1 and phase 2: looked up once, dropped with the query.
     _runs: WeakKeyDictionary[QueryWords, Runs] = field(default_factory=WeakKeyDictionary)
-    _shared: WeakKeyDictionary[QueryWords, SharedImages] = field(default_factory=WeakKeyDictionary)
+    _shared: WeakKeyDictionary[QueryWords, SharedPostings] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def norm(self, key: NormKey) -> Floats32:
@@ -98,15 +98,14 @@ class HeldSegment:
             found = self._runs[query] = query_runs(self.segment, query)
         return found
 
-    def shared_images(self, query: QueryWords) -> SharedImages:
-        """Return the images that lists of several vocabularies of a query hold."""
-        found = self._shared.get(query)
-        if found is None:
-            counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-            arrays = (*_list_arrays(self.segment), self.segment.live_bitmap)
-            images, masks, begins = find_shared(query.words, query.bases, *arrays, counts)
-            found = self._shared[query] = SharedImages(images, masks, begins, counts)
+    def keep_shared(self, query: QueryWords) -> SharedPostings:
+        """Find the postings that several vocabularies share, and keep them for phase 2."""
+        found = self._shared[query] = shared_postings(self.segment, query)
         return found
+
+    def take_shared(self, query: QueryWords) -> SharedPostings:
+        """Return the postings that phase 1 kept, and keep them no longer: they may be many; find them if there are none."""
+        return self._shared.pop(query, None) or shared_postings(self.segment, query)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,7 +151,8 @@ def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan) -> Counts:
     With several assignments, or with sets of images (which are then counted), also of the masks of one list.
     """
     if plan.image_sets:
-        return held.shared_images(query).counts
+        needed_later = choose_path(query, plan) == "images"
+        return (held.keep_shared(query) if needed_later else shared_postings(held.segment, query)).counts
     segment = held.segment
     counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
     if query.words.shape[2] > 1:
@@ -276,6 +276,14 @@ def query_runs(segment: Segment, query: QueryWords) -> Runs:
     return Runs(*find_runs(query.words[:, :, 0], query.order, query.bases, *_run_arrays(segment)[:4], first))
 
 
+def shared_postings(segment: Segment, query: QueryWords) -> SharedPostings:
+    """Find the postings of a query whose image is in the lists of several vocabularies, in one segment."""
+    counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+    arrays = (*_list_arrays(segment), segment.live_bitmap)
+    images, masks, begins = find_shared_postings(query.words, query.bases, *arrays, counts)
+    return SharedPostings(images, masks, begins, counts)
+
+
 def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
     """Sum the votes for every image of one segment [n], before the norm."""
     path = choose_path(query, plan)
@@ -302,7 +310,7 @@ def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
 
 def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Floats32:
     """Add each list once with the summed weight of its query features, then correct the features that lists share."""
-    scores = np.zeros(held.segment.n_images, weights.delta.dtype)
+    scores = np.zeros(held.segment.n_images, weights.dtype)
     lists = (*weights.lists, held.segment.arrays["starts"])
     postings = held.segment.arrays["postings"]
     if not weights.delta.any():
@@ -320,10 +328,10 @@ def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Float
 
 def _vote_images(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
     """Vote with the weight of each image's set; without signatures and burstiness by whole lists, corrected where shared."""
-    found = held.shared_images(query)
+    found = held.take_shared(query)
     shared = found.images, found.masks, found.begins
     if query.signatures is None and plan.options.burstiness == "none":
-        scores = np.zeros(held.segment.n_images, weights.delta.dtype)
+        scores = np.zeros(held.segment.n_images, weights.dtype)
         add_lists(*weights.lists, *_list_arrays(held.segment), scores)
         add_shared(*shared, weights.idf, weights.factors, scores)
         return scores.astype(np.float32, copy=False)

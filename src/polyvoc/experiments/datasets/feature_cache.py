@@ -48,7 +48,7 @@ class FeatureStore:
             raise OptionError(f"detector={options.detector!r} extracts no SIFT; datasets are read with sift or affine")
         bounds = part_bounds(files)
         several = [files[first:last] for first, last in pairwise(bounds)]
-        digests = [_digest(own, kind, options) for own in several]
+        digests = [state_of(own, kind, options) for own in several]
         parts = [cache / "features" / name for name in digests]
         done = sum(len(own) for own, part in zip(several, parts, strict=True) if part.is_dir())
         for own, part in zip(several, parts, strict=True):
@@ -193,7 +193,7 @@ def identity_of(files: Sequence[Path], kind: Kind, options: Detection) -> str:
     return _digest_of([[file.name, _status(file).st_size] for file in files], kind, options)
 
 
-def _digest(files: Sequence[Path], kind: Kind, options: Detection) -> str:
+def state_of(files: Sequence[Path], kind: Kind, options: Detection) -> str:
     """Return a digest that also changes when a file of the same size is written anew."""
     states = [(os.path.abspath(file), _status(file)) for file in files]
     return _digest_of([[path, status.st_size, status.st_mtime_ns] for path, status in states], kind, options)

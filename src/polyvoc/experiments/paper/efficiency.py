@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import statistics
 import time
@@ -61,8 +63,8 @@ def efficiency(setup: Setup) -> Section:
     text = (
         f"{setup.plan.images:,} images of {FEATURES} features (as many as the paper's 1.9 GB at 4 bytes say), queries "
         f"of {QUERY_FEATURES:,} features, two vocabularies of {setup.plan.words(setup.plan.size):,} words. Scoring only, "
-        "index in memory; synthetic words with the joint frequencies of real photographs. The paper: a server of "
-        "3.46 GHz with 64 GB."
+        f"index in memory, {measured['machine']}; synthetic words with the joint frequencies of real photographs. The paper: "
+        "a server of 3.46 GHz with 64 GB."
     )
     theirs = SECONDS["bayes"] / SECONDS["b1"] - 1
     claims = [_time_claim(measured["seconds"], rule) for rule in ("bayes", "bayes, feature sets")]
@@ -108,7 +110,8 @@ def measure(setup: Setup, seeds: tuple[int, ...], folder: Path) -> dict[str, Any
         share = first / len(engine.segments[0].arrays["postings"])  # of the first vocabulary
         size["one"] = share * size["postings"] + size["starts"] / 2 + size["norms"]
         size["plain"] = size["postings"] + size["starts"] + size["norms"]  # only merging needs the runs
-        return {"bytes": size, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
+        machine = f"{platform.system()}, {os.cpu_count()} cores"
+        return {"machine": machine, "bytes": size, "seconds": _timed(engine, world), "build": rate, "heaps": law, "world": fit}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

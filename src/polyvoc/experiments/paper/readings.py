@@ -96,11 +96,12 @@ def readings(setup: Setup) -> Section:
 
 
 def _text(setup: Setup, ranked: Sequence[Reading]) -> list[str]:
+    names = [dataset_title(name) for name in CHOSEN_ON if name in setup.datasets]
     place = ranked.index(Reading()) + 1
     nearest = "the nearest" if place == 1 else f"number {place} by its nearness"
     return [
         f"Called the paper's reading: {Reading()}, {nearest} of {len(ranked)} to the paper's differences, on half the "
-        f"questions of {' and '.join(map(dataset_title, CHOSEN_ON))} ({_features(setup)} features; every other group), in "
+        f"questions of {' and '.join(names)} ({_features(setup)} features; every other group), in "
         "squared percent of the measure over two and three vocabularies. Accuracy plays no part, and Oxford was not used; an "
         "earlier trial on part of its photographs had suggested image sets.",
         "Image sets: an image is in the intersection if it has a feature in each list, and all of its matches have the weight "

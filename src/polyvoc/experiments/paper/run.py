@@ -91,14 +91,17 @@ def _folders(data: Path) -> list[Path]:
 def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
     """Run all experiments, or those named; results of an earlier run are taken from their files.
 
-    A workbench with `finished` makes none: an experiment is shown with the datasets and features whose results are there.
+    A workbench with `finished` makes none: experiments that are not finished are left out, or what they lack, if that is
+    one dataset or the Hessian-affine features. Raise OptionError if nothing is finished.
     """
     names, sections = named(chosen), []
     for number, name in enumerate(names):
         setup.workbench.progress(f"experiments: {name}", number, len(names))
         sections += _finished_sections(EXPERIMENTS[name], setup)
     setup.workbench.progress("experiments: done", len(names), len(names))
-    unfinished = sorted(set(names) - {section.id for section in sections})
+    if not sections:
+        raise OptionError("nothing is finished yet; run it without --finished")
+    unfinished = [name for name in names if name not in {section.id for section in sections}]
     facts = [*_facts(setup), *([("not finished", ", ".join(unfinished))] if unfinished else [])]
     return Report("Bayes merging of multiple vocabularies, redone", _subtitle(setup), facts, sections)
 
@@ -120,6 +123,8 @@ def _parts(setup: Setup) -> Iterator[tuple[Setup, str]]:
         yield kind, "Hessian-affine features"
     for missing in setup.datasets:
         kept = {name: dataset for name, dataset in setup.datasets.items() if name != missing}
+        if not kept:
+            return
         for kind in (setup, *others):
             affine = None if kind.affine is None else replace(kind.affine, datasets=kept)
             lacks = [dataset_title(missing), *(["Hessian-affine features"] if kind.affine is not setup.affine else [])]
@@ -191,7 +196,8 @@ def _affine_facts(setup: Setup) -> list[str]:
         with suppress(MissingResult):
             mean = setup.affine.count_features(dataset.images) / len(dataset.images)
             counts.append(f"{dataset_title(name)} {mean:,.0f}")
-    return [f"Hessian-affine (pyhesaff) as rootSIFT, all that are found: {', '.join(counts)} per photograph"]
+    text = "Hessian-affine (pyhesaff) as rootSIFT, all that are found"
+    return [f"{text}: {', '.join(counts)} per photograph" if counts else text]
 
 
 def _commit_text() -> str:

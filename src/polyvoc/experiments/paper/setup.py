@@ -179,7 +179,7 @@ class Setup:
         return self.workbench.vocabulary(self.store, self.train_options(size, seed), self.source)
 
     def train_options(self, size: int, seed: int) -> TrainOptions:
-        """Return the training of a vocabulary; with the distractors it takes every descriptor there is."""
+        """Return the training of a vocabulary; with the distractors on up to MOST_DESCRIPTORS."""
         options = self.plan.train_options(size, seed)
         return replace(options, max_descriptors=MOST_DESCRIPTORS) if self.everything else options
 

@@ -57,7 +57,7 @@ def lazily_lengthened(setup: Setup, vocabulary: LazyVocabulary) -> LazyVocabular
 
 def lengthened(setup: Setup, vocabulary: Vocabulary) -> Vocabulary:
     """Return the same words with signatures of 128 bits; the first bits stay."""
-    folder = setup.workbench.cache / "vocabularies" / digest_of("128 bits", vocabulary.fingerprint, setup.store.digest)
+    folder = setup.workbench.cache / "vocabularies" / digest_of("128 bits", MEDIANS, vocabulary.fingerprint, setup.store.digest)
     if not folder.is_dir():
         sample = setup.store.sample(MEDIANS, 0)
         words = Assigner([vocabulary]).assign(sample)[:, 0]
