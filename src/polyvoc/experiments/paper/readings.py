@@ -106,9 +106,30 @@ def _text(setup: Setup, ranked: Sequence[Reading]) -> list[str]:
         "earlier trial on part of its photographs had suggested image sets.",
         "Image sets: an image is in the intersection if it has a feature in each list, and all of its matches have the weight "
         "of its set. Feature sets: a match is in the intersection if its feature is in both lists.",
+        f"Readings with the paper's sign in every difference, over all datasets and {_features(setup)} features: "
+        f"{_count_right(setup, 'auto')} of {len(READINGS) // 2} by image sets, {_count_right(setup, 'feature')} of as many by "
+        "feature sets.",
         f"Line of term 2: {setup.origin}. Intervals are over groups of questions; several sets of seeds are averaged, and "
         "their range is given.",
     ]
+
+
+def _count_right(setup: Setup, sets: Sets) -> int:
+    """Count the readings with a kind of sets in which every mean difference has the paper's sign."""
+    return sum(all(_signs(setup, reading)) for reading in READINGS if reading.sets == sets)
+
+
+def _signs(setup: Setup, reading: Reading) -> Iterator[bool]:
+    """Yield for every difference that the paper has whether the one here has the same sign."""
+    for kind in setup.kinds:
+        for name in kind.datasets:
+            everything = range(len(kind.datasets[name].questions))
+            for count in COUNTS:
+                runs = reading_runs(kind, name, count, reading)
+                for label in ("B2 - B1", "Bayes - B1", "Bayes + HE - B1 + HE"):
+                    known = paper_difference(name, label, count)
+                    if known is not None:
+                        yield known * _mean_difference(kind, name, runs, label, everything) > 0
 
 
 def _features(setup: Setup) -> str:

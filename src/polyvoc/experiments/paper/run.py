@@ -91,7 +91,7 @@ def _folders(data: Path) -> list[Path]:
 def run_experiments(setup: Setup, chosen: Sequence[str] = ()) -> Report:
     """Run all experiments, or those named; results of an earlier run are taken from their files.
 
-    A workbench with `finished` makes none: experiments that are not finished are left out, or what they lack, if that is
+    A workbench with `finished` makes none: experiments that are not finished are left out, or only what they lack, if that is
     one dataset or the Hessian-affine features. Raise OptionError if nothing is finished.
     """
     names, sections = named(chosen), []
@@ -116,19 +116,24 @@ def _finished_sections(experiment: Experiment, setup: Setup) -> list[Section]:
 
 
 def _parts(setup: Setup) -> Iterator[tuple[Setup, str]]:
-    """Yield the setup, then parts of it, and what they lack: the other features, one of the datasets, both."""
+    """Yield the setup, then parts of it and what they lack: first of the Hessian-affine features, then a whole dataset."""
+    affine = "Hessian-affine features"
     yield setup, ""
-    others = [replace(setup, affine=None)] if setup.affine is not None else []
-    for kind in others:
-        yield kind, "Hessian-affine features"
-    for missing in setup.datasets:
-        kept = {name: dataset for name, dataset in setup.datasets.items() if name != missing}
-        if not kept:
-            return
-        for kind in (setup, *others):
-            affine = None if kind.affine is None else replace(kind.affine, datasets=kept)
-            lacks = [dataset_title(missing), *(["Hessian-affine features"] if kind.affine is not setup.affine else [])]
-            yield replace(kind, datasets=kept, affine=affine), ", ".join(lacks)
+    if setup.affine is not None:
+        for missing in setup.datasets:
+            yield replace(setup, affine=_without(setup.affine, missing)), f"{dataset_title(missing)} with {affine}"
+        yield replace(setup, affine=None), affine
+    for missing in setup.datasets if len(setup.datasets) > 1 else ():
+        kept, title = _without(setup, missing), dataset_title(missing)
+        yield kept, title
+        if setup.affine is not None:
+            yield replace(kept, affine=None), f"{title}, {affine}"
+
+
+def _without(setup: Setup, missing: str) -> Setup:
+    """Return a setup without one of its datasets."""
+    kept = {name: dataset for name, dataset in setup.datasets.items() if name != missing}
+    return replace(setup, datasets=kept, affine=None if setup.affine is None else _without(setup.affine, missing))
 
 
 def named(chosen: Sequence[str]) -> list[str]:
