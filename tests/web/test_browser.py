@@ -418,8 +418,8 @@ def test_options_of_the_paper(ui: Ui, api: httpx.Client, image: ImageId) -> None
         ui.check("paper")
     ui.expect_text("^as in the paper: Bayes merging of two vocabularies, sets of images$")
     ui.assert_hits(api, query, {"preset": "paper"})
-    shown = {name: ui.page.locator(f"[data-option='{name}']").input_value() for name in ("merge", "vocabularies", "idf_power")}
-    assert shown == {"merge": "bayes", "vocabularies": "2", "idf_power": "1"}
+    shown = {name: ui.page.locator(f"[data-option='{name}']").input_value() for name in ("merge", "vocabularies", "norm")}
+    assert shown == {"merge": "bayes", "vocabularies": "2", "norm": "features"}
     chosen = ui.page.get_by_role("combobox", name="sets", exact=True).locator("option:checked")
     expect(chosen).to_have_text("auto — images")
     ui.set_choice("merge", "posterior")
