@@ -78,7 +78,7 @@ class HeldSegment:
     segment: Segment
     statistics: Statistics | None = None  # of all segments; None until they are known
     norms: dict[NormKey, Floats32] = field(default_factory=dict)  # computed once per kind
-    # What queries share between phase 1 and phase 2: looked up once, dropped with the query.
+    # What phase 1 found of queries, for phase 2: dropped with the query, or when it is taken.
     _runs: WeakKeyDictionary[QueryWords, Runs] = field(default_factory=WeakKeyDictionary)
     _shared: WeakKeyDictionary[QueryWords, SharedPostings] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -179,7 +179,10 @@ def _facts(setup: Setup) -> list[tuple[str, str]]:
     trained = f"{setup.n_descriptors:,} features of {len(setup.training):,} photographs of {setup.source}"
     most = plan.features
     facts += [
-        ("vocabularies", f"{plan.most} of {plan.words(plan.size):,} words, {plan.each} each of {sizes}; trained on {trained}"),
+        (
+            "vocabularies of the plan",
+            f"{plan.most} of {plan.words(plan.size):,} words, {plan.each} each of {sizes}; trained on {trained}",
+        ),
         ("training", f"at least {PER_WORD} descriptors per word and a million, 6 rounds of k-means, 5 from 100K words on"),
         ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),
         ("features", "; ".join([f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph", *_affine_facts(setup)])),
