@@ -108,8 +108,8 @@ def test_facts_name_what_was_used_and_what_is_missing(report: Report) -> None:
     assert facts["Holidays"].startswith("26 images, 9 queries, mAP")
     assert facts["Ukbench"] == "20 images, 20 queries, N-S"
     assert facts["not available"] == "Oxford: only the paper's figures are shown"
-    assert facts["vocabularies"].startswith("3 of 100 words, 3 each of 0.05K, 0.25K; trained on 1,")
-    assert "of 21 photographs of train" in facts["vocabularies"]
+    assert facts["vocabularies of the plan"].startswith("3 of 100 words, 3 each of 0.05K, 0.25K; trained on 1,")
+    assert "of 21 photographs of train" in facts["vocabularies of the plan"]
     assert facts["features"].startswith("OpenCV SIFT as rootSIFT, at most 3,000 per photograph")
     assert "26 photographs of Holidays, 20 photographs of Ukbench" in report.subtitle
 
