@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,6 +185,14 @@ def touch(page: Page, points: Sequence[tuple[float, float]]) -> None:
 def accessible_text(page: Page) -> str:
     """Return the view as assistive technology reads it, without durations, which vary."""
     return re.sub(r"\d[\d.]* m?s\b", "DURATION", page.locator("main").aria_snapshot())
+
+
+def expect_same_text(page: Page, other: Page) -> None:
+    """Wait until two pages read the same: pictures of either may still be loading."""
+    deadline = time.monotonic() + TIMEOUT / 1000
+    while accessible_text(page) != accessible_text(other) and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
+    assert accessible_text(page) == accessible_text(other)
 
 
 def tab_to(page: Page, name: str, key: str = "Tab") -> None:

@@ -120,7 +120,7 @@ def process_of(actor: Any) -> int:
     return int(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300) -> None:
     """Wait until a condition is true; fail if it takes too long."""
     deadline = time.monotonic() + seconds
     while not condition():

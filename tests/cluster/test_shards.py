@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -373,9 +373,15 @@ def test_a_node_is_removed_and_another_added(nodes: Nodes, index: Path, expected
         assert not hits.complete or plain(hits) == expected[number]
         return hits.complete
 
+    def processes() -> set[int]:
+        with suppress(ray.exceptions.RayError):
+            return {process_of(actor_of(remote, shard)) for shard in range(3)}
+        return set()  # an actor is not there
+
     assert all(run(number) for number in range(20))
+    before = processes()
     nodes.remove(nodes.others[0])
-    wait_until(lambda: not run(0))
+    wait_until(lambda: run(0) and len(processes() - before) > 0)
     nodes.add()
     wait_until(lambda: all(run(number) for number in range(20)))
 

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 import browsers
 import servers
-from browsers import PHONE, Drag, Watch, accessible_text, is_search, tab_to
+from browsers import PHONE, Drag, Watch, expect_same_text, is_search, tab_to
 from conftest import draw_scene
 from page_objects import Ui, position, style, visits
 from polyvoc.cli.demo_photos import find_photographs, make_collection
@@ -521,7 +521,7 @@ def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
         second.expect_text(view.text)
         assert (second.page.url, second.page.title()) == (first.page.url, first.page.title())
         if view.name != "start":  # its samples are random
-            assert accessible_text(second.page) == accessible_text(first.page)
+            expect_same_text(second.page, first.page)
 
 
 def test_back_and_forward(ui: Ui) -> None:
