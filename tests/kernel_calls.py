@@ -124,18 +124,19 @@ def _votes(case: Case) -> dict[str, Array]:
             )  # fmt: skip
             vote_matches(*lists, *signed, idf, *weights, case.alive, masks, True, burstiness, False, matches)
             results |= {f"near {rule} {burstiness}": near, f"matches {rule} {burstiness}": matches}
-    counts = np.zeros((2, QUERIES, 1 << len(case.sizes)), np.int64)
+    counts = np.zeros((3, QUERIES, 1 << len(case.sizes)), np.int64)
     count_matches(*lists, case.alive, masks, counts[0])
     by_list = (two, case.bases, *case.named("starts", "postings"))
-    shared = find_shared_postings(*by_list, case.segment.without([2]).live_bitmap, counts[1])
+    shared = find_shared_postings(*by_list, case.segment.without([2]).alive, IMAGES, counts[1])
     for burstiness in (KEEP_ALL, BEST, INTRA):
         images = case.scores()
         vote_images(*by_list, *shared, *signed, idf, *weights[:2], burstiness, images)
         results[f"images {burstiness}"] = images
     corrected = case.scores()
     add_shared(*shared, idf, case.factors, corrected)
-    names = ("shared images", "shared masks", "shared begins")
-    return results | {"counts": counts, "corrected": corrected} | dict(zip(names, shared, strict=True))
+    of_two = find_shared_postings(case.words[:, :2, None], *by_list[1:], case.alive, IMAGES, counts[2, :, :4])
+    names = (f"shared {what}{of}" for of in ("", " of two") for what in ("images", "masks", "begins"))
+    return results | {"counts": counts, "corrected": corrected} | dict(zip(names, (*shared, *of_two), strict=True))
 
 
 def _images(case: Case) -> dict[str, Array]:

@@ -102,20 +102,22 @@ def test_repeats_are_the_words_an_image_has_twice() -> None:
     assert sorted(repeats.tolist()) == [[0, 1, 3], [2, 2, 2]]
 
 
-@pytest.mark.parametrize("n_images", [64, 65, 130])
-@pytest.mark.parametrize("n_vocabularies", [2, 3, 4])
-def test_sets_of_images_in_several_blocks_of_a_bitmap(n_images: int, n_vocabularies: int) -> None:
-    rng = np.random.default_rng([n_images, n_vocabularies])
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("assignments", [1, 2])
+@pytest.mark.parametrize("n_vocabularies", [1, 2, 3, 4])
+def test_sets_of_images(n_vocabularies: int, assignments: int, seed: int) -> None:
+    rng = np.random.default_rng([seed, assignments, n_vocabularies])
+    n_images = 3 + int(rng.integers(100))
     sizes = (7,) * n_vocabularies
     images = [rng.integers(0, 7, (rng.integers(0, 5), n_vocabularies)) for _ in range(n_images)]
     segment = Segment.build(Batch.of_words(images, n_vocabularies), sizes).without([1, n_images - 2])
-    words = rng.integers(-1, 7, (6, n_vocabularies, 2))
-    words[:, :, 1] = np.where(words[:, :, 1] == words[:, :, 0], -1, words[:, :, 1])
+    words = rng.integers(-1, 7, (6, n_vocabularies, assignments))
+    words[:, :, 1:] = np.where(words[:, :, 1:] == words[:, :, :1], -1, words[:, :, 1:])
     idf, factors = rng.uniform(0.5, 2, words.shape).astype(np.float32), rng.uniform(0, 2, (6, 1 << n_vocabularies))
     counts = np.zeros(factors.shape, np.int64)
     bases = np.array([*word_offsets(sizes), sum(sizes)])
     lists = (words, bases, segment.arrays["starts"], segment.arrays["postings"])
-    shared = find_shared_postings(*lists, segment.live_bitmap, counts)
+    shared = find_shared_postings(*lists, segment.alive, n_images, counts)
     corrected, voted = np.zeros(n_images), np.zeros(n_images)
     add_shared(*shared, idf, factors, corrected)
     none = np.empty((0, 0), np.uint64), np.empty((*words.shape, 0), np.uint64)
@@ -129,5 +131,6 @@ def test_sets_of_images_in_several_blocks_of_a_bitmap(n_images: int, n_vocabular
             weights = (hits * idf[q]).sum(axis=(0, 2))  # [K]
             singles[image] += weights @ factors[q, 1 << np.arange(n_vocabularies)]
             expected[image] += weights.sum() * factors[q, mask]
-    assert np.array_equal(counts, expected_counts)
+    counted = np.array([assignments > 1 or mask.bit_count() > 1 for mask in range(1 << n_vocabularies)])
+    assert np.array_equal(counts, expected_counts * counted)
     assert np.allclose(singles + corrected, expected, rtol=1e-5) and np.allclose(voted, expected, rtol=1e-5)

@@ -134,14 +134,6 @@ class Segment:
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.n_images)
 
     @cached_property
-    def live_bitmap(self) -> npt.NDArray[np.uint64]:
-        """Return a bit for every image, 64 in a number: 1 if it is not deleted."""
-        alive = self.alive if len(self.alive) else np.ones(self.n_images, np.uint8)
-        padded = np.zeros(-(-self.n_images // 64) * 64, np.uint8)
-        padded[: self.n_images] = alive
-        return np.packbits(padded, bitorder="little").view(np.uint64)
-
-    @cached_property
     def live_lengths(self) -> npt.NDArray[np.int64]:
         """Count the live features of each word [W]."""
         starts = self.arrays["starts"].astype(np.int64)

@@ -1,109 +1,117 @@
 """Count and vote by sets of images: an image is in the set of the vocabularies whose lists hold one of its features.
 
-Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment. The images of a
-list are marked in a bitmap of one bit per image, 8 KB for a full segment: it stays in the L1 cache.
+Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment. The images of
+lists are marked in a table of 4 bytes per image, 256 KB for a full segment: it stays in the L2 cache.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, inlined, kernel, lowest_bit, popcount
+from polyvoc.kernels.compiler import LANES, inlined, kernel, lowest_bit
 from polyvoc.kernels.matches import BEST, KEEP_ALL
-from polyvoc.kernels.postings import count_postings, distance, largest_distance, near_block
+from polyvoc.kernels.postings import count_postings, distance, largest_distance, longest_query, near_block
 
 ONE = np.uint64(1)
+MOST_MARKS = (1 << 32) - 1
+
+
+@kernel
+def find_shared_postings(words, bases, starts, postings, alive, n_images, counts):
+    """Find the postings whose image is in the lists of several vocabularies of a query feature, and count images.
+
+    words: [Q, K, A]; alive: [n_images], empty for all. out: counts [Q, 2^K] live images of every exact mask of two or more
+    vocabularies, and with several assignments of one. Returns the image and mask of each posting, list by list, and where each
+    list begins [Q K A + 1].
+    """
+    images, begins = np.empty(count_postings(words, bases, starts), np.uint16), np.zeros(words.size + 1, np.int64)
+    if words.shape[1] == 2 and words.shape[2] == 1:
+        n = share_two(words, bases, starts, postings, alive, n_images, images, begins, counts)
+        return images[:n].copy(), np.full(n, 3, np.uint16), begins
+    masks = np.empty(len(images), np.uint16)
+    n = share_any(words, bases, starts, postings, alive, n_images, images, masks, begins, counts)
+    return images[:n].copy(), masks[:n].copy(), begins
+
+
+@kernel
+def share_two(words, bases, starts, postings, alive, n_images, images, begins, counts):
+    """Find shared postings with one word in each of two vocabularies [Q, 2, 1]: one pass over each list. Return their number.
+
+    The mark of an image is `base` plus its number of postings in the first list; lower marks are of earlier query features. So
+    the second list finds the images that both share and how often the first holds them, and the first is not read again.
+    out: images, begins, counts.
+    """
+    marks, found = np.zeros(n_images, np.uint32), np.empty(longest_query(words, bases, starts) + 1, np.uint16)
+    n = base = 0
+    for q in range(len(words)):
+        one, two, n_found = words[q, 0, 0], words[q, 1, 0], 0
+        if one >= 0 and two >= 0:
+            first, last = np.int64(starts[bases[0] + one]), np.int64(starts[bases[0] + one + 1])
+            if base + last - first > MOST_MARKS:
+                marks[:], base = 0, 0
+            for i in range(first, last):
+                marks[postings[i]] = max(np.int64(marks[postings[i]]), base) + 1
+            for i in range(np.int64(starts[bases[1] + two]), np.int64(starts[bases[1] + two + 1])):
+                found[n_found] = postings[i]
+                n_found += np.int64(marks[postings[i]] > base)
+            for image in found[:n_found]:
+                if marks[image] > base:  # not found before
+                    counts[q, 3] += np.int64(len(alive) == 0 or alive[image] != 0)
+                    for _ in range(np.int64(marks[image]) - base):
+                        images[n] = image
+                        n += 1
+                    marks[image] = base
+            base += last - first + 1
+        begins[2 * q + 1] = n
+        images[n : n + n_found] = found[:n_found]
+        n += n_found
+        begins[2 * q + 2] = n
+    return n
 
 
 @inlined
-def has_bit(bitmap, image):
-    """Return whether an image is in a bitmap: 0 or 1."""
-    return bitmap[np.int64(image) >> 6] >> (np.uint64(image) & np.uint64(63)) & ONE
+def count_once(image, counted, alive, marks):
+    """Return 1 for a live image that has not been counted, else 0. out: marks."""
+    if marks[image] & counted != 0:
+        return 0
+    marks[image] |= counted
+    return np.int64(len(alive) == 0 or alive[image] != 0)
 
 
 @kernel
-def mark_lists(words, bases, starts, postings, bitmaps):
-    """Mark the images of the lists of each vocabulary. words: [K, A], -1 for none. out: bitmaps [K, blocks]."""
-    bitmaps[:] = 0
-    for k in range(words.shape[0]):
-        bitmap = bitmaps[k]
-        for a in range(words.shape[1]):
-            if words[k, a] >= 0:
-                number = bases[k] + words[k, a]
-                for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
-                    bitmap[np.int64(postings[i]) >> 6] |= ONE << (np.uint64(postings[i]) & np.uint64(63))
+def share_any(words, bases, starts, postings, alive, n_images, images, masks, begins, counts):
+    """Find shared postings with any number of vocabularies and words [Q, K, A]: two passes over the lists. Return their number.
 
-
-@kernel
-def mark_shared(bitmaps, shared):
-    """Mark the images that two or more bitmaps [K, blocks] hold. out: shared [blocks]."""
-    for block in range(len(shared)):
-        one = two = np.uint64(0)
-        for k in range(len(bitmaps)):
-            two |= one & bitmaps[k, block]
-            one |= bitmaps[k, block]
-        shared[block] = two
-
-
-@kernel
-def mask_of(bitmaps, image):
-    """Return the mask of the bitmaps that hold an image."""
-    mask = 0
-    for k in range(len(bitmaps)):
-        mask |= np.int64(has_bit(bitmaps[k], image)) << k
-    return mask
-
-
-@kernel
-def count_marked(bitmaps, shared, live, counts):
-    """Count the live images of every exact mask. out: counts [2^K]."""
-    for k in range(len(bitmaps)):
-        total = 0
-        for block in range(len(shared)):
-            total += popcount(bitmaps[k, block] & ~shared[block] & live[block])
-        counts[1 << k] = total
-    if len(bitmaps) == 2:
-        total = 0
-        for block in range(len(shared)):
-            total += popcount(shared[block] & live[block])
-        counts[3] = total
-        return
-    for block in range(len(shared)):
-        rest = shared[block] & live[block]
-        while rest != 0:
-            counts[mask_of(bitmaps, (block << 6) + lowest_bit(rest))] += 1
-            rest &= rest - ONE
-
-
-@kernel
-def find_shared_postings(words, bases, starts, postings, live, counts):
-    """Find the postings whose image is in the lists of several vocabularies of a query feature, and count images.
-
-    words: [Q, K, A]; live: [blocks] bitmap of the live images. out: counts [Q, 2^K] images of every exact mask. Returns the
-    image and mask of each posting, list by list, and where each list begins [Q K A + 1].
+    The mark of an image is that of the query feature, with a bit for every vocabulary whose lists hold it, and one for an image
+    that has been counted. out: images, masks, begins, counts.
     """
-    n_queries, n_vocabularies, n_assignments = words.shape
-    images, masks = np.empty((2, count_postings(words, bases, starts)), np.uint16)
-    begins = np.zeros(words.size + 1, np.int64)
-    bitmaps, shared = np.zeros((n_vocabularies, len(live)), np.uint64), np.zeros(len(live), np.uint64)
-    n = place = 0  # postings found, lists done
-    for q in range(n_queries):
-        mark_lists(words[q], bases, starts, postings, bitmaps)
-        mark_shared(bitmaps, shared)
-        count_marked(bitmaps, shared, live, counts[q])
+    n_vocabularies, several = words.shape[1], words.shape[2] > 1
+    marks, full, counted = np.zeros(n_images, np.uint32), (1 << n_vocabularies) - 1, 1 << n_vocabularies
+    n = place = mark = 0
+    for q in range(len(words)):
+        mark += 2 << n_vocabularies
+        if mark > MOST_MARKS - full - counted:
+            marks[:], mark = 0, 2 << n_vocabularies
+        for k in range(n_vocabularies):
+            for word in words[q, k]:
+                if word >= 0:
+                    for i in range(np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])):
+                        marks[postings[i]] = max(np.int64(marks[postings[i]]), mark) | 1 << k
         first = n
         for k in range(n_vocabularies):
-            for a in range(n_assignments):
-                if words[q, k, a] >= 0:
-                    number = bases[k] + words[q, k, a]
-                    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
-                        images[n] = postings[i]
-                        n += np.int64(has_bit(shared, postings[i]))
+            for word in words[q, k]:
+                if word >= 0:
+                    for i in range(np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])):
+                        mask = np.int64(marks[postings[i]]) & full
+                        images[n], masks[n] = postings[i], mask
+                        n += np.int64(mask & (mask - 1) != 0)
+                        if several and mask == 1 << k:
+                            counts[q, mask] += count_once(postings[i], counted, alive, marks)
                 place += 1
                 begins[place] = n
         for i in range(first, n):
-            masks[i] = mask_of(bitmaps, images[i])
-    return images[:n].copy(), masks[:n].copy(), begins
+            counts[q, masks[i]] += count_once(images[i], counted, alive, marks)
+    return n
 
 
 @kernel

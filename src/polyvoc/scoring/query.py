@@ -155,11 +155,12 @@ class Weights:
 
 
 def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Counts:
-    """Return the sum of phase 1 over all segments [Q, 2^K] with what it need not count: the features in one list only."""
-    if query.words.shape[2] > 1 or plan.image_sets:
+    """Return the sum of phase 1 over all segments [Q, 2^K] with what it need not count: what is in one list only."""
+    if query.words.shape[2] > 1:
         return counts  # counted as well
     words, counts = query.words[:, :, 0], counts.copy()
-    lengths = np.where(words >= 0, statistics.occurrences[query.numbers[:, :, 0]], 0)
+    lengths = statistics.documents if plan.image_sets else statistics.occurrences
+    lengths = np.where(words >= 0, lengths[query.numbers[:, :, 0]], 0)
     masks = np.arange(counts.shape[1])
     for k in range(len(query.sizes)):  # its length, less all that it shares
         shared = masks[(masks >> k & 1 == 1) & (masks != 1 << k)]

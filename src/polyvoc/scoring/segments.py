@@ -146,9 +146,9 @@ def as_candidates(best: BestCandidates) -> tuple[list[Candidate], list[Candidate
 
 
 def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan) -> Counts:
-    """Phase 1: count the live features of every exact mask of two or more lists [Q, 2^K].
+    """Phase 1: count the live features (with image sets: images) of every exact mask of two or more lists [Q, 2^K].
 
-    With several assignments, or with sets of images (which are then counted), also of the masks of one list.
+    With several assignments also of the masks of one list.
     """
     if plan.image_sets:
         needed_later = choose_path(query, plan) == "images"
@@ -279,7 +279,7 @@ def query_runs(segment: Segment, query: QueryWords) -> Runs:
 def shared_postings(segment: Segment, query: QueryWords) -> SharedPostings:
     """Find the postings of a query whose image is in the lists of several vocabularies, in one segment."""
     counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-    arrays = (*_list_arrays(segment), segment.live_bitmap)
+    arrays = (*_list_arrays(segment), segment.alive, segment.n_images)
     images, masks, begins = find_shared_postings(query.words, query.bases, *arrays, counts)
     return SharedPostings(images, masks, begins, counts)
 
