@@ -27,10 +27,10 @@ def find_shared_postings(words, bases, starts, postings, alive, n_images, counts
     images, begins = np.empty(count_postings(words, bases, starts), np.uint16), np.zeros(words.size + 1, np.int64)
     if words.shape[1] == 2 and words.shape[2] == 1:
         n = share_two(words, bases, starts, postings, alive, n_images, images, begins, counts)
-        return images[:n].copy(), np.full(n, 3, np.uint16), begins
+        return images[:n], np.full(n, 3, np.uint16), begins
     masks = np.empty(len(images), np.uint16)
     n = share_any(words, bases, starts, postings, alive, n_images, images, masks, begins, counts)
-    return images[:n].copy(), masks[:n].copy(), begins
+    return images[:n], masks[:n], begins
 
 
 @kernel
@@ -50,10 +50,12 @@ def share_two(words, bases, starts, postings, alive, n_images, images, begins, c
             if base + last - first > MOST_MARKS:
                 marks[:], base = 0, 0
             for i in range(first, last):
-                marks[postings[i]] = max(np.int64(marks[postings[i]]), base) + 1
+                image = postings[i]
+                marks[image] = max(np.int64(marks[image]), base) + 1
             for i in range(np.int64(starts[bases[1] + two]), np.int64(starts[bases[1] + two + 1])):
-                found[n_found] = postings[i]
-                n_found += np.int64(marks[postings[i]] > base)
+                image = postings[i]
+                found[n_found] = image
+                n_found += np.int64(marks[image] > base)
             for image in found[:n_found]:
                 if marks[image] > base:  # not found before
                     counts[q, 3] += np.int64(len(alive) == 0 or alive[image] != 0)
