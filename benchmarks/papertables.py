@@ -112,6 +112,32 @@ def paper_why() -> str:
     return section("ablations").verdict_text
 
 
+def paper_growth() -> str:
+    """Return the gain of Bayes merging in the smallest and in the largest database of Fig. 7."""
+    rows = []
+    for table in section("figure7").tables:
+        gains = next((row.cells for row in table.lines if " - " in str(row.cells[0])), None)
+        if gains is not None:
+            first, last = gains[1], gains[-1]
+            assert isinstance(first, TableCell) and isinstance(last, TableCell)
+            rows.append([table.caption, table.head[1], difference(first), table.head[-1], difference(last)])
+    return markdown(["", "images", "Bayes - B1", "images", "Bayes - B1"], rows)
+
+
+def paper_counts() -> str:
+    """Return the gain of Bayes merging over B1 by the number of vocabularies, from Fig. 5."""
+    tables, rows = section("figure5").tables, []
+    for table in tables:
+        by_rule = {str(row.cells[0]).strip("`").split(" ")[0]: row.cells[1:] for row in table.lines}
+        gains = []
+        for mine, base in zip(by_rule["bayes"], by_rule["b1"], strict=True):
+            assert isinstance(mine, TableCell) and isinstance(base, TableCell)
+            assert mine.value is not None and base.value is not None
+            gains.append(f"{mine.value - base.value:+.{mine.digits}f}")
+        rows.append([table.caption, *gains])
+    return markdown(["Bayes - B1", *tables[0].head[1:]], rows)
+
+
 def _tables(words: str) -> Iterator[Table]:
     return (table for table in section("readings").tables if words in table.caption)
 
@@ -122,5 +148,15 @@ def difference(cell: TableCell) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    make.__name__: make for make in (paper_facts, paper_verdicts, paper_core, paper_reading, paper_when_it_loses, paper_why)
+    make.__name__: make
+    for make in (
+        paper_facts,
+        paper_verdicts,
+        paper_core,
+        paper_reading,
+        paper_when_it_loses,
+        paper_why,
+        paper_growth,
+        paper_counts,
+    )
 }

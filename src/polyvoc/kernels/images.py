@@ -73,11 +73,11 @@ def share_two(words, bases, starts, postings, alive, n_images, images, begins, c
 
 @inlined
 def count_once(image, counted, alive, marks):
-    """Return 1 for a live image that has not been counted, else 0. out: marks."""
-    if marks[image] & counted != 0:
-        return 0
-    marks[image] |= counted
-    return np.int64(len(alive) == 0 or alive[image] != 0)
+    """Return 1 for a live image that has not been counted, else 0: without a branch that cannot be predicted. out: marks."""
+    mark = np.int64(marks[image])
+    marks[image] = mark | counted
+    fresh = np.int64(mark & counted == 0)
+    return fresh if len(alive) == 0 else fresh & np.int64(alive[image])
 
 
 @kernel
@@ -98,21 +98,28 @@ def share_any(words, bases, starts, postings, alive, n_images, images, masks, be
             for word in words[q, k]:
                 if word >= 0:
                     for i in range(np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])):
-                        marks[postings[i]] = max(np.int64(marks[postings[i]]), mark) | 1 << k
+                        image = postings[i]
+                        marks[image] = max(np.int64(marks[image]), mark) | 1 << k
         first = n
         for k in range(n_vocabularies):
             for word in words[q, k]:
                 if word >= 0:
-                    for i in range(np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])):
-                        mask = np.int64(marks[postings[i]]) & full
-                        images[n], masks[n] = postings[i], mask
-                        n += np.int64(mask & (mask - 1) != 0)
-                        if several and mask == 1 << k:
-                            counts[q, mask] += count_once(postings[i], counted, alive, marks)
+                    begin, end = np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])
+                    for i in range(begin, end):
+                        image = postings[i]
+                        images[n] = image
+                        n += np.int64(marks[image] & (full ^ 1 << k) != 0)
+                    if several:
+                        for i in range(begin, end):
+                            if marks[postings[i]] & full == 1 << k:
+                                counts[q, 1 << k] += count_once(postings[i], counted, alive, marks)
                 place += 1
                 begins[place] = n
         for i in range(first, n):
-            counts[q, masks[i]] += count_once(images[i], counted, alive, marks)
+            image = images[i]
+            mask = np.int64(marks[image]) & full
+            masks[i] = mask
+            counts[q, mask] += count_once(image, counted, alive, marks)
     return n
 
 
