@@ -193,16 +193,13 @@ def train(
     if len(descriptors) > options.max_descriptors:
         rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
         clustered = descriptors[np.sort(rows)]
-    centroids, rounds = _cluster(clustered, options, random, progress, workers)
+    centroids, rounds, distortion = _cluster(clustered, options, random, progress, workers)
     vocabulary = Vocabulary.create(centroids, name=sample.name, binary=sample.descriptors.dtype == np.bool_)
-    words = workers.assign(vocabulary, descriptors)
-    scores = np.empty(len(words), dtype=np.float32)
-    score_words(descriptors, words, vocabulary.centroids, scores)
     counts = {"descriptors": len(descriptors), "descriptors_clustered": len(clustered), "seed": options.seed, "rounds": rounds}
-    distortion = round(_distortion(descriptors, scores), 6)
-    provenance = {**sample.provenance, "source": source, **counts, "distortion": distortion, "polyvoc": __version__}
+    provenance = {**sample.provenance, "source": source, **counts, "distortion": round(distortion, 6), "polyvoc": __version__}
     if rotation is None:
         return replace(vocabulary, provenance=provenance)
+    words = workers.assign(vocabulary, descriptors)
     thresholds = learn_thresholds(descriptors, words, vocabulary.centroids, rotation)
     return replace(vocabulary, medians=ByteTable.of(thresholds), rotation=rotation, provenance=provenance)
 
@@ -226,8 +223,8 @@ def learn_thresholds(descriptors: Floats32, words: Words, centroids: Floats32, r
 
 def _cluster(
     descriptors: Floats32, options: TrainOptions, random: np.random.Generator, progress: RoundDone | None, workers: TrainWorkers
-) -> tuple[Floats32, int]:
-    """Return the centroids [size, dimension] of approximate k-means, and its number of rounds."""
+) -> tuple[Floats32, int, float]:
+    """Return the centroids [size, dimension] of approximate k-means, its number of rounds, and the distortion of the last."""
     first = _distinct(descriptors, options.size, random)
     axes = PrincipalAxes.of(first)  # distances are the same in its coordinates
     centroids, points = axes.rotate(first).rows, axes.rotate(descriptors).rows
@@ -244,7 +241,7 @@ def _cluster(
         if last - distortion < _SETTLED * last:
             break
         last = distortion
-    return axes.unrotate(centroids), number
+    return axes.unrotate(centroids), number, distortion
 
 
 def _means(points: Floats32, words: Words, size: int, random: np.random.Generator) -> Floats32:

@@ -90,7 +90,8 @@ class Plan:
         """Return the training of a vocabulary that the paper would call `size`."""
         words = self.words(size)
         bits = 64 if size <= 100_000 else 0  # signatures need medians, and these several descriptors per word
-        rounds = 6 if size < 100_000 else 5  # the distortion of 20K words falls by 0.8 % in four further rounds
+        # Further rounds change little: the distortion of 20K words falls by 0.8 % in four, that of 200K by 2 % in two.
+        rounds = 6 if size < 100_000 else 5 if size < 200_000 else 3
         return TrainOptions(words, seed, rounds, bits, max(1_000_000, PER_WORD * words))
 
     def words(self, size: int) -> int:
