@@ -183,7 +183,7 @@ def _facts(setup: Setup) -> list[tuple[str, str]]:
             "vocabularies of the plan",
             f"{plan.most} of {plan.words(plan.size):,} words, {plan.each} each of {sizes}; trained on {trained}",
         ),
-        ("training", f"at least {PER_WORD} descriptors per word and a million, 6 rounds of k-means, 5 for 100K words, 3 for 200K"),
+        ("training", f"at least {PER_WORD} descriptors per word and a million, 6 rounds of k-means (100K words: 5, 200K: 3)"),
         ("distractors", f"{len(setup.distractors):,} photographs that no vocabulary was trained on"),
         ("features", "; ".join([f"OpenCV SIFT as rootSIFT, at most {most:,} per photograph", *_affine_facts(setup)])),
         ("the paper's reading", str(Reading())),
