@@ -7,7 +7,7 @@ import pytest
 
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
-from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
+from polyvoc.kernels.images import add_shared, find_shared_postings, share_any, share_two, vote_images
 from polyvoc.kernels.matches import KEEP_ALL
 from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
 
@@ -134,3 +134,23 @@ def test_sets_of_images(n_vocabularies: int, assignments: int, seed: int) -> Non
     counted = np.array([assignments > 1 or mask.bit_count() > 1 for mask in range(1 << n_vocabularies)])
     assert np.array_equal(counts, expected_counts * counted)
     assert np.allclose(singles + corrected, expected, rtol=1e-5) and np.allclose(voted, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_vocabularies", [2, 3])
+def test_marks_of_images_start_anew_when_they_are_used_up(n_vocabularies: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, sizes = np.random.default_rng(n_vocabularies), (5,) * n_vocabularies
+    images = [rng.integers(0, 5, (4, n_vocabularies)) for _ in range(9)]
+    arrays = Segment.build(Batch.of_words(images, n_vocabularies), sizes).arrays
+    words, bases = rng.integers(0, 5, (30, n_vocabularies, 1)), np.array([*word_offsets(sizes), sum(sizes)])
+
+    def find() -> tuple[list[int], ...]:
+        found, begins = np.zeros(30 * 9 * 4 * n_vocabularies, np.uint16), np.zeros(words.size + 1, np.int64)
+        counts, masks = np.zeros((30, 1 << n_vocabularies), np.int64), [] if n_vocabularies == 2 else [np.zeros_like(found)]
+        share = share_two if n_vocabularies == 2 else share_any
+        lists = (words, bases, arrays["starts"], arrays["postings"], np.empty(0, np.uint8), len(images))
+        share.py_func(*lists, found, *masks, begins, counts)
+        return found.tolist(), begins.tolist(), counts.tolist(), *(mask.tolist() for mask in masks)
+
+    expected = find()
+    monkeypatch.setattr("polyvoc.kernels.images.MOST_MARKS", 60)
+    assert find() == expected
