@@ -238,9 +238,9 @@ def table6(setup: Setup) -> Section:
     text = (
         "ASMK*: aggregated selective match kernel with 128-bit codes (Tolias et al. 2013), a strong simple control; it and "
         "joint PCA (Jegou & Chum 2012) use the same features and training photographs as ours. The verdict compares "
-        "`bayes + HE + burstiness` with joint PCA. The table of `likelihood` that comes with the package was fitted on Holidays "
-        "and Ukbench: its values there are optimistic, that on Oxford is not. The paper's absolute figures are those of its own features and of the "
-        "complete datasets."
+        "`bayes + HE + burstiness` with joint PCA. The table of `likelihood` that comes with the package was fitted on "
+        "Holidays and Ukbench: its values there are optimistic, that on Oxford is not. The paper's absolute figures are those "
+        "of its own features and of the complete datasets."
     )
     tables = [Table("Measured here", head, rows), _published_table6()]
     heading = "Table 6: the state of the art"
