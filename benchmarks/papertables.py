@@ -138,6 +138,19 @@ def paper_counts() -> str:
     return markdown(["Bayes - B1", *tables[0].head[1:]], rows)
 
 
+def paper_sizes() -> str:
+    """Return the gain of Bayes merging over B1 by the size of the vocabularies, from Fig. 6."""
+    rows, head = [], []
+    for table in section("figure6").tables:
+        for row in table.lines:
+            name, *cells = row.cells
+            if " - " in str(name) and str(name).startswith("`bayes"):
+                head = table.head[1:]
+                gains = [difference(cell) for cell in cells if isinstance(cell, TableCell)]
+                rows.append([f"{table.caption}, K = {str(name)[7]}", *gains])
+    return markdown(["Bayes - B1", *head], rows)
+
+
 def _tables(words: str) -> Iterator[Table]:
     return (table for table in section("readings").tables if words in table.caption)
 
@@ -158,5 +171,6 @@ TABLES: dict[str, Callable[[], str]] = {
         paper_why,
         paper_growth,
         paper_counts,
+        paper_sizes,
     )
 }
