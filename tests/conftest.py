@@ -7,12 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image, ImageDraw
 
 from polyvoc.features.extract import extract
 from polyvoc.index.writer import IndexWriter
 from polyvoc.vocabulary.assign import project
 from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+
+# A busy machine is slow, not wrong.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # What needs more than Python: left out by `scripts/test --fast`.
 SLOW = {
