@@ -39,6 +39,25 @@ def features() -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def extraction() -> str:
+    """Detectors of SIFT, long sides and numbers of features: milliseconds, bytes, accuracy."""
+    measured = result("extraction")
+    head = ["", "ms", "features", "kB", "mAP", "region", "crop", "ms", "features", "kB", "N-S"]
+    rows = []
+    for one in measured["ways"]:
+        cells = [one["way"]]
+        for name in SETS:
+            own, both = one[name], ("fast", "default")
+            cells += [f"{own['milliseconds']:.0f}", f"{own['features']:,.0f}", f"{own['bytes'] / 1000:.0f}"]
+            kinds = ("", "region, ", "file, ") if name == "holidays" else ("",)
+            cells += [" / ".join(f"{own[kind + preset]:.{DIGITS[name]}f}" for preset in both) for kind in kinds]
+        rows.append(cells)
+    note = (f"Holidays ({measured['images']['holidays']} photographs of 1024 pixels: the left seven columns) and Ukbench ({measured['images']['ukbench']} of 640 pixels); every photograph is a query, "
+            "by the presets `fast` / `default`, with the shipped vocabularies and likelihood table. Region: the query is the middle of the photograph, half its width and height; crop: the middle as a file of its own. "
+            f"Milliseconds to find the features on one thread, median of {measured['timed']} photographs; kB of an index per photograph. `benchmarks/extraction.py`; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
 def duplicates() -> str:
     """Recall and precision per alteration, beside perceptual hashes at two thresholds."""
     measured = result("duplicates")
@@ -124,6 +143,7 @@ def pairs() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "confidence": confidence,
     "duplicates": duplicates,
+    "extraction": extraction,
     "features": features,
     "pairs": pairs,
 }

@@ -12,6 +12,7 @@ from types import FrameType
 import numpy as np
 from numba import config
 
+from polyvoc.features.sift import find_sift
 from polyvoc.index.segment import Batch, Segment, word_offsets
 from polyvoc.kernels import compiler
 from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
@@ -74,7 +75,7 @@ RUNS = ("run_starts", "run_words", "run_lengths")
 
 def call_all() -> dict[str, Array]:
     """Return what the kernels computed, by name."""
-    results = _vectors()
+    results = _vectors() | _sift()
     for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1)):
         case = Case(sizes, planes)
         results |= {f"{name} {sizes} {planes}": array for name, array in (_lists(case) | _votes(case) | _images(case)).items()}
@@ -194,6 +195,13 @@ def _vectors() -> dict[str, Array]:
         "trained": np.sort(train(descriptors, TrainOptions(size=3, bits=3, rounds=2)).centroids, axis=0),
         "cosines": products,
     }
+
+
+def _sift() -> dict[str, Array]:
+    y, x = np.mgrid[:40, :48]
+    pixels = sum(np.exp(-((x - 9 * i) ** 2 + (y - 7 * i) ** 2) / (8 + 6 * i)) for i in range(1, 5))
+    table, descriptors = find_sift(np.rint(200 * pixels).clip(0, 255).astype(np.uint8), 6, 48)
+    return {"keypoints": table, "descriptors": descriptors / 512}
 
 
 def record_calls() -> set[str]:

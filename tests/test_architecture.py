@@ -23,7 +23,7 @@ BASE = ("errors", "types", "options", "threads")  # modules at the root, in thei
 PACKAGES = tuple(re.findall(r"^\| `([a-z]+)` \|", TEXT, re.M))  # in the order of the table
 ORDER = (*BASE, *PACKAGES)
 HEAVY = {
-    "cv2": {"features.extract"},
+    "cv2": {"features.extract", "features.sift"},
     "pycolmap": {"features.colmap", "features.extract"},
     "h5py": {"features.hloc"},
     "faiss": set(),

@@ -21,7 +21,7 @@ Burstiness = Literal["none", "best", "intra"]
 Sets = Literal["auto", "feature", "image"]
 SetKind = Literal["feature", "image"]  # what the lists are sets of
 Line = tuple[float, float]  # (a, b) of term 2, a r + b
-Detector = Literal["sift", "orb", "akaze", "affine"]
+Detector = Literal["sift", "opencv-sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best", "paper"]
 
 NAMES: Mapping[type, str] = {float: "a number", int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
@@ -33,6 +33,7 @@ CLUSTER = "Cluster"  # where the index is held
 # What each detector makes. An affine region is described by SIFT, too: the same vocabularies serve it.
 DETECTOR_KINDS: Mapping[str, FeatureKind] = {
     "sift": FeatureKind(),
+    "opencv-sift": FeatureKind(),
     "affine": FeatureKind(),
     "orb": FeatureKind("orb", 256, True),
     "akaze": FeatureKind("akaze", 486, True),
@@ -134,7 +135,11 @@ class Checked:
 class FeatureOptions(Checked):
     """How photographs become features."""
 
-    long_side: int = option(1024, "Larger photographs are reduced to this many pixels on their long side.", minimum=32)
+    long_side: int = option(
+        1024,
+        "Larger photographs are reduced to this many pixels on their long side; sift enlarges smaller ones, up to twice.",
+        minimum=32,
+    )
     max_features: int = option(3000, "Strongest features kept of each photograph.", minimum=1)
     detector: Detector = option(
         "sift", "Detector of features; orb and akaze need vocabularies of their own, affine needs pycolmap."

@@ -302,7 +302,7 @@ def test_verified_pairs_count_what_labels_do(index: Index, labelled: QuantisedDa
 
 def test_a_part_of_the_pairs_gives_nearly_the_same_table(index: Index, labelled: QuantisedDataset) -> None:
     """Geometry confirms the easier pairs: the table is nearly that of the ground truth all the same."""
-    pairs = find_pairs(index, Sampling(inliers=80))
+    pairs = find_pairs(index, Sampling(inliers=95))
     assert 20 <= pairs.count < 0.9 * SCENES * VIEWS * (VIEWS - 1)
     table, known = fit_table_pairs(index, pairs), fit_table(tally(labelled))
     assert reliability(table, tally_groups(labelled)).error < 0.6

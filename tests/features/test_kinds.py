@@ -366,7 +366,7 @@ def test_a_sample_has_its_kind(folder: Path) -> None:
     sample = sample_descriptors([folder / "cat.png"], FeatureOptions(detector="orb"))
     assert sample.name == "orb" and sample.descriptors.dtype == np.bool_
     assert train(sample, TrainOptions(size=5)).kind == KINDS["orb"]
-    with pytest.raises(PolyvocError, match="detector='surf' should be one of sift, orb, akaze, affine"):
+    with pytest.raises(PolyvocError, match="detector='surf' should be one of sift, opencv-sift, orb, akaze, affine"):
         FeatureOptions(detector="surf")  # type: ignore[arg-type]
 
 

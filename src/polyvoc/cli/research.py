@@ -405,7 +405,7 @@ def reproduce_command(  # noqa: PLR0913
     named(only or [])  # errors in the names, before the work begins
     with progress_bar() as progress:
         plan = QUICK if quick else FULL
-        features = FeatureOptions(max_features=plan.features)
+        features = FeatureOptions(max_features=plan.features, detector="opencv-sift")
         workbench = Workbench(cache or default_cache(), features, progress, out / CELLS, finished)
         setup = set_up(data, train, distractors, plan, workbench)
         with write_errors(out):

@@ -153,7 +153,7 @@ class Index:
         follows. Images that were removed since this index was opened are left out.
         """
         options, seconds = self.options(options, preset, **changes), dict[str, float]()
-        query = self._query(photo, options, region, vector, seconds)
+        query = self._query(photo, options, region, vector, seconds, threads)
         engine, started = self.engine.session(options.require_all), time.perf_counter()
 
         def as_hits(candidates: list[Candidate]) -> Hits:
@@ -257,7 +257,7 @@ class Index:
         return self.folder.embedder.embed(source)
 
     def _query(self, photo: Photo, options: SearchOptions, region: Region | None, vector: Floats32 | None,
-               seconds: dict[str, float]) -> Query:  # fmt: skip
+               seconds: dict[str, float], threads: int | None = None) -> Query:  # fmt: skip
         """Make a query of a photograph, or of a region of it.
 
         For an image of the index this is what is stored of it; its file is read for further assignments only.
@@ -268,7 +268,7 @@ class Index:
             row = self.image(photo)
             query = query_of_image(self.engine, self.find(photo), (row.width, row.height), region)
         else:
-            query = self._reader.query(self._source(photo), options.assignments, region, seconds)
+            query = self._reader.query(self._source(photo), options.assignments, region, seconds, threads)
         if not options.fuse or vector is not None:
             return replace(query, vector=vector)
         with timed(seconds, "embed"):

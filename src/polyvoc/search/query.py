@@ -21,6 +21,7 @@ from polyvoc.features.extract import check_features, extract_pixels
 from polyvoc.index.folder import IndexFolder
 from polyvoc.options import FeatureOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.threads import count_threads
 from polyvoc.types import (
     Array,
     FeatureKind,
@@ -91,9 +92,10 @@ class PhotoReader:
         options = folder.feature_options
         return cls(options if options.kind == folder.kind else None, folder.kind, folder.quantiser, folder)
 
-    def query(self, photo: str | bytes | Features, assignments: int, region: Region | None, seconds: dict[str, float]) -> Query:
+    def query(self, photo: str | bytes | Features, assignments: int, region: Region | None, seconds: dict[str, float],
+              threads: int | None = None) -> Query:  # fmt: skip
         """Extract and quantise a photograph; write the seconds of each stage to `seconds`."""
-        features = self.features(photo, seconds)
+        features = self.features(photo, seconds, threads)
         if region is not None:
             features = features.inside(region)
         with timed(seconds, "quantise"):
@@ -101,7 +103,7 @@ class PhotoReader:
         whole = (0, 0, features.width, features.height)
         return Query(words, signatures, features.keypoints, region=region or whole)
 
-    def features(self, photo: str | bytes | Features, seconds: dict[str, float]) -> Features:
+    def features(self, photo: str | bytes | Features, seconds: dict[str, float], threads: int | None = None) -> Features:
         """Return the features of a photograph; features made elsewhere are checked."""
         if isinstance(photo, Features):
             check_features(photo, self.kind, str(self.folder.path))
@@ -110,7 +112,7 @@ class PhotoReader:
         with timed(seconds, "decode"):
             grey = read_grey(photo, options.long_side)
         with timed(seconds, "sift"):
-            return extract_pixels(grey, options, photo)
+            return extract_pixels(grey, options, photo, threads=count_threads(threads))
 
 
 @contextmanager

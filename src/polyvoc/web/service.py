@@ -29,6 +29,7 @@ from polyvoc.search.query import timed
 from polyvoc.storage.files import replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
+from polyvoc.threads import count_threads
 from polyvoc.types import Features, Floats32, Problem
 from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
 from polyvoc.web.decoder import Decoders
@@ -292,7 +293,7 @@ class Service:
             with timed(seconds, "decode"):
                 grey = self.decoders.grey(source, options.long_side)
             with timed(seconds, "sift"):
-                return extract_pixels(grey, options, display_name(source)), seconds
+                return extract_pixels(grey, options, display_name(source), threads=count_threads()), seconds
 
     def _embed(self, index: Index, upload: Upload) -> Floats32:
         embedder = index.folder.embedder

@@ -28,6 +28,7 @@ PART = 256  # files
 VERSION = 1  # of the stored arrays
 DIMENSION = 128
 Detection = FeatureOptions | HessianAffine  # how photographs become features
+_NAMES_IN_DIGESTS = {"opencv-sift": "sift", "sift": "own sift"}  # stored results call the SIFT of OpenCV "sift"
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +201,8 @@ def state_of(files: Sequence[Path], kind: Kind, options: Detection) -> str:
 
 
 def _digest_of(states: list[list[str | int]], kind: Kind, options: Detection) -> str:
-    return digest_of(VERSION, kind, asdict(options) if kind == "photographs" else None, states)
+    named = {**asdict(options), "detector": _NAMES_IN_DIGESTS.get(options.detector, options.detector)}
+    return digest_of(VERSION, kind, named if kind == "photographs" else None, states)
 
 
 def _status(file: Path) -> os.stat_result:
