@@ -14,6 +14,7 @@ import statistics as st
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from PIL import Image
 import polyvoc
 from machine import write_result
 from polyvoc.features.decode import read_grey
-from polyvoc.features.extract import _off_main_thread, _sift, detect
+from polyvoc.features.extract import detect
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
+from polyvoc.threads import count_threads
 
 
 def run(*arguments: str) -> tuple[float, dict[str, Any]]:
@@ -51,7 +53,7 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
     marks = [time.perf_counter()]
     grey = read_grey(query, index.folder.feature_options.long_side)
     marks.append(time.perf_counter())
-    found = detect(grey, index.folder.feature_options)
+    found = detect(grey, index.folder.feature_options, threads=count_threads())
     marks.append(time.perf_counter())
     words, signatures = index.folder.quantiser.quantise(found.descriptors, options.assignments)
     marks.append(time.perf_counter())
@@ -63,15 +65,19 @@ def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 
 def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
-    """Return the seconds of OpenCV's SIFT in the main thread, and in a thread beside it, as in the library."""
+    """Return the seconds of SIFT: OpenCV's, ours on one thread, and on all, as in a search."""
     options = index.folder.feature_options
-    grey, most = read_grey(query, options.long_side), options.max_features
-    marks = [time.perf_counter()]
-    _sift(grey.pixels, most)
-    marks.append(time.perf_counter())
-    _off_main_thread(_sift, grey.pixels, most)
-    marks.append(time.perf_counter())
-    return {"main thread": marks[1] - marks[0], "beside it": marks[2] - marks[1]}
+    grey, spent = read_grey(query, options.long_side), {}
+    ways = {
+        "opencv": (replace(options, detector="opencv-sift"), 1),
+        "one thread": (options, 1),
+        "all": (options, count_threads()),
+    }
+    for name, (chosen, threads) in ways.items():
+        begin = time.perf_counter()
+        detect(grey, chosen, threads=threads)
+        spent[name] = time.perf_counter() - begin
+    return spent
 
 
 def unchanged_run(folder: Path, index: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def features() -> str:
         rows += [[f"{title}, {WAYS[way]}", *(f"{one['ranked'][way]:.{DIGITS[name]}f}" for one in every)] for way in shared]
     note = (f"{training['vocabularies']} vocabularies of {training['words']:,} words for every kind, each trained on {training['descriptors']:,} descriptors of "
             f"{training['photographs']:,} other photographs: fewer than for the shipped ones, the same for all. The likelihood table of the presets was fitted on SIFT of both sets. Calibrated: with a likelihood table fitted without labels on an index of the other set, "
-            f"as by `polyvoc calibrate --index`. Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
+            f"as by `polyvoc calibrate --index`. SIFT is that of OpenCV (`opencv-sift`). Time on one core. `benchmarks/features.py`; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 
 
@@ -52,7 +52,7 @@ def extraction() -> str:
             kinds = ("", "region, ", "file, ") if name == "holidays" else ("",)
             cells += [" / ".join(f"{own[kind + preset]:.{DIGITS[name]}f}" for preset in both) for kind in kinds]
         rows.append(cells)
-    note = (f"Holidays ({measured['images']['holidays']} photographs of 1024 pixels: the left seven columns) and Ukbench ({measured['images']['ukbench']} of 640 pixels); every photograph is a query, "
+    note = (f"Holidays ({measured['images']['holidays']} photographs of 1024 pixels: the left seven columns) and Ukbench ({measured['images']['ukbench']} of 640 pixels); their usual questions, "
             "by the presets `fast` / `default`, with the shipped vocabularies and likelihood table. Region: the query is the middle of the photograph, half its width and height; crop: the middle as a file of its own. "
             f"Milliseconds to find the features on one thread, median of {measured['timed']} photographs; kB of an index per photograph. `benchmarks/extraction.py`; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
