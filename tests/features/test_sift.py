@@ -37,7 +37,7 @@ def opencv(pixels: Pixels) -> tuple[Floats32, npt.NDArray[np.float64]]:
 
 
 def test_features_are_those_of_opencv(photograph: Pixels) -> None:
-    """Of ours below the size of OpenCV's doubled octave's, nearly all have one of OpenCV's with nearly the same descriptor."""
+    """Most of ours have one of OpenCV's at the same position, scale and angle, with nearly the same descriptor."""
     table, descriptors = find_sift(photograph, 500, photograph.shape[1])
     theirs, their_descriptors = opencv(photograph)
     cosines = []

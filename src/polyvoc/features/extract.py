@@ -43,15 +43,12 @@ class RawFeatures(NamedTuple):
     descriptors: npt.NDArray[np.uint8]  # [n, 128] of SIFT, or [n, bytes] of packed bits
 
 
-def extract(
-    source: Source, options: FeatureOptions = DEFAULTS, root: bool = True, name: str | None = None, threads: int = 1
-) -> Features:
+def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = True, name: str | None = None) -> Features:
     """Return the features of one image: a path, an address in a store, or the bytes of its file.
 
     `root=False` leaves SIFT descriptors plain: whole numbers from 0 to 255. `name` is shown in errors instead of the source's.
-    Several threads find SIFT sooner, the same on any number.
     """
-    return extract_pixels(read_grey(source, options.long_side, name=name), options, name or source, root, threads)
+    return extract_pixels(read_grey(source, options.long_side, name=name), options, name or source, root)
 
 
 def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root: bool = True, threads: int = 1) -> Features:
