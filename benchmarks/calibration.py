@@ -53,7 +53,7 @@ def pairs_by_inliers(index: Index, labels_by_path: dict[str, str]) -> dict[str, 
     """Verify the best hits of every photograph of a labelled set; count right and wrong pairs by inliers."""
     paths = {row.image: row.path for row in index.images()}
     refs = {int(s.ids[p]): (n, int(p)) for n, s in enumerate(index.engine.segments) for p in s.live_positions()}
-    images = {image: index.engine.segments[n].image_words(p) for image, (n, p) in refs.items()}
+    images = {image: index.engine.segments[n].image_features(p) for image, (n, p) in refs.items()}
     right: Counter[int] = Counter()
     wrong: Counter[int] = Counter()
     options = replace(index.preset("fast"), top=CANDIDATES + 1)

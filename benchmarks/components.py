@@ -115,7 +115,7 @@ def weight_of_inliers(comparison: Comparison) -> dict[str, Any]:
         query = bench.query(question)
         (scores,) = score_all(bench.engine, query, replace(options, verify=0))
         refs = [one.ref for one in bench.engine.rank([scores], bench.engine.images(), options.verify)]
-        prepared = VerificationQuery.of(query.image_words, match_table(bench.engine, options))
+        prepared = VerificationQuery.of(query.image_features, match_table(bench.engine, options))
         nats = np.zeros(len(scores))
         for (_, position), verified in verify(bench.engine, prepared, refs).items():
             nats[position] = verified.weight or 0.0

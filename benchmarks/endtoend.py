@@ -107,7 +107,7 @@ def verification(engine: Engine, quantiser: Quantiser, found: Features, threads:
     scored = time.perf_counter()
     refs = [one.ref for one in engine.rank(scores, engine.images(), 200)]
     ranked = time.perf_counter()
-    verify(engine, VerificationQuery.of(query.image_words, match_table(engine, plan.options)), refs, threads)
+    verify(engine, VerificationQuery.of(query.image_features, match_table(engine, plan.options)), refs, threads)
     return {"score": scored - begin, "choose": ranked - scored, "verify 200": time.perf_counter() - ranked}
 
 

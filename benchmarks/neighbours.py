@@ -35,7 +35,7 @@ def graph(bench: QuantisedDataset, options: SearchOptions) -> npt.NDArray[np.int
         first += segment.n_images
     for number, segment in enumerate(bench.engine.segments):
         for position in range(segment.n_images):
-            image = segment.image_words(position)
+            image = segment.image_features(position)
             bits = image.signatures if image.signatures.shape[1] else None
             query = Query(image.words, bits, image.keypoints)
             for one in search(bench.engine, query, replace(options, top=options.verify)):

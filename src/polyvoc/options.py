@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from polyvoc.errors import OptionError
-from polyvoc.types import FeatureKind, LikelihoodTable
+from polyvoc.types import CodeTable, FeatureKind, LikelihoodTable
 
-Merge = Literal["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
+Merge = Literal["codes", "likelihood", "posterior", "bayes", "b0", "b1", "b2"]
 Idf = Literal["average", "plain", "none"]
 Norm = Literal["tfidf", "tf", "sqrt-tf", "features", "distinct", "none"]
 Burstiness = Literal["none", "best", "intra"]
@@ -23,6 +23,10 @@ SetKind = Literal["feature", "image"]  # what the lists are sets of
 Line = tuple[float, float]  # (a, b) of term 2, a r + b
 Detector = Literal["sift", "opencv-sift", "orb", "akaze", "affine"]
 Preset = Literal["fast", "default", "best", "paper"]
+
+CODES: Merge = "codes"  # the rule of the default search, which has nothing to merge: one code per feature
+CODE_ASSIGNMENTS = 10  # words that a query feature visits by default, as far as ...
+CODE_CUT = 1.2  # ... they are this many times as far as the nearest
 
 NAMES: Mapping[type, str] = {float: "a number", int: "a whole number", type(None): "None", bool: "True or False", str: "text"}
 
@@ -163,7 +167,12 @@ class NormKey(NamedTuple):
 class ScoringOptions(Checked):
     """How the words of a query become scores: the rules of the paper and what they are combined with."""
 
-    merge: Merge = option("likelihood", "Rule that merges the matches of several vocabularies.", SCORING)
+    merge: Merge = option(
+        "codes",
+        "How matches are found and weighted: codes, one binary code per feature; else by words, the rule that merges the matches "
+        "of several vocabularies.",
+        SCORING,
+    )
     vocabularies: int | None = option(
         None, "Vocabularies that vote: the first ones of the index; none: all.", SCORING, minimum=1, server_maximum=9
     )
@@ -206,14 +215,27 @@ class ScoringOptions(Checked):
         "for bayes and b2, as in the paper, features for the others.",
         SCORING,
     )
-    assignments: int = option(
-        1, "Multiple assignment: nearest words per query feature and vocabulary.", SCORING, minimum=1, server_maximum=10
+    assignments: int | None = option(
+        None,
+        "Nearest words that a query feature visits (in each vocabulary), at most: more find more and take longer. none: 10 for "
+        "codes, 1 for the other rules.",
+        SCORING,
+        minimum=1,
+        server_maximum=20,
     )
     likelihood_table: LikelihoodTable | None = option(
         None,
         "Table for 'likelihood', as 'polyvoc calibrate --table' writes it; none: the table of the index or of polyvoc.",
         SCORING,
     )
+
+    # Fitted to an index by `polyvoc calibrate --save`; None: the table of polyvoc. No option: code tables have no file format.
+    code_table: CodeTable | None = None
+
+    @property
+    def n_assignments(self) -> int:
+        """Return the nearest words that a query feature visits, at most."""
+        return self.assignments or (CODE_ASSIGNMENTS if self.merge == CODES else 1)
 
     def norm_key(self, n_vocabularies: int) -> NormKey:
         """Return the norm for an index of so many vocabularies."""
@@ -286,7 +308,8 @@ class SearchOptions(ScoringOptions):
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a likelihood table by its source, None for the default one."""
         table = self.likelihood_table
-        values = asdict(replace(self, likelihood_table=None))
+        values = asdict(replace(self, likelihood_table=None, code_table=None))
+        del values["code_table"]
         return {**values, "likelihood_table": None if table is None else table.source}
 
 
@@ -343,8 +366,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 USUAL_HAMMING: Mapping[int, tuple[int, float]] = {64: (24, 16.0), 128: (52, 26.0)}
 
 
-def preset(name: str, bits: int = 128) -> SearchOptions:
-    """Return the options of a preset for signatures of a length.
+def preset(name: str, bits: int = 128, code_bits: int = 0) -> SearchOptions:
+    """Return the options of a preset for an index with codes of a length, or for one of words with signatures of a length.
 
     There are likelihood tables for 64 and 128 bits. They were fitted on SIFT and serve other kinds of features, too: the
     evidence of a match depends on lists and Hamming distances, whatever the signatures were made of. With ORB `fast` has mAP
@@ -361,8 +384,10 @@ def preset(name: str, bits: int = 128) -> SearchOptions:
     if name == "paper":
         signed = {"hamming": threshold, "sigma": sigma, "burstiness": "intra"}
         return replace(chosen, **(signed if bits else {"burstiness": "none"}))
-    if bits in (64, 128):
+    if code_bits:
         return chosen
+    if bits in (64, 128):
+        return replace(chosen, merge="likelihood")
     if bits == 0:
         return replace(chosen, merge="posterior", burstiness="none")
     return replace(chosen, merge="b1", hamming=threshold, sigma=sigma)

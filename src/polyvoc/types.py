@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -162,13 +162,26 @@ def with_planes(signatures: npt.NDArray[np.uint64], axes: int) -> npt.NDArray[np
     return signatures[..., None] if signatures.ndim == axes else signatures
 
 
+class FeatureCodes(NamedTuple):
+    """The codes of features, as an index stores them (`vocabulary.codes`)."""
+
+    words: npt.NDArray[np.uint32]  # [n] of the fine vocabulary
+    codes: npt.NDArray[np.uint64]  # [n, planes of 64 bits]
+    rest: npt.NDArray[np.uint8]  # [n, parts] what the code leaves of the descriptor
+
+    def chosen(self, rows: Any) -> FeatureCodes:
+        """Return the codes of some features, by their numbers, a mask or a slice."""
+        return FeatureCodes(self.words[rows], self.codes[rows], self.rest[rows])
+
+
 @dataclass(frozen=True, eq=False)
-class ImageWords:
+class ImageFeatures:
     """What an index stores of one image. May be shared by threads."""
 
     words: Array  # [n, K]
     signatures: Array  # [n, K] ([n, K, 2] above 64 bits), or [n, 0] without signatures
     keypoints: Keypoints
+    codes: FeatureCodes | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +224,35 @@ class LikelihoodTable:
     def bits(self) -> int:
         """Return the length of the signatures that it was made for."""
         return len(self.rows[0]) - 1
+
+
+@dataclass(frozen=True)
+class CodeTable:
+    """Log-likelihood ratio of a match of codes, in nats, by the distance of the visited word and that of the code.
+
+    ln p(row, distance | images show the same thing) / p(... | they do not), less that of a chance match of the row. Fitted by
+    `experiments.fit.code_table`; `scoring.codes.default_code_table` returns the shipped one.
+    """
+
+    edges: tuple[float, ...]  # between the rows: distance of the visited word relative to that of the nearest
+    rows: tuple[tuple[float, ...], ...]  # [edges + 1][columns + 1] nats, by relative asymmetric distance
+    reach: int  # Hamming distance beyond which codes are passed over
+    source: str = ""  # what it was fitted on
+
+    def __post_init__(self) -> None:
+        """Raise OptionError if the parts do not fit."""
+        lengths = {len(row) for row in self.rows}
+        wrong = None
+        if not all(map(math.isfinite, self.edges)) or list(self.edges) != sorted(set(self.edges)):
+            wrong = f"edges={self.edges} should be rising"
+        elif len(self.rows) != len(self.edges) + 1 or len(lengths) != 1 or min(lengths) < 2:
+            wrong = f"rows={len(self.rows)} should be {len(self.edges) + 1} of one length"
+        elif not all(math.isfinite(x) for row in self.rows for x in row):
+            wrong = "rows should be finite"
+        elif self.reach < 0:
+            wrong = f"reach={self.reach} should be at least 0"
+        if wrong is not None:
+            raise OptionError(f"likelihood table: {wrong}")
 
 
 @dataclass(frozen=True)

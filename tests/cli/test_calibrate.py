@@ -334,7 +334,7 @@ def test_each_rule_uses_the_line_of_its_sets(index: Path, views: Path) -> None:
             ({"merge": "posterior", "sets": "image"}, other),
             ({"merge": "bayes", "line": (0.2, 0.7)}, (0.2, 0.7)),
         ]
-        words = opened.engine.image_words([opened.find(1)])[0]
+        words = opened.engine.image_features([opened.find(1)])[0]
         for changes, line in cases:
             assert opened.options(**changes).line == line
             explicit = replace(SearchOptions(line=line), burstiness="none", **changes)

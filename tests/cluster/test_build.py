@@ -80,7 +80,7 @@ def contents(index: Index) -> Any:
     rows = []
     for row in index.images():
         segment, position = index.find(row.image)
-        stored = index.engine.segments[segment].image_words(position)
+        stored = index.engine.segments[segment].image_features(position)
         keypoints = stored.keypoints
         arrays = (stored.words, stored.signatures, keypoints.xy, keypoints.scale, keypoints.angle)
         facts = (row.path, row.state, row.digest, row.width, row.height, row.n_features)

@@ -26,7 +26,7 @@ from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
 from polyvoc.options import preset
 from polyvoc.scoring.engine import Engine
-from polyvoc.scoring.segments import image_words_at
+from polyvoc.scoring.segments import image_features_at
 from polyvoc.search.explain import explain
 from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.info import index_distributions
@@ -333,7 +333,7 @@ def test_a_hit_that_is_lost_is_left_out_of_the_expansion(replica_sets: dict[int,
 
     def lose(operation: Any, own: Any, *shared: Any, threads: int | None = None) -> list[Any]:
         results = call(operation, own, *shared, threads=threads)
-        if operation is image_words_at and results:
+        if operation is image_features_at and results:
             lost.append(own[0])
             results[0] = None
         return results

@@ -30,7 +30,7 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SetKind
 from polyvoc.search.index import Index
-from polyvoc.types import ImageRef, ImageWords, Keypoints
+from polyvoc.types import ImageRef, ImageFeatures, Keypoints
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from random_collections import World, random_world
 from views import SCENES, VIEWS
@@ -276,7 +276,7 @@ def test_scenes_that_touch_are_one_group() -> None:
 def test_pairs_of_features_that_share_a_word_are_those_of_a_loop(vocabularies: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     query, image, empty = (
-        ImageWords(
+        ImageFeatures(
             rng.integers(0, 6, (n, 3)), np.empty((n, 0), np.uint64), Keypoints(np.zeros((n, 2)), np.ones(n), np.zeros(n))
         )
         for n in (20, 30, 0)

@@ -143,7 +143,7 @@ def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np
     row = index.folder.catalogue.image_at(name)
     assert row is not None
     segment, position = index.find(row.image)
-    return index.engine.segments[segment].image_words(position).words
+    return index.engine.segments[segment].image_features(position).words
 
 
 def assert_no_garbage(path: Path) -> None:

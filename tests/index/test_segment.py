@@ -97,7 +97,7 @@ def test_batch_and_images_come_back(tmp_path: Path, seed: int) -> None:
     for segment in (built, Segment.open(tmp_path / "segment")):
         assert_same_batch(segment.live_batch(), batch)
         for position in range(segment.n_images):
-            image = segment.image_words(position)
+            image = segment.image_features(position)
             expected = part_of(batch, [position])
             assert np.array_equal(image.words, expected.words)
             shape = np.column_stack([image.keypoints.scale, image.keypoints.angle])

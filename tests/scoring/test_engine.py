@@ -58,7 +58,7 @@ def test_deleted_images_do_not_count() -> None:
 def test_single_images_are_found_and_read() -> None:
     made = engine([[5], [1, 2], []])
     assert [made.find(image) for image in (0, 1, 2, 3)] == [(0, 0), (0, 1), (1, 0), None]
-    assert [stored.words.ravel().tolist() for stored in made.image_words([(1, 0), (0, 1)])] == [[], [1, 2]]
+    assert [stored.words.ravel().tolist() for stored in made.image_features([(1, 0), (0, 1)])] == [[], [1, 2]]
     assert Engine([made.segments[0].without([1])], (10,)).find(1) is None
 
 

@@ -65,7 +65,7 @@ def test_inliers_are_where_the_transform_maps_them(world: tuple[int, Picture, En
     assert explanation.transform.shape == (2, 3) and explanation.transform.dtype == np.float64
     assert len(q) == len(set(q.tolist())) == len(set(f.tolist())) > 20
     assert np.array_equal(f, q + 15)  # the clutter comes first
-    stored = engine.segments[0].image_words(0).keypoints
+    stored = engine.segments[0].image_features(0).keypoints
     moved = explanation.query_xy @ explanation.transform[:, :2].T + explanation.transform[:, 2]
     off = np.linalg.norm(moved - explanation.feature_xy, axis=1)
     assert (off[explanation.inlier] <= 1.01 * TOLERANCE * np.ptp(stored.xy, axis=0).max()).all()
@@ -103,7 +103,7 @@ def test_weights_sum_to_the_score_by_either_kind_of_sets(sets: Sets, world: tupl
 def test_the_set_of_an_image_is_that_of_all_its_features_in_the_lists(world: tuple[int, Picture, Engine]) -> None:
     _, query, engine = world
     images = explained(engine, query, plain(merge="bayes"), (0, 1))
-    stored = engine.segments[0].image_words(1).words
+    stored = engine.segments[0].image_features(1).words
     in_lists = (stored[None] == query.words[:, None]).any(axis=1)  # [Q, K] the lists that hold a feature of the image
     assert images.image_sets and np.array_equal(images.set_mask, (in_lists << np.arange(3)).sum(axis=1)[images.query])
     assert (images.mask & ~images.set_mask == 0).all() and (images.mask != images.set_mask).any()
@@ -114,7 +114,7 @@ def test_the_set_of_an_image_is_that_of_all_its_features_in_the_lists(world: tup
 
 def test_ratios_of_image_sets_count_images(world: tuple[int, Picture, Engine]) -> None:
     _, query, engine = world
-    stored = [part.image_words(at).words for part in engine.segments for at in range(part.n_images)]
+    stored = [part.image_features(at).words for part in engine.segments for at in range(part.n_images)]
     explanation = explained(engine, query, plain(merge="bayes"), (0, 0))
     for row, (q, mask) in enumerate(zip(explanation.query, explanation.set_mask.tolist(), strict=True)):
         lists = [k for k in range(3) if mask >> k & 1 or mask.bit_count() == 1]
@@ -150,7 +150,7 @@ def test_words_are_those_of_both_features(world: tuple[int, Picture, Engine]) ->
         explanation = explain(engine, given, options, (0, 0), Hit(0, "", 0.0))
         assert explanation.words.dtype == np.int32 and explanation.words.shape == explanation.distance.shape
         k = explanation.words.shape[1]
-        theirs = engine.segments[0].image_words(0).words.astype(np.int64)[explanation.feature][:, :k]
+        theirs = engine.segments[0].image_features(0).words.astype(np.int64)[explanation.feature][:, :k]
         shared = explanation.mask[:, None] >> np.arange(k) & 1 == 1
         assert np.array_equal(explanation.words, np.where(shared, theirs, -1))
         ours = np.asarray(given.words).reshape(len(query), 3, -1)[explanation.query][:, :k]
@@ -187,7 +187,7 @@ def test_photographs_are_explained_as_they_were_found(views: Path, views_index: 
 def test_ratios_do_not_depend_on_the_rule(world: tuple[int, Picture, Engine]) -> None:
     """How far lists overlap: of those that hold the match, or of all where only one does; counted by hand here."""
     bits, query, engine = world
-    stored = [part.image_words(at) for part in engine.segments for at in range(part.n_images)]
+    stored = [part.image_features(at) for part in engine.segments for at in range(part.n_images)]
     words = np.concatenate([image.words for image in stored])
     rules: list[SearchOptions] = [plain(merge="b1"), plain(merge="posterior"), preset("default", bits)]
     for options in rules:

@@ -33,7 +33,7 @@ from polyvoc.search.hits import Hit, Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
-from polyvoc.types import Features, ImageWords, strictly_inside
+from polyvoc.types import Features, ImageFeatures, strictly_inside
 from processes import as_nobody, is_root
 from random_collections import plain
 from samples import build, collection, features, quantised, scores, unflushed, vocabularies
@@ -227,8 +227,8 @@ def values(hits: Hits) -> list[tuple[int, float, int, float | None]]:
     return [(hit.image, hit.score, hit.inliers, hit.probability) for hit in hits]
 
 
-def stored(index: Index, image: int) -> ImageWords:
-    return index.engine.image_words([index.find(image)])[0]
+def stored(index: Index, image: int) -> ImageFeatures:
+    return index.engine.image_features([index.find(image)])[0]
 
 
 def test_an_image_is_searched_by_its_stored_words(at_once: Index) -> None:

@@ -99,7 +99,7 @@ def test_images_that_show_the_same_thing_are_linked(seed: int, bits: int) -> Non
     engine = engine_of(images)
     links = found(engine, bits)
     assert ends(links) == [(0, 1), (0, 2), (1, 2), (3, 4)]
-    query = VerificationQuery.of(images[3].query.image_words, match_table(engine, preset("fast", bits)))
+    query = VerificationQuery.of(images[3].query.image_features, match_table(engine, preset("fast", bits)))
     inliers = verify(engine, query, [(0, 4)])[0, 4].inliers
     assert links["weight"][3] >= np.float32(math.log1p(inliers))  # the better of both directions
     assert links["weight"].min() >= math.log1p(MIN_INLIERS)

@@ -38,7 +38,7 @@ def by_searches(engine: Engine, search: SearchOptions, top: int) -> Candidates:
     ids, others, scores = [], [], []
     for segment, part in enumerate(engine.images()):
         for position in part.live:
-            (stored,) = engine.image_words([(segment, int(position))])
+            (stored,) = engine.image_features([(segment, int(position))])
             plan, image = engine.plan(search), int(part.ids[position])
             query = engine.query(stored.words, stored.signatures if stored.signatures.shape[1] else None, plan)
             best = [one for one in engine.best(query, plan, top + 1)[0] if one.image != image][:top]
@@ -179,7 +179,7 @@ def test_the_transform_maps_the_first_to_the_second() -> None:
     images = scenes()
     engine = engine_of(images)
     (pair,) = find_pairs(engine, PairOptions(top=5, verify=True), options_of(engine), images=[3])
-    query = VerificationQuery.of(images[3].query.image_words, match_table(engine, options_of(engine)))
+    query = VerificationQuery.of(images[3].query.image_features, match_table(engine, options_of(engine)))
     inliers = inlier_pairs(query, engine.segments[0], 4)
     mapped = images[3].xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
     expected = images[4].xy[inliers[:, 1]]

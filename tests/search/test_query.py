@@ -112,8 +112,8 @@ def test_features_are_added_as_they_are(bits: int) -> None:
     query = picture(np.random.default_rng(9), 12, bits)
     hit = replace(query, signatures=None if query.signatures is None else query.signatures ^ np.uint64(1))
     before = [array.copy() for array in (*query.arrays(), *hit.arrays())]
-    stored = engine_of([hit]).segments[0].image_words(0)
-    words, signatures = expand(query.query.image_words, [(stored, np.eye(3)[:2])])
+    stored = engine_of([hit]).segments[0].image_features(0)
+    words, signatures = expand(query.query.image_features, [(stored, np.eye(3)[:2])])
     assert np.array_equal(words, np.concatenate([query.words, hit.words]))
     if query.signatures is None or hit.signatures is None:
         assert signatures is None
@@ -132,14 +132,14 @@ def test_geometry_compares_the_nearest_words() -> None:
     several = replace(known, words=np.stack([known.words, known.words + 1], axis=2),
                       signatures=np.stack([known.signatures, known.signatures + np.uint64(1)], axis=2))  # fmt: skip
     for query in (known, several):
-        assert np.array_equal(query.image_words.words, known.words)
-        assert np.array_equal(query.image_words.signatures, known.signatures)
-    assert replace(known, signatures=None).image_words.signatures.shape == (5, 0)
+        assert np.array_equal(query.image_features.words, known.words)
+        assert np.array_equal(query.image_features.signatures, known.signatures)
+    assert replace(known, signatures=None).image_features.signatures.shape == (5, 0)
 
 
 def test_geometry_needs_the_keypoints_of_every_feature() -> None:
     known = picture(np.random.default_rng(1), 5).query
     with pytest.raises(OptionError, match="verify needs the keypoints of the query"):
-        _ = replace(known, keypoints=None).image_words
+        _ = replace(known, keypoints=None).image_features
     with pytest.raises(OptionError, match="words of 4 features but 5 keypoints"):
-        _ = replace(known, words=known.words[:4]).image_words
+        _ = replace(known, words=known.words[:4]).image_features

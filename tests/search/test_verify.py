@@ -35,7 +35,7 @@ from polyvoc.search.verify import (
     outline,
     verify_images,
 )
-from polyvoc.types import ImageWords, Keypoints, with_planes
+from polyvoc.types import ImageFeatures, Keypoints, with_planes
 
 SIDE = 1000.0
 SIZE = 1000  # words of each vocabulary
@@ -47,8 +47,8 @@ Array = npt.NDArray[Any]
 class Case:
     """Two images. The word of a feature is its number, by which it matches; the first `inliers` follow the transform."""
 
-    query: ImageWords
-    image: ImageWords
+    query: ImageFeatures
+    image: ImageFeatures
     transform: Array  # [2, 3]
     inliers: int
 
@@ -68,7 +68,7 @@ class Result:
         return self.count == self.weight == len(self.pairs) == 0 and bool(np.isnan(self.transform).all())
 
 
-def segment_of(*images: ImageWords) -> Segment:
+def segment_of(*images: ImageFeatures) -> Segment:
     n_vocabularies = images[0].words.shape[1]
     signed = [image.signatures for image in images] if images[0].signatures.shape[1] else None
     batch = Batch.of_words([image.words for image in images], n_vocabularies, signed)
@@ -83,11 +83,11 @@ def table_of(segment: Segment) -> Array:
     return default_match_table(segment.n_vocabularies, 64 * segment.planes)
 
 
-def prepared(query: ImageWords, segment: Segment) -> VerificationQuery:
+def prepared(query: ImageFeatures, segment: Segment) -> VerificationQuery:
     return VerificationQuery.of(query, table_of(segment))
 
 
-def verified(query: ImageWords, image: ImageWords, tolerance: float = TOLERANCE) -> Result:
+def verified(query: ImageFeatures, image: ImageFeatures, tolerance: float = TOLERANCE) -> Result:
     segment = segment_of(image)
     found = verify_images(prepared(query, segment), segment, np.array([0]), tolerance)
     pairs = inlier_pairs(prepared(query, segment), segment, 0, tolerance)
@@ -100,13 +100,13 @@ def rotation(degrees: float, scale: float = 1.0) -> Array:
     return np.array([[c, -s], [s, c]])
 
 
-def numbered(keypoints: Keypoints, order: Array) -> ImageWords:
+def numbered(keypoints: Keypoints, order: Array) -> ImageFeatures:
     """Return the features of an image in another order; their words are their numbers."""
     turned = Keypoints(keypoints.xy[order], keypoints.scale[order], keypoints.angle[order])
-    return ImageWords(order[:, None].astype(np.int32), np.empty((len(order), 0), np.uint64), turned)
+    return ImageFeatures(order[:, None].astype(np.int32), np.empty((len(order), 0), np.uint64), turned)
 
 
-def reframed(image: ImageWords, **changed: Any) -> ImageWords:
+def reframed(image: ImageFeatures, **changed: Any) -> ImageFeatures:
     return replace(image, keypoints=replace(image.keypoints, **changed))
 
 
@@ -241,7 +241,7 @@ def test_inputs_are_not_modified() -> None:
 def test_each_feature_is_used_once() -> None:
     case = plant(rotation(15), outliers=0)
 
-    def crowded(image: ImageWords) -> ImageWords:  # every feature also shares a word of the third vocabulary with others
+    def crowded(image: ImageFeatures) -> ImageFeatures:  # every feature also shares a word of the third vocabulary with others
         number = image.words[:, 0]
         return replace(image, words=np.column_stack([number, number, number % 10]))
 
@@ -258,7 +258,7 @@ def test_of_two_matches_the_heavier_is_kept(nearer: int) -> None:
     bits = [np.uint64(0b11), np.uint64(0b111111)]
     order = bits if nearer == 0 else bits[::-1]
     keypoints = case.image.keypoints
-    twice = ImageWords(
+    twice = ImageFeatures(
         np.concatenate([case.image.words] * 2),
         np.repeat(order, 20)[:, None],
         Keypoints(np.concatenate([keypoints.xy] * 2), np.tile(keypoints.scale, 2), np.tile(keypoints.angle, 2)),
@@ -468,7 +468,7 @@ def test_keypoints_that_do_not_fit_raise(changes: dict[str, Array], message: str
         replace(exact(10).query.keypoints, **changes)
 
 
-def error_of(query: ImageWords, segment: Segment, table: Array, tolerance: float = TOLERANCE) -> str:
+def error_of(query: ImageFeatures, segment: Segment, table: Array, tolerance: float = TOLERANCE) -> str:
     """Return the one line that both functions raise."""
     lines = []
     for call in (lambda: verify_images(VerificationQuery.of(query, table), segment, [0], tolerance),
@@ -536,20 +536,20 @@ def test_a_position_beyond_the_segment_raises(position: int) -> None:
 # -- which features match
 
 
-def random_image(rng: np.random.Generator, count: int, k: int, planes: int, size: int = 6) -> ImageWords:
+def random_image(rng: np.random.Generator, count: int, k: int, planes: int, size: int = 6) -> ImageFeatures:
     """Return an image of few words, whose signatures differ in some of their bits."""
     places = rng.integers(0, 64, (count, k, planes, 14)).astype(np.uint64)
     ones = rng.integers(0, 2, places.shape).astype(np.uint64)  # an even or an odd number
     bits = np.bitwise_xor.reduce(ones << places, axis=3)
     signatures = bits[:, :, 0] if planes == 1 else bits if planes else np.empty((count, 0), np.uint64)
     keypoints = Keypoints(rng.uniform(0, 9, (count, 2)), np.ones(count), np.zeros(count))
-    return ImageWords(rng.integers(0, size, (count, k)), signatures, keypoints)
+    return ImageFeatures(rng.integers(0, size, (count, k)), signatures, keypoints)
 
 
 Match = tuple[int, int, float]
 
 
-def matches_of_a_loop(query: ImageWords, image: ImageWords, table: Array, most: int) -> list[Match]:
+def matches_of_a_loop(query: ImageFeatures, image: ImageFeatures, table: Array, most: int) -> list[Match]:
     """Return all matches, heaviest first: query feature, feature, weight."""
     given, stored = (with_planes(one.signatures, 2).tolist() for one in (query, image))
     shared: dict[tuple[int, int], list[int]] = {}  # distances of the words that a pair shares, in the order of the image
@@ -573,7 +573,7 @@ def kept_of_a_loop(matches: list[Match]) -> list[Match]:
     return kept
 
 
-def matches_of_the_kernels(query: ImageWords, segment: Segment, table: Array, most: int) -> tuple[list[Match], list[Match]]:
+def matches_of_the_kernels(query: ImageFeatures, segment: Segment, table: Array, most: int) -> tuple[list[Match], list[Match]]:
     """Return all matches and those that are kept, by the kernels that `verify_images` calls."""
     words = query.words.astype(np.int64)
     bases = np.concatenate([[0], np.cumsum(words.max(axis=0) + 2)]).astype(np.int64)
@@ -620,8 +620,8 @@ def test_the_mean_distance_is_rounded_halves_up() -> None:
     word, keypoints = np.zeros((1, 2), np.int64), Keypoints(np.zeros((1, 2)), np.ones(1), np.zeros(1))
     table = np.arange(1, 196, dtype=np.float32).reshape(3, 65)
     for bits, h in (((0b1, 0b111), 2), ((0b1, 0b11), 2), ((0b0, 0b1), 1), ((0b111, 0b1111), 4), ((2**64 - 1, 2**64 - 1), 64)):
-        query = ImageWords(word, np.zeros((1, 2), np.uint64), keypoints)
-        segment = segment_of(ImageWords(word, np.array([bits], np.uint64), keypoints))
+        query = ImageFeatures(word, np.zeros((1, 2), np.uint64), keypoints)
+        segment = segment_of(ImageFeatures(word, np.array([bits], np.uint64), keypoints))
         assert matches_of_the_kernels(query, segment, table, MAX_PER_WORD)[1] == [(0, 0, float(table[2, h]))]
 
 
@@ -656,7 +656,7 @@ def test_image_words_are_those_of_the_segment(planes: int) -> None:
     rng = np.random.default_rng(0)
     made = [random_image(rng, 12, 3, planes) for _ in range(3)]
     made = [reframed(one, scale=np.arange(12) / 2, angle=np.arange(12) * 8) for one in made]
-    read = segment_of(*made).image_words(1)
+    read = segment_of(*made).image_features(1)
     np.testing.assert_array_equal(read.words, made[1].words)
     np.testing.assert_array_equal(read.signatures, made[1].signatures)
     np.testing.assert_array_equal(read.keypoints.xy, made[1].keypoints.xy.astype(np.float32))

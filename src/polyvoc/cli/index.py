@@ -65,11 +65,14 @@ def index_command(  # noqa: PLR0913
     keep_missing: Annotated[bool, switch("--keep-missing", "Keep photographs whose files are gone.")] = False,
     json: Json = False,
     chosen: dict[str, Any],
-    bits: Annotated[
-        int | None, flag("NUMBER", "Bits of a signature: 128 rank best, 64 need half the memory, 0: no signatures.")
-    ] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
+    fine: Annotated[Path | None, flag("FOLDER", "Vocabulary of your own that codes refer to.")] = None,
+    codes: Annotated[bool, switch("--codes/--no-codes", "Store codes, for the default search; else words only.")] = True,
+    signatures: Annotated[
+        bool | None,
+        switch("--signatures/--no-signatures", "Store signatures of words, too, for the paper's Hamming Embedding."),
+    ] = None,
     embedding: Annotated[Path | None, flag("MODEL.onnx", "Store a global embedding, too, for `search --fuse`.")] = None,
     ray: Ray = None,
     features: FeaturesFile = None,
@@ -92,7 +95,7 @@ def index_command(  # noqa: PLR0913
     check_folders(folders or [])
     file = None if features is None else open_features(features, kind, binary)
     started = time.perf_counter()
-    words = load_vocabularies(vocabularies, vocabulary or [], bits)
+    words = load_vocabularies(vocabularies, vocabulary or [], fine, codes, signatures)
     if file is not None:
         check_kind(file, IndexFolder(index), words)
         if images is not None:
@@ -144,7 +147,7 @@ def link_command(
 
     started = time.perf_counter()
     with progress_bar() as progress, IndexWriter.open(index, create=False) as writer, Index.open(index, links=False) as opened:
-        pairs = link(writer, opened.engine, opened.preset("fast"), candidates, progress)
+        pairs = link(writer, opened.stored_queries, candidates, progress)
     seconds = time.perf_counter() - started
     if json:
         write_json({"index": str(index), "pairs": pairs, "seconds": round(seconds, 3)})

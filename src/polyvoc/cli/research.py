@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from polyvoc.experiments.fit.line import Fit, PowerCurve
     from polyvoc.experiments.report.figures import Panel
     from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-    from polyvoc.vocabulary.vocabulary import Vocabulary
+    from polyvoc.vocabulary.vocabulary import VocabularySet
 
 app = typer.Typer()
 NAMES = ("holidays", "ukbench", "oxford", "paris", "roxford", "rparis", "groups", "synthetic")
@@ -82,6 +82,7 @@ def evaluate_command(  # noqa: PLR0913
     from polyvoc.experiments.cache import default_cache
     from polyvoc.experiments.datasets.readers import first_questions, with_distractors
     from polyvoc.experiments.evaluate import evaluate, evaluation_rules, recommended, results_table
+    from polyvoc.experiments.fit.code_table import fit_code_table, tally_dataset
     from polyvoc.experiments.fit.likelihood import fit_table, tally
     from polyvoc.experiments.fit.line import fit_lines
     from polyvoc.experiments.workbench import Workbench
@@ -102,18 +103,22 @@ def evaluate_command(  # noqa: PLR0913
             data = with_distractors(data, distractors)
         if queries is not None:
             data = first_questions(data, queries)
-        words = _vocabularies(workbench, dataset, data, train, (vocabularies, vocabulary or [], size))
-        bench = workbench.bench(data, words)
+        chosen_words = _vocabularies(workbench, dataset, data, train, (vocabularies, vocabulary or [], size))
+        words, fine = chosen_words.words, chosen_words.fine
+        bench = workbench.bench(data, words, fine)
+        code_table = None
         lines: dict[SetKind, Line] = dict.fromkeys(get_args(SetKind), chosen.get("line", SearchOptions().line))
         if fit is not None:
-            other = workbench.bench(read_dataset(*fit), words)
+            other = workbench.bench(read_dataset(*fit), words, fine)
+            code_table = None if fine is None else fit_code_table(tally_dataset(other, progress))
             lines = {kind: fitted.tied for kind, fitted in fit_lines(other, progress).items()}
             chosen["likelihood_table"] = None if other.signatures is None else fit_table(tally(other, (), progress))
         if bench.signatures is None:
             varied.setdefault("hamming", [None])
         named = evaluation_rules(**varied, bits=bench.bits or 64, lines=lines, **chosen)
         if not varied:
-            presets = recommended(chosen.get("likelihood_table"), bench.vocabularies[0].bits, lines)
+            lengths = bench.vocabularies[0].bits, 0 if fine is None else fine.bits
+            presets = recommended(chosen.get("likelihood_table"), lengths, lines, code_table)
             named |= {name: _with_at_most(len(words), options) for name, options in presets.items()}
         outcomes = evaluate(workbench, bench, named)
     rows = results_table(data, outcomes)
@@ -143,11 +148,11 @@ def read_dataset(name: str, folder: Path) -> Dataset:
 
 def _vocabularies(
     workbench: Workbench, name: str, data: Dataset, train: Path | None, given: tuple[int | None, list[Path], int]
-) -> tuple[Vocabulary, ...]:
+) -> VocabularySet:
     """Load or train the vocabularies of an evaluation."""
     from polyvoc.experiments.datasets.readers import list_images
     from polyvoc.experiments.datasets.synthetic import training_images
-    from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT, default_vocabularies, load_vocabularies
+    from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT, VocabularySet, load_vocabularies
 
     count, own, size = given
     if train is not None and own:
@@ -158,9 +163,9 @@ def _vocabularies(
         store, source = workbench.store(training_images(data.folder), data.kind), name
         size = min(size, 500)
     else:
-        return load_vocabularies(count, own) or default_vocabularies()
+        return load_vocabularies(count, own) or VocabularySet.default()
     options = [TrainOptions(size=size, seed=seed) for seed in range(count or DEFAULT_COUNT)]
-    return tuple(workbench.vocabulary(store, each, source) for each in options)
+    return VocabularySet(tuple(workbench.vocabulary(store, each, source) for each in options), None)
 
 
 def _facts(bench: QuantisedDataset) -> dict[str, Any]:
@@ -237,6 +242,8 @@ def calibrate_command(  # noqa: PLR0913
     if table is not None:
         from polyvoc.scoring.rules import save_table
 
+        if result.table is None:
+            raise OptionError(f"--table {table}: the words of this index have no signatures; index with --signatures")
         save_table(result.table, table)
     if plot is not None:
         from polyvoc.experiments.report.figures import Figure
@@ -258,34 +265,48 @@ def _exclude(reason: str, **given: object) -> None:
 
 
 class Calibrated(NamedTuple):
-    """A calibration: values for JSON, the table, and plots."""
+    """A calibration: values for JSON, the table of words, and plots."""
 
     values: dict[str, Any]
-    table: LikelihoodTable
+    table: LikelihoodTable | None  # None: without signatures
     panels: Sequence[Panel]
 
 
 def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
     """Fit lines and table to an index; `save` writes them to it."""
+    from polyvoc.experiments.fit.code_table import code_table_figure, fit_code_table_pairs, save_code_table
     from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
     from polyvoc.experiments.fit.line import fit_lines_pairs, save_lines
     from polyvoc.experiments.fit.true_matches import Sampling, find_pairs
     from polyvoc.index.writer import IndexWriter
+    from polyvoc.scoring.codes import code_table_as_dict
     from polyvoc.scoring.rules import table_as_dict
     from polyvoc.search.index import Index
 
     sampling = Sampling() if queries is None else Sampling(queries=queries)
     with progress_bar() as progress, Index.open(path) as opened:
         pairs = find_pairs(opened, sampling, progress)
-        fits = fit_lines_pairs(opened, pairs) if len(opened.engine.sizes) > 1 else {}
-        table = fit_table_pairs(opened, pairs, progress)
+        signed, coded = opened.engine.signed and bool(opened.engine.sizes), opened.engine.code_bits > 0
+        fits = fit_lines_pairs(opened, pairs) if signed and len(opened.engine.sizes) > 1 else {}
+        table = fit_table_pairs(opened, pairs, progress) if signed else None
+        codes = fit_code_table_pairs(opened, pairs, progress) if coded else None
     if save:
         lines = {kind: _probable(fit) for kind, fit in fits.items()}
         with IndexWriter.open(path) as writer:
             save_lines(writer, lines, {kind: _source(fit) for kind, fit in fits.items()})
-            save_likelihood_table(writer, table)
-    values = {"index": str(path), "line": _plain(fits), "likelihood_table": table_as_dict(table), "saved": save}
-    return Calibrated(values, table, [*_panels({path.name: fits}), *table_figure({path.name: table}).panels])
+            if table is not None:
+                save_likelihood_table(writer, table)
+            if codes is not None:
+                save_code_table(writer, codes)
+    values = {
+        "index": str(path),
+        "line": _plain(fits),
+        "likelihood_table": None if table is None else table_as_dict(table),
+        "code_table": None if codes is None else code_table_as_dict(codes),
+        "saved": save,
+    }
+    panels = [*_panels({path.name: fits}), *([] if table is None else table_figure({path.name: table}).panels)]
+    return Calibrated(values, table, [*panels, *([] if codes is None else code_table_figure(codes, path.name).panels)])
 
 
 def _probable(fit: Fit) -> Line:
@@ -347,7 +368,7 @@ def _calibrate_dataset(
     with progress_bar() as progress:
         workbench = Workbench(cache or default_cache(), progress=progress)
         datasets = [read_dataset(*one) for one in (source, other) if one is not None]  # all, before the work begins
-        words = _vocabularies(workbench, source[0], datasets[0], None, (*given, TrainOptions.size))
+        words = _vocabularies(workbench, source[0], datasets[0], None, (*given, TrainOptions.size)).words
         for dataset in datasets:
             name = dataset.name if dataset.name not in fitted else f"{dataset.name} ({dataset.folder})"
             fitted[name] = _fit(name, workbench.bench(dataset, words), progress)

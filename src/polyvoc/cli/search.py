@@ -75,7 +75,7 @@ def search_command(  # noqa: PLR0913
 
             progress(OPENING, 0, 1)
             opened = open_index(index, None, ray)
-        _ = opened.folder.quantiser
+        _ = opened.folder.models
     opening = time.perf_counter() - started
     options = opened.options(preset=preset, **chosen)
     results = _search_all(opened, photos, options, region, threads, opening)

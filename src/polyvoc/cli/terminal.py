@@ -165,14 +165,18 @@ def print_calibration(values: dict[str, Any]) -> None:
     """Print the lines of term 2 and the likelihood table, what they were fitted to, their tests, and their use."""
     from polyvoc.scoring.rules import group_names, table_from_dict
 
-    table = table_from_dict(values["likelihood_table"], "")
+    table = None if values["likelihood_table"] is None else table_from_dict(values["likelihood_table"], "")
+    codes = values.get("code_table")
     index, tied = [values["index"]] if "index" in values else [], {kind: fit["tied"] for kind, fit in values["line"].items()}
-    print_row(values.get("dataset", "index"), *index, *([_matches(values["line"]["feature"])] if tied else [table.source]))
+    source = table.source if table is not None else codes["source"] if codes is not None else ""
+    print_row(values.get("dataset", "index"), *index, *([_matches(values["line"]["feature"])] if tied else [source]))
     for kind, fit in values["line"].items():
         print_row(f"{kind} sets", *_fit_rows(fit))
-    steps = range(0, table.bits // 2, table.bits // 8)
-    rows = zip(group_names(table), table.rows, strict=True)
-    print_row("likelihood", *(f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in steps)} bits" for name, row in rows))
+    if table is not None:
+        print_row("likelihood", *map(_table_text, group_names(table), table.rows))
+    if codes is not None:
+        names = ["nearest word", *(f"beyond {edge:g} x" for edge in codes["edges"])]
+        print_row("codes", *map(_table_text, names, codes["rows"]))
     for test in values.get("tests", []):
         results = [row for kind, fit in test["line"].items() for row in _test_rows(kind, fit)]
         print_row(f"on {test['dataset']}", *results, f"table: error {test['likelihood_table']['error']:.2f} nats per match")
@@ -235,6 +239,11 @@ def print_reproduction(report: Report, page: Path) -> None:
     write("Page:", linked_path(str(page.absolute())))
 
 
+def _table_text(name: str, row: Sequence[float]) -> str:
+    bits = len(row) - 1
+    return f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in range(0, bits // 2, bits // 8))} bits"
+
+
 def print_info(facts: dict[str, Any]) -> None:
     """Print what an index holds."""
     kind, per_feature = FeatureKind(**facts["kind"]), facts["bytes_per_feature"]
@@ -242,7 +251,10 @@ def print_info(facts: dict[str, Any]) -> None:
     print_row("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
     print_row("features", f"{facts['features']:,} of {kind}" + (f", {per_feature} bytes each" if per_feature else ""))
     print_row("bytes", *(f"{size:>13,} {part}" for part, size in facts["bytes"].items()))
-    print_row("vocabularies", *map(vocabulary_text, facts["vocabularies"]))
+    fine = facts["fine_vocabulary"]
+    print_row("codes", "none" if fine is None else f"{fine['bits']} bits relative to {vocabulary_text(fine)}")
+    print_row("words", *([f"signatures of {facts['signatures']} bits"] if facts["signatures"] else []),
+              *(list(map(vocabulary_text, facts["vocabularies"])) or ["none"]))  # fmt: skip
     options = FeatureOptions(**facts["feature_options"])
     external = f"another program, max features {options.max_features}"
     print_row("features by", _listed(facts["feature_options"]) if options.kind == kind else external)
@@ -283,7 +295,7 @@ def _bars(histogram: dict[str, Any], name: Callable[[Any, Any], str]) -> list[st
 
 def vocabulary_text(facts: dict[str, Any]) -> str:
     """Return one line about a vocabulary."""
-    sizes = f"{facts['size']:,} words of {FeatureKind(**facts['kind'])}, signatures of {facts['bits']} bits"
+    sizes = f"{facts['size']:,} words of {FeatureKind(**facts['kind'])}"
     return f"{facts['fingerprint']}: {sizes}; {_listed(facts['provenance'])}"
 
 

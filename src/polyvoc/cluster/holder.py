@@ -19,11 +19,9 @@ from polyvoc.errors import DamagedError, PolyvocError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics
-from polyvoc.options import ScoringOptions
 from polyvoc.scoring.query import QueryWords
 from polyvoc.scoring.segments import HeldSegment, SegmentInfo
 from polyvoc.search.pipeline import warm_up
-from polyvoc.storage.files import map_array
 from polyvoc.threads import thread_map
 from polyvoc.types import Array
 
@@ -42,7 +40,6 @@ class SegmentAssignment(NamedTuple):
     number: int  # among the segments of the snapshot, as in image refs
     segment: int  # its number in the catalogue
     deleted: tuple[int, ...]  # positions
-    first: int  # of its images among those of all segments
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,6 @@ class ShardAssignment:
     path: Path
     sizes: tuple[int, ...]
     segments: tuple[SegmentAssignment, ...]
-    norms: Path | None  # file with the norms of all images by the default options
-    n_images: int  # of all segments
 
 
 class ShardSummary(NamedTuple):
@@ -98,7 +93,8 @@ class ShardActor:
         except (KeyError, IndexError, ValueError):  # counting the words of deleted images
             raise DamagedError(f"{wanted.path}: arrays contradict each other; run 'polyvoc check'") from None
         if known is not None:
-            _warm_up(wanted.sizes, 64 * max((held.segment.planes for held in segments), default=0))
+            bits, code_bits = (64 * max(map(planes, segments), default=0) for planes in (_planes, _code_planes))
+            _warm_up(wanted.sizes, bits, code_bits)
             with self._lock:
                 if snapshot not in self._released:
                     self._snapshots[snapshot] = {held.number: held for held in segments}
@@ -134,20 +130,19 @@ class ShardActor:
 
 
 def _map_segments(assignment: ShardAssignment, statistics: Statistics | None) -> list[HeldSegment]:
-    norms, key = None, ScoringOptions().norm_key(len(assignment.sizes))
-    try:
-        if assignment.norms is not None:
-            norms = map_array(assignment.norms, np.float32, (assignment.n_images,))
-    except DamagedError:  # deleted by a later commit: they can be computed from the statistics
-        if statistics is None:
-            raise
-    segments = []
-    for part in assignment.segments:
-        segment = IndexFolder(assignment.path).read_segment(part.segment, assignment.sizes, part.deleted)
-        segments.append(HeldSegment(part.number, segment, statistics))
-        if norms is not None:
-            segments[-1].norms[key] = norms[part.first : part.first + segment.n_images]
-    return segments
+    folder = IndexFolder(assignment.path)
+    return [
+        HeldSegment(part.number, folder.read_segment(part.segment, assignment.sizes, part.deleted), statistics)
+        for part in assignment.segments
+    ]
+
+
+def _planes(held: HeldSegment) -> int:
+    return held.segment.planes
+
+
+def _code_planes(held: HeldSegment) -> int:
+    return held.segment.code_planes
 
 
 def _summarise(held: Sequence[HeldSegment], sizes: tuple[int, ...]) -> ShardSummary:

@@ -411,8 +411,6 @@ def assign_replicas(loads: Sequence[int], machines: Mapping[str, float], replica
 
 
 def _assignment(folder: IndexFolder, layout: Layout, numbers: Sequence[int]) -> ShardAssignment:
-    firsts = np.cumsum([0, *(part.n_images for part in layout.parts)]).tolist()
     chosen = [(number, layout.parts[number]) for number in numbers]
-    segments = tuple(SegmentAssignment(number, part.segment, tuple(part.deleted), firsts[number]) for number, part in chosen)
-    norms = None if layout.norms is None else layout.norms.absolute()
-    return ShardAssignment(folder.path.absolute(), layout.sizes, segments, norms, firsts[-1])
+    segments = tuple(SegmentAssignment(number, part.segment, tuple(part.deleted)) for number, part in chosen)
+    return ShardAssignment(folder.path.absolute(), layout.sizes, segments)

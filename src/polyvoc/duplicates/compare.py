@@ -35,11 +35,12 @@ from polyvoc.index.folder import DUPLICATE_PAIRS, IndexFolder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.scoring.segments import Candidate
 from polyvoc.search.index import Index
+from polyvoc.search.pairs import StoredQueries
 from polyvoc.search.pipeline import search
-from polyvoc.search.query import Query, query_of_image
-from polyvoc.search.verify import VerificationQuery, inliers_in, match_table, verify
+from polyvoc.search.query import PhotoReader, Query
+from polyvoc.search.verify import AnyVerification, inliers_in, prepare_verification, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import SIFT, Array, FeatureKind, Features, Floats64, GreyImage, Problem, Progress
+from polyvoc.types import SIFT, FeatureKind, Features, Floats64, GreyImage, Problem, Progress
 
 SAVE_SECONDS = 30.0  # a killed process loses at most this much work
 CANDIDATES = 50  # images that are verified for each one
@@ -165,9 +166,12 @@ class PairComparer:
         self._read_small = lru_cache(CACHED_IMAGES)(_read_small)
 
     @cached_property
-    def _table(self) -> Array:
-        """Return the weights of matches."""
-        return match_table(self.index.engine, self._options)
+    def _reader(self) -> PhotoReader:
+        return PhotoReader.of(self.index.folder)
+
+    @cached_property
+    def _source(self) -> StoredQueries:
+        return StoredQueries(self.index.engine, self._options, self.index.coder)
 
     def find_pairs(self, task: PairTask) -> tuple[Pairs, Problem | None]:
         """Return the pairs of an image with earlier ones, and why its mirror image could not be compared, if so.
@@ -179,7 +183,7 @@ class PairComparer:
         problem = None
         try:
             for query, width in self._queries(row, task):
-                prepared = VerificationQuery.of(query.image_words, self._table)
+                prepared = prepare_verification(self.index.engine, query, self._options)
                 for candidate in self._candidates(query, prepared, row.image):
                     weight = candidate.weight or 0.0
                     if candidate.image not in pairs or weight > pairs[candidate.image][0]:
@@ -191,21 +195,21 @@ class PairComparer:
     def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
         """Yield the queries of an image; with the width of the image for its mirror image, else None."""
         if task.plain:
-            yield query_of_image(self.index.engine, self.index.find(row.image), (row.width, row.height)), None
+            yield self._source.of(self.index.find(row.image), verify=1), None
         if task.mirror:
             # Descriptors are not stored: its file is read again.
             features = mirror_features(self.index.features(row.path))
-            words, signatures = self.index.folder.quantiser.quantise(features.descriptors, 1)
-            yield Query(words, signatures, features.keypoints), features.width
+            query = self._reader.query_of(features.descriptors, replace(self._options, verify=1))
+            yield replace(query, keypoints=features.keypoints), features.width
 
-    def _candidates(self, query: Query, prepared: VerificationQuery, image: int) -> list[Candidate]:
+    def _candidates(self, query: Query, prepared: AnyVerification, image: int) -> list[Candidate]:
         """Return the earlier images that are consistent with a query by one transform."""
         hits = search(self.index.engine, query, self._options, threads=1)
         earlier = [hit.ref for hit in hits if hit.image < image]
         verified = verify(self.index.engine, prepared, earlier, threads=1).values()
         return [one for one in verified if (one.weight or 0.0) >= MIN_LLR and one.inliers >= MIN_INLIERS]
 
-    def _pair(self, row: ImageRow, query: VerificationQuery, candidate: Candidate, mirror_width: int | None) -> np.void:
+    def _pair(self, row: ImageRow, query: AnyVerification, candidate: Candidate, mirror_width: int | None) -> np.void:
         """Return a pair with its evidence, as PAIR; mirror_width: width of the image if its mirror image was compared."""
         assert candidate.transform is not None
         other = self.index.image(candidate.image)
@@ -218,14 +222,14 @@ class PairComparer:
         return pair
 
     def _feature_evidence(
-        self, row: ImageRow, other: ImageRow, query: VerificationQuery, candidate: Candidate
+        self, row: ImageRow, other: ImageRow, query: AnyVerification, candidate: Candidate
     ) -> dict[str, float]:
         """Return the evidence of the features and of their transform."""
         assert candidate.transform is not None
-        (stored,) = self.index.engine.image_words([candidate.ref])
+        (stored,) = self.index.engine.image_features([candidate.ref])
         (inliers,) = self.index.engine.at(inliers_in, [candidate.ref], query)
         size, other_size = (row.width, row.height), (other.width, other.height)
-        moved, points = apply(candidate.transform, query.image.keypoints.xy), stored.keypoints.xy
+        moved, points = apply(candidate.transform, query.xy), stored.keypoints.xy
         back = apply(inverse(candidate.transform), points)
         n_overlap = min(inside(moved, other_size).sum(), inside(back, size).sum())
         # The coarser of the two images limits how exact positions can be.

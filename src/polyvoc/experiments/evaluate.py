@@ -12,8 +12,8 @@ from typing import Any, get_args
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.experiments.measures import MEASURES, Interval, bootstrap, difference, rank
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import USUAL_HAMMING, Burstiness, Line, Merge, Preset, SearchOptions, SetKind, preset
-from polyvoc.types import Array, LikelihoodTable
+from polyvoc.options import CODES, USUAL_HAMMING, Burstiness, Line, Merge, Preset, SearchOptions, SetKind, preset
+from polyvoc.types import Array, CodeTable, LikelihoodTable
 
 Values = list[float | None]  # one per question; None: the question has no right answer at this level
 EVALUATION_VERSION = 1  # raise it when features, training, a score or a measure change: stored results count no longer
@@ -71,10 +71,14 @@ def with_line(options: SearchOptions, lines: Mapping[SetKind, Line] | None) -> S
 
 
 def recommended(
-    table: LikelihoodTable | None, bits: int, lines: Mapping[SetKind, Line] | None = None
-) -> dict[str, SearchOptions]:
-    """Return the presets, by name. `table`, `lines`: fitted on other photographs than those of the dataset."""
-    presets = {f"preset {name}": replace(preset(name, bits), likelihood_table=table) for name in get_args(Preset)}
+    table: LikelihoodTable | None, bits: tuple[int, int], lines: Mapping[SetKind, Line] | None = None,
+    code_table: CodeTable | None = None,
+) -> dict[str, SearchOptions]:  # fmt: skip
+    """Return the presets, by name, for signatures and codes of some bits. `table`, `lines`, `code_table`: fitted on other photographs than those of the dataset."""
+    presets = {
+        f"preset {name}": replace(preset(name, *bits), likelihood_table=table, code_table=code_table)
+        for name in get_args(Preset)
+    }
     return {name: with_line(options, lines) for name, options in presets.items()}
 
 
@@ -88,12 +92,20 @@ def rule_name(options: SearchOptions, threshold: bool = False) -> str:
     return name
 
 
+def _identity(options: SearchOptions) -> dict[str, Any]:
+    """Return what a stored result is identified by; without what the rules of words do not have."""
+    values = asdict(options)
+    if options.merge != CODES:
+        del values["code_table"]
+    return {**values, "assignments": options.n_assignments}
+
+
 def evaluate(workbench: Workbench, bench: QuantisedDataset, named: Mapping[str, SearchOptions]) -> list[Outcome]:
     """Measure every rule on a dataset; earlier results are taken from the cache."""
     outcomes = []
     for number, (name, options) in enumerate(named.items()):
         workbench.progress(f"rules: {name}", number, len(named))
-        inputs = ("rule", EVALUATION_VERSION, bench.name, asdict(options))
+        inputs = ("rule", EVALUATION_VERSION, bench.name, _identity(options))
         result = workbench.remember(f"{bench.dataset.name} {name}", inputs, partial(_timed, bench, options))
         outcomes.append(Outcome(name, options.as_dict(), result["values"], result["seconds"]))
         workbench.progress(f"rules: {name}", number + 1, len(named))

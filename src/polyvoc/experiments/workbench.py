@@ -27,15 +27,16 @@ from polyvoc.experiments.datasets.feature_cache import Detection, FeatureStore, 
 from polyvoc.experiments.datasets.image_folder import Kind
 from polyvoc.experiments.datasets.readers import Dataset
 from polyvoc.features.extract import root_sift
-from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
-from polyvoc.options import FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
+from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment
+from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, CODES, FeatureOptions, ScoringOptions, SearchOptions, TrainOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import norms_of
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
-from polyvoc.types import Array, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
+from polyvoc.types import Array, FeatureCodes, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
 from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.codes import Coder
 from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -72,11 +73,14 @@ class Quantised(NamedTuple):
     words: Words  # [F, K]
     signatures: Signatures | None  # [F, K], or [F, K, 2] beyond 64 bits
     vocabularies: tuple[Vocabulary, ...]
+    codes: FeatureCodes | None = None
+    coder: Coder | None = None
 
     def chosen(self, columns: list[int]) -> Quantised:
         """Return the words of some of the vocabularies."""
         bits = None if self.signatures is None else self.signatures[:, columns]
-        return Quantised(self.store, self.words[:, columns], bits, tuple(self.vocabularies[k] for k in columns))
+        own = tuple(self.vocabularies[k] for k in columns)
+        return self._replace(words=self.words[:, columns], signatures=bits, vocabularies=own)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Workbench:
         def show(done: int, total: int, distortion: float, moved: float) -> None:
             self.progress(f"{stage}: distortion {distortion:.4f}", done, total)
 
-        trained = train(sample, options, show, source)
+        trained = train(sample, options, show, source, codes=False)
         trained.save(folder)
         return trained
 
@@ -128,38 +132,51 @@ class Workbench:
         nothing = np.empty((0,) if vocabulary.bits <= 64 else (0, 2), np.uint64)
         return words, np.concatenate([nothing, *(bits for _, bits in parts if bits is not None)])
 
-    def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> QuantisedDataset:
-        """Return a dataset quantised by vocabularies."""
+    def bench(self, dataset: Dataset, vocabularies: Sequence[Vocabulary], fine: Vocabulary | None = None) -> QuantisedDataset:
+        """Return a dataset quantised by vocabularies, with codes relative to a fine one if it is given."""
         name = self.features.kind.name
-        for vocabulary in vocabularies:
+        for vocabulary in (*vocabularies, *([] if fine is None else [fine])):
             if vocabulary.name != name or vocabulary.binary:
                 raise OptionError(
                     f"datasets are read as {name}, the vocabulary is of {vocabulary.kind}; give vocabularies of {name}"
                 )
         own = [LazyVocabulary.of(vocabulary) for vocabulary in vocabularies]
-        return self._bench(dataset, own, state_of(_files_of(dataset), dataset.kind, self.features))
+        return self._bench(dataset, own, state_of(_files_of(dataset), dataset.kind, self.features), fine)
 
     def lazy_bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary]) -> QuantisedDataset:
         """Return a dataset that is quantised when its words are needed, with the same name on every machine."""
         return self._bench(dataset, vocabularies, identity_of(_files_of(dataset), dataset.kind, self.features))
 
-    def _bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary], photographs: str) -> QuantisedDataset:
+    def _bench(self, dataset: Dataset, vocabularies: Sequence[LazyVocabulary], photographs: str,
+               fine: Vocabulary | None = None) -> QuantisedDataset:  # fmt: skip
         files = _files_of(dataset)
-        names = [vocabulary.identity for vocabulary in vocabularies]
+        names = [vocabulary.identity for vocabulary in vocabularies] + ([] if fine is None else [fine.fingerprint])
         name = digest_of(dataset.name, photographs, names, truth_of(dataset))
 
         def load() -> Quantised:
-            return self._quantised(files, dataset, [vocabulary.load() for vocabulary in vocabularies])
+            return self._quantised(files, dataset, [vocabulary.load() for vocabulary in vocabularies], fine)
 
         return QuantisedDataset(dataset, tuple(vocabulary.size for vocabulary in vocabularies), name, load)
 
-    def _quantised(self, files: Sequence[Path], dataset: Dataset, vocabularies: Sequence[Vocabulary]) -> Quantised:
+    def _quantised(self, files: Sequence[Path], dataset: Dataset, vocabularies: Sequence[Vocabulary],
+                   fine: Vocabulary | None) -> Quantised:  # fmt: skip
         store = self.store(files, dataset.kind)
+        coder = None if fine is None else Coder(fine)
+        codes = None if coder is None else self.codes(store, coder)
         parts = [self.words(store, vocabulary) for vocabulary in vocabularies]
         words = np.stack([words for words, _ in parts], axis=1)
         signed = [bits for _, bits in parts if bits is not None]
         bits = np.stack(signed, axis=1) if len(signed) == len(parts) else None
-        return Quantised(store, words, bits, tuple(vocabularies))
+        return Quantised(store, words, bits, tuple(vocabularies), codes, coder)
+
+    def codes(self, store: FeatureStore, coder: Coder) -> FeatureCodes:
+        """Return the code of every feature of a store."""
+        parts = [
+            coder.encode(root_sift(sift[first : first + BLOCK]))
+            for sift in map(store.sift, range(len(store.parts)))
+            for first in range(0, len(sift), BLOCK)
+        ]
+        return FeatureCodes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def remember(self, name: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:
         """Return the JSON value that was made of the same inputs; if there is none, make it and store it under the name."""
@@ -231,19 +248,26 @@ class QuantisedDataset:
     def engine(self) -> Engine:
         """Build the segments of the database."""
         ranges = [range(first, min(first + MAX_IMAGES, self.n_images)) for first in range(0, self.n_images, MAX_IMAGES)]
-        return Engine([Segment.build(self._batch(images), self.sizes) for images in ranges], self.sizes)
+        fine = 0 if self.coder is None else self.coder.vocabulary.size
+        return Engine([Segment.build(self._batch(images), self.sizes, fine) for images in ranges], self.sizes)
+
+    @property
+    def coder(self) -> Coder | None:
+        """Return what makes codes, None if there are none."""
+        return self._loaded.coder
 
     def _batch(self, images: range) -> Batch:
         starts = self.store.starts[images.start : images.stop + 1]
         rows = slice(int(starts[0]), int(starts[-1]))
         geometry = np.concatenate([np.empty((0, 4), np.float32), *(self.store.geometry(image) for image in images)])
+        codes = self._loaded.codes
         return Batch(
             ids=np.arange(images.start, images.stop, dtype=np.int64),
             feature_starts=starts - starts[0],
+            geometry=Geometry.of(geometry[:, :2], geometry[:, 2], geometry[:, 3], starts - starts[0]),
             words=self.words[rows],
             signatures=None if self.signatures is None else self.signatures[rows],
-            xy=geometry[:, :2],
-            shape=geometry[:, 2:].astype(np.float16),
+            codes=None if codes is None else codes.chosen(rows),
         )
 
     def rows(self, question: int) -> npt.NDArray[np.int64]:
@@ -254,20 +278,24 @@ class QuantisedDataset:
 
     def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
         """Return the score of every image of the database for a question."""
-        return np.concatenate(score_all(self.engine, self.query(question, options.assignments), options))
+        return np.concatenate(score_all(self.engine, self.query(question, options), options, coder=self.coder))
 
     def norms(self, options: ScoringOptions) -> list[Floats32]:
         """Return the norms of the images of each segment."""
         return engine_norms(self.engine, options)
 
-    def query(self, question: int, assignments: int = 1) -> Query:
-        """Return the words, signatures and keypoints of a question."""
-        rows = self.rows(question)
+    def query(self, question: int, options: ScoringOptions | None = None) -> Query:
+        """Return the words, signatures, codes and keypoints of a question."""
+        rows, codes = self.rows(question), None
         words, bits = self.words[rows], None if self.signatures is None else self.signatures[rows]
-        if assignments > 1:
-            words, bits = self._quantiser.quantise(self.descriptors(question), assignments)
+        by_codes = options is not None and options.merge == CODES
+        if options is not None and options.n_assignments > 1 and not by_codes:
+            words, bits = self._quantiser.quantise(self.descriptors(question), options.n_assignments)
+        if self.coder is not None and (options is None or by_codes):
+            n_words = CODE_ASSIGNMENTS if options is None else options.n_assignments
+            codes = self.coder.query(self.descriptors(question), n_words, CODE_CUT)
         geometry = self._own(question, self.store.geometry)
-        return Query(words, bits, Keypoints(geometry[:, :2], geometry[:, 2], geometry[:, 3]))
+        return Query(codes, words, bits, Keypoints(geometry[:, :2], geometry[:, 2], geometry[:, 3]))
 
     def descriptors(self, question: int) -> Floats32:
         """Return the rootSIFT descriptors of a question."""

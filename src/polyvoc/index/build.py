@@ -23,18 +23,16 @@ from polyvoc.errors import ClusterError, DamagedError, ImageError, OptionError, 
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import extract, single_cv2_thread
 from polyvoc.index.catalogue import ImageRow, SegmentRow
-from polyvoc.index.folder import EmbeddingInfo, IndexFolder
-from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
+from polyvoc.index.folder import EmbeddingInfo, IndexFolder, Models, VocabularyNames
+from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import META, checksum, folder_errors
 from polyvoc.storage.folders import FileState, is_unchanged, read_with_digest
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import Features, Floats32, Problem, Progress
-from polyvoc.vocabulary.assign import Quantiser
 
 QUANTISE_FEATURES = 20_000  # quantised together
-LARGEST_SCALE = float(np.finfo(np.float16).max)  # as it is stored
 _SHARED = "every machine must see the same disks and stores"
 
 
@@ -167,9 +165,9 @@ def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None)
 class PendingImages:
     """Images that are read but not yet in a segment."""
 
-    def __init__(self, quantiser: Callable[[], Quantiser], dimension: int) -> None:
-        """Start without any; the quantiser is loaded when it is needed. `dimension` is that of vectors, 0 for none."""
-        self._quantiser = quantiser
+    def __init__(self, models: Callable[[], Models], dimension: int) -> None:
+        """Start without any; the vocabularies are loaded when they are needed. `dimension` is that of vectors, 0 for none."""
+        self._models = models
         self._dimension = dimension
         self._raw: list[tuple[ImageRow, Features, Floats32 | None]] = []
         self._n_raw = 0  # features of these
@@ -183,7 +181,7 @@ class PendingImages:
     @property
     def n_features(self) -> int:
         """Return the number of quantised features."""
-        return sum(len(batch.words) for batch in self._batches)
+        return sum(int(batch.feature_starts[-1]) for batch in self._batches)
 
     def add(self, row: ImageRow, features: Features, vector: Floats32 | None = None) -> None:
         """Add an image, and its vector [d] if it has one."""
@@ -196,16 +194,17 @@ class PendingImages:
         if not self._raw:
             return
         rows, found, vectors = zip(*self._raw, strict=True)
-        words, signatures = self._quantiser().quantise(np.concatenate([f.descriptors for f in found]))
-        shape = [np.column_stack([np.minimum(f.scale, LARGEST_SCALE), f.angle]) for f in found]
+        quantised = self._models().quantise(np.concatenate([f.descriptors for f in found]))
+        starts = np.concatenate([[0], np.cumsum([row.n_features for row in rows])]).astype(np.int64)
+        xy, scale, angle = (np.concatenate([getattr(f, name) for f in found]) for name in ("xy", "scale", "angle"))
         no_vector = np.zeros(self._dimension, np.float16)
         batch = Batch(
             ids=np.array([row.image for row in rows], np.int64),
-            feature_starts=np.concatenate([[0], np.cumsum([row.n_features for row in rows])]).astype(np.int64),
-            words=words,
-            signatures=signatures,
-            xy=np.concatenate([f.xy for f in found]),
-            shape=np.concatenate(shape).astype(np.float16),
+            feature_starts=starts,
+            geometry=Geometry.of(xy, scale, angle, starts),
+            words=quantised.words,
+            signatures=quantised.signatures,
+            codes=quantised.codes,
             embeddings=np.array([no_vector if v is None else v for v in vectors], np.float16) if self._dimension else None,
         )
         self._batches, self.rows, self._raw, self._n_raw = [*self._batches, batch], [*self.rows, *rows], [], 0
@@ -222,16 +221,18 @@ class SegmentBuilder:
 
     index: str  # absolute path
     sizes: tuple[int, ...]
+    fine: int  # words that codes refer to, 0: no codes
     options: FeatureOptions
-    vocabularies: tuple[str, ...]  # fingerprints
+    vocabularies: VocabularyNames
     embedding: EmbeddingInfo | None
 
     @classmethod
     def of(cls, folder: IndexFolder) -> SegmentBuilder:
         """Read it from an index."""
         settings = folder.catalogue.settings()
-        fingerprints, path = tuple(settings["vocabularies"]), os.path.abspath(folder.path)
-        return cls(path, tuple(settings["sizes"]), folder.feature_options, fingerprints, EmbeddingInfo.of(settings))
+        names, path = VocabularyNames.of(settings), os.path.abspath(folder.path)
+        fine = 0 if settings["fine"] is None else settings["fine"]["size"]
+        return cls(path, tuple(settings["sizes"]), fine, folder.feature_options, names, EmbeddingInfo.of(settings))
 
     @property
     def folder(self) -> IndexFolder:
@@ -245,7 +246,7 @@ class SegmentBuilder:
 
     def build_segment(self, items: Sequence[BuildItem], guard: Guard = nullcontext) -> BuildResult:
         """Read photographs on one thread, on a machine of a cluster, and stage a segment of those that can be used."""
-        pending, report = PendingImages(lambda: self._quantiser, self.dimension), _Report()
+        pending, report = PendingImages(lambda: self._models, self.dimension), _Report()
         with single_cv2_thread():
             for item in items:
                 with guard():
@@ -281,13 +282,13 @@ class SegmentBuilder:
         """Write a segment to the staging folder."""
         token = uuid.uuid4().hex  # new for every attempt: work that is done twice does not collide
         target = self.folder.staging_folder(token)
-        segment = Segment.build(batch, self.sizes)
+        segment = Segment.build(batch, self.sizes, self.fine)
         segment.save(target)
         return SavedSegment(token, SegmentRow(segment.n_images, segment.n_features, checksum(target / META)))
 
     @cached_property
-    def _quantiser(self) -> Quantiser:
-        return Quantiser(self.folder.load_vocabularies(self.vocabularies), threads=1)
+    def _models(self) -> Models:
+        return Models.of(self.folder.load_vocabularies(self.vocabularies), threads=1)
 
     @cached_property
     def _model(self) -> Embedder | None:
@@ -345,7 +346,7 @@ class CommitLimits:
 class LocalWorkers:
     """Threads of this process."""
 
-    quantiser: Callable[[], Quantiser]
+    models: Callable[[], Models]
     model: Embedder | None = None  # loaded with one thread
     limits: CommitLimits = CommitLimits()
     threads: int | None = None
@@ -377,7 +378,7 @@ class LocalWorkers:
         return ordered_map(lambda item: read_image(item, builder.options, self.model), items, threads, "polyvoc-index")
 
     def _pending(self, builder: SegmentBuilder) -> PendingImages:
-        return PendingImages(self.quantiser, builder.dimension)
+        return PendingImages(self.models, builder.dimension)
 
     def _merges(self, builder: SegmentBuilder, next_merge: NextMerge) -> Generator[MergeResult, None, None]:
         while parts := next_merge(()):

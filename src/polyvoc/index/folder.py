@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import filelock
 import numpy as np
@@ -18,16 +18,18 @@ from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionErr
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_detector
 from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, IndexSettings
-from polyvoc.index.segment import MAX_VOCABULARIES, Segment
+from polyvoc.index.segment import Segment
+from polyvoc.index.words import MAX_VOCABULARIES
 from polyvoc.options import DETECTOR_KINDS, FeatureOptions
 from polyvoc.storage.files import META, checksum, map_array, require_local_path, write_error, write_errors
-from polyvoc.types import Array, FeatureKind, Floats32
+from polyvoc.types import Array, Descriptors, FeatureCodes, FeatureKind, Signatures, Words
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies, default_vocabularies
+from polyvoc.vocabulary.codes import Coder
+from polyvoc.vocabulary.vocabulary import FINE, Vocabulary, VocabularySet
 
 SEGMENTS, VOCABULARIES, STAGING = "segments", "vocabularies", "staging"  # staging: segments that no commit refers to yet
-NORMS, LINKS, DUPLICATE_PAIRS = "norms", "links", "duplicate_pairs"
-SIDE_FILES = (NORMS, LINKS, DUPLICATE_PAIRS)
+LINKS, DUPLICATE_PAIRS = "links", "duplicate_pairs"
+SIDE_FILES = (LINKS, DUPLICATE_PAIRS)
 LOCK = "lock"
 EMBEDDING = "embedding"
 EmbeddingSource = Embedder | str | os.PathLike[str]  # a model, or the path of its ONNX file
@@ -103,32 +105,75 @@ class Layout:
     commit: int
     sizes: tuple[int, ...]  # of the vocabularies
     parts: tuple[SegmentPart, ...]
-    norms: Path | None  # file with those of all images, if they are of this commit
     settings: IndexSettings
+
+
+class VocabularyNames(NamedTuple):
+    """The vocabularies of an index by their fingerprints, and whether its words have signatures."""
+
+    words: tuple[str, ...]
+    fine: str | None
+    signed: bool
+
+    @classmethod
+    def of(cls, settings: IndexSettings) -> VocabularyNames:
+        """Read them from the settings of an index."""
+        fine = settings["fine"]
+        return cls(tuple(settings["vocabularies"]), None if fine is None else fine["fingerprint"], settings["bits"] > 0)
+
+
+class QuantisedFeatures(NamedTuple):
+    """Descriptors as an index stores them."""
+
+    words: Words  # [n, K]
+    signatures: Signatures | None
+    codes: FeatureCodes | None
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The vocabularies of an index, ready to use. May be shared by threads."""
+
+    quantiser: Quantiser | None  # None: without words
+    coder: Coder | None  # None: without codes
+
+    @classmethod
+    def of(cls, vocabularies: VocabularySet, threads: int | None = None) -> Models:
+        """Prepare vocabularies for at most so many threads, None: one per core."""
+        words, fine = vocabularies.words, vocabularies.fine
+        quantiser = Quantiser(words, threads, vocabularies.signed) if words else None
+        return cls(quantiser, None if fine is None else Coder(fine, threads))
+
+    def quantise(self, descriptors: Descriptors) -> QuantisedFeatures:
+        """Return words, signatures and codes of descriptors [n, dimension]."""
+        words, signatures = np.empty((len(descriptors), 0), np.int32), None
+        if self.quantiser is not None:
+            words, signatures = self.quantiser.quantise(descriptors)
+        return QuantisedFeatures(words, signatures, None if self.coder is None else self.coder.encode(descriptors))
 
 
 @dataclass
 class LoadedModels:
     """What takes long to load and no commit changes: shared by all snapshots of an index."""
 
-    vocabularies: Sequence[Vocabulary] | None = None  # of an index that was just created
-    quantiser: Quantiser | None = None
+    vocabularies: VocabularySet | None = None  # of an index that was just created
+    models: Models | None = None
     embedder: Embedder | None = None
 
 
 class IndexFolder:
     """The folder of an index: where its parts lie, and how they are read."""
 
-    def __init__(self, path: Path, embedding: EmbeddingSource | None = None, models: LoadedModels | None = None) -> None:
+    def __init__(self, path: Path, embedding: EmbeddingSource | None = None, loaded: LoadedModels | None = None) -> None:
         """Refer to a folder; nothing is read yet. `embedding` replaces the model that the index refers to."""
         require_local_path(path)
         self.path = path
         self.embedding = embedding
-        self.models = models or LoadedModels()
+        self.loaded = loaded or LoadedModels()
 
     def again(self) -> IndexFolder:
         """Return the same folder with a catalogue of its own; loaded models are shared."""
-        return IndexFolder(self.path, self.embedding, self.models)
+        return IndexFolder(self.path, self.embedding, self.loaded)
 
     # -- catalogue
 
@@ -181,8 +226,13 @@ class IndexFolder:
 
     @property
     def bits(self) -> int:
-        """Return the length of the signatures that the vocabularies make, 0 if they make none."""
+        """Return the length of the signatures of words, 0 if there are none."""
         return int(self.fixed["bits"])
+
+    @property
+    def code_bits(self) -> int:
+        """Return the length of the codes, 0 if there are none."""
+        return 0 if self.fixed["fine"] is None else int(self.fixed["fine"]["bits"])
 
     @property
     def has_embeddings(self) -> bool:
@@ -197,13 +247,10 @@ class IndexFolder:
             settings = self.catalogue.settings()
             rows = self.catalogue.segment_rows()
             deleted = {number: self.catalogue.deleted(number) for number in rows}
-        norms = SideFile.of(NORMS, settings)
-        current = norms is not None and norms.extra.get("commit") == settings["commit"]
         return Layout(
             commit=settings["commit"],
             sizes=tuple(settings["sizes"]),
             parts=tuple(SegmentPart(number, row.n_images, row.n_features, deleted[number]) for number, row in rows.items()),
-            norms=self.side_path(norms) if norms is not None and current else None,
             settings=settings,
         )
 
@@ -228,8 +275,8 @@ class IndexFolder:
         """Return the folder of a segment that no commit refers to yet."""
         return self.path / STAGING / token
 
-    def vocabulary_folder(self, number: int) -> Path:
-        """Return the folder of a vocabulary."""
+    def vocabulary_folder(self, number: int | str) -> Path:
+        """Return the folder of a vocabulary of words by its number, or of the fine one."""
         return self.path / VOCABULARIES / str(number)
 
     def side_file(self, kind: str) -> SideFile | None:
@@ -246,40 +293,36 @@ class IndexFolder:
 
     # -- models
 
-    def vocabularies(self) -> list[Vocabulary]:
+    def vocabularies(self) -> VocabularySet:
         """Load the vocabularies, checked against those that the index was made with."""
-        return self.load_vocabularies(self.fixed["vocabularies"])
+        return self.load_vocabularies(VocabularyNames.of(self.fixed))
 
-    def load_vocabularies(self, fingerprints: Sequence[str]) -> list[Vocabulary]:
+    def load_vocabularies(self, names: VocabularyNames) -> VocabularySet:
         """Load the vocabularies, which must have these fingerprints; the catalogue is not read."""
-        loaded = []
-        for number, fingerprint in enumerate(fingerprints):
-            vocabulary = Vocabulary.load(self.vocabulary_folder(number))
-            if vocabulary.fingerprint != fingerprint:
-                raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "
-                                      f"but the index was made with {fingerprint}; restore it or index again")  # fmt: skip
-            loaded.append(vocabulary)
-        return loaded
+        words = tuple(self._load_vocabulary(number, fingerprint) for number, fingerprint in enumerate(names.words))
+        fine = None if names.fine is None else self._load_vocabulary(FINE, names.fine)
+        return VocabularySet(words, fine, names.signed)
+
+    def _load_vocabulary(self, number: int | str, fingerprint: str) -> Vocabulary:
+        vocabulary = Vocabulary.load(self.vocabulary_folder(number))
+        if vocabulary.fingerprint != fingerprint:
+            raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "
+                                  f"but the index was made with {fingerprint}; restore it or index again")  # fmt: skip
+        return vocabulary
 
     @property
-    def quantiser(self) -> Quantiser:
+    def models(self) -> Models:
         """Load the vocabularies, once."""
-        if self.models.quantiser is None:
-            self.models.quantiser = Quantiser(self.models.vocabularies or self.vocabularies())
-        return self.models.quantiser
+        if self.loaded.models is None:
+            self.loaded.models = Models.of(self.loaded.vocabularies or self.vocabularies())
+        return self.loaded.models
 
     @property
     def embedder(self) -> Embedder:
         """Load the model of the global embedding, once."""
-        if self.models.embedder is None:
-            self.models.embedder = load_embedder(self.fixed, self.embedding)
-        return self.models.embedder
-
-
-def split_norms(path: Path, counts: Sequence[int]) -> list[Floats32]:
-    """Map the norms of all images: one array per segment of so many images."""
-    values = map_array(path, np.float32, (sum(counts),))
-    return np.split(values, np.cumsum(counts)[:-1]) if counts else []
+        if self.loaded.embedder is None:
+            self.loaded.embedder = load_embedder(self.fixed, self.embedding)
+        return self.loaded.embedder
 
 
 # -- creating and locking
@@ -307,23 +350,23 @@ def lock_folder(path: Path) -> Lock:
     return lock
 
 
-def open_catalogue(folder: IndexFolder, vocabularies: Sequence[Vocabulary] | None, options: FeatureOptions | None) -> Catalogue:
+def open_catalogue(folder: IndexFolder, vocabularies: VocabularySet | None, options: FeatureOptions | None) -> Catalogue:
     """Open the catalogue for writing, under the lock; create the index if there is none."""
     if not folder.exists:
-        given = vocabularies or default_vocabularies()
-        return _create(folder, given, options or FeatureOptions(**_detector_of(given[0].kind)))
+        given = vocabularies or VocabularySet.default()
+        return _create(folder, given, options or FeatureOptions(**_detector_of(given.kind)))
     catalogue = Catalogue.open(folder.path, writable=True)
     settings = catalogue.settings()
     stored = FeatureOptions(**settings["features"])
     if options is not None and options != stored:
         raise OptionError(f"{folder.path} was made with {stored}; leave the options out, or make another index with --index")
-    if vocabularies is not None and [v.fingerprint for v in vocabularies] != settings["vocabularies"]:
+    if vocabularies is not None and _names_of(vocabularies) != VocabularyNames.of(settings):
         raise OptionError(f"{folder.path} was made with other vocabularies; leave them out, or make another index with --index")
     return catalogue
 
 
 def complete_feature_options(
-    changes: Mapping[str, Any], folder: IndexFolder, vocabularies: Sequence[Vocabulary] | None
+    changes: Mapping[str, Any], folder: IndexFolder, vocabularies: VocabularySet | None
 ) -> FeatureOptions | None:
     """Return feature options of which only some are given: the detector is that of the index, or of the vocabularies."""
     if not changes:
@@ -333,7 +376,13 @@ def complete_feature_options(
             return FeatureOptions(**{"detector": folder.feature_options.detector, **changes})
         finally:
             folder.close()
-    return FeatureOptions(**{**(_detector_of(vocabularies[0].kind) if vocabularies else {}), **changes})
+    return FeatureOptions(**{**(_detector_of(vocabularies.kind) if vocabularies else {}), **changes})
+
+
+def _names_of(vocabularies: VocabularySet) -> VocabularyNames:
+    fine = vocabularies.fine
+    words = tuple(vocabulary.fingerprint for vocabulary in vocabularies.words)
+    return VocabularyNames(words, None if fine is None else fine.fingerprint, vocabularies.signed)
 
 
 def _detector_of(kind: FeatureKind) -> dict[str, Any]:
@@ -341,9 +390,8 @@ def _detector_of(kind: FeatureKind) -> dict[str, Any]:
     return next(({"detector": name} for name, made in DETECTOR_KINDS.items() if made == kind), {})
 
 
-def _check_kinds(vocabularies: Sequence[Vocabulary], options: FeatureOptions) -> None:
+def _check_kinds(kind: FeatureKind, options: FeatureOptions) -> None:
     """Raise OptionError if the detector's features do not fit the vocabularies, unless features are made elsewhere anyhow."""
-    kind = vocabularies[0].kind
     if options.kind == kind:
         check_detector(options.detector)
     elif _detector_of(kind):
@@ -354,28 +402,36 @@ def _check_kinds(vocabularies: Sequence[Vocabulary], options: FeatureOptions) ->
                           "features made elsewhere")  # fmt: skip
 
 
-def _create(folder: IndexFolder, vocabularies: Sequence[Vocabulary], options: FeatureOptions) -> Catalogue:
-    if len(vocabularies) > MAX_VOCABULARIES:
-        raise OptionError(f"an index takes 1 to {MAX_VOCABULARIES} vocabularies, not {len(vocabularies)}")
-    _check_kinds(vocabularies, options)
-    check_vocabularies(vocabularies)  # before anything is written
-    folder.models.vocabularies = vocabularies
-    targets = [folder.vocabulary_folder(number) for number in range(len(vocabularies))]
+def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOptions) -> Catalogue:
+    words, fine = vocabularies.words, vocabularies.fine
+    if len(words) > MAX_VOCABULARIES:
+        raise OptionError(f"an index takes at most {MAX_VOCABULARIES} vocabularies, not {len(words)}")
+    _check_kinds(vocabularies.kind, options)  # before anything is written
+    folder.loaded.vocabularies = vocabularies
+    targets = [folder.vocabulary_folder(number) for number in range(len(words))]
     with write_errors(folder.path):
         (folder.path / UNFINISHED).write_bytes(b"")  # from here on the folder is an index, finished or not
         shutil.rmtree(folder.path / VOCABULARIES, ignore_errors=True)
-        for vocabulary, target in zip(vocabularies, targets, strict=True):
+        for vocabulary, target in zip(words, targets, strict=True):
             vocabulary.save(target)
+        if fine is not None:
+            fine.save(folder.vocabulary_folder(FINE))
         (folder.path / SEGMENTS).mkdir(exist_ok=True)
     settings = {
-        "sizes": [vocabulary.size for vocabulary in vocabularies],
-        "vocabularies": [vocabulary.fingerprint for vocabulary in vocabularies],
+        "sizes": list(vocabularies.sizes),
+        "vocabularies": [vocabulary.fingerprint for vocabulary in words],
         "vocabulary_checksums": [checksum(target / META) for target in targets],
-        "bits": vocabularies[0].bits,
-        "kind": asdict(vocabularies[0].kind),
+        "bits": vocabularies.bits,
+        "fine": None if fine is None else _fine_setting(fine, folder),
+        "kind": asdict(vocabularies.kind),
         "features": asdict(options),
     }
     return Catalogue.create(folder.path, settings)
+
+
+def _fine_setting(fine: Vocabulary, folder: IndexFolder) -> dict[str, Any]:
+    known = {"fingerprint": fine.fingerprint, "size": fine.size, "bits": fine.bits}
+    return {**known, "checksum": checksum(folder.vocabulary_folder(FINE) / META)}
 
 
 def _may_be_index(path: Path) -> bool:

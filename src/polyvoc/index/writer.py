@@ -13,8 +13,6 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from polyvoc.errors import ExchangeError, NotAnIndexError, OptionError
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_features
@@ -32,7 +30,6 @@ from polyvoc.index.build import (
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.commit import Commits
 from polyvoc.index.folder import (
-    NORMS,
     EmbeddingInfo,
     EmbeddingSource,
     IndexFolder,
@@ -45,13 +42,12 @@ from polyvoc.index.folder import (
     prepare_folder,
     set_embedding,
 )
-from polyvoc.index.statistics import Statistics, norms
-from polyvoc.options import FeatureOptions, ScoringOptions
+from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import write_file
 from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below, list_photographs
 from polyvoc.storage.stores import display_name, is_url
 from polyvoc.types import Array, FeatureKind, Features, IndexReport, Problem, Progress
-from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
 EXTERNAL = "features"  # the digest of an image whose features another program made begins with it
 
@@ -124,13 +120,13 @@ class IndexWriter:
     # -- opening and closing
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], vocabularies: Sequence[Vocabulary] | None = None,
+    def open(cls, path: str | os.PathLike[str], vocabularies: VocabularySet | Sequence[Vocabulary] | None = None,
              feature_options: FeatureOptions | None = None, embedding: EmbeddingSource | None = None, *,
              create: bool = True, limits: CommitLimits = CommitLimits()) -> Self:  # fmt: skip  # noqa: B008 (frozen)
         """Open an index for writing; create it if there is none, unless `create=False`.
 
-        A new index takes these vocabularies (by default those that come with polyvoc) and feature options; for an existing one
-        they may be left out, and if given must be the same. The detector must make what the vocabularies were trained on, and
+        A new index takes these vocabularies (by default those that come with polyvoc; a sequence is completed by
+        `VocabularySet.of`) and feature options; for an existing one they may be left out, and if given must be the same. The detector must make what the vocabularies were trained on, and
         does so if no options are given. With `embedding`, a model or the path of its ONNX file, every photograph gets a vector,
         which searches with `fuse` use. `limits` say when added images are committed.
         """
@@ -143,7 +139,10 @@ class IndexWriter:
         prepare_folder(folder.path)
         lock = lock_folder(folder.path)
         try:
-            catalogue = open_catalogue(folder, vocabularies, feature_options)
+            given = vocabularies
+            if given is not None and not isinstance(given, VocabularySet):
+                given = VocabularySet.of(given)
+            catalogue = open_catalogue(folder, given, feature_options)
             set_embedding(catalogue, model)
             writer = cls(folder, catalogue, lock, model, limits)
             writer._commits.remove_unreferenced()
@@ -162,7 +161,6 @@ class IndexWriter:
         try:
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 self.commit()
-                self._write_norms()
         finally:
             self.catalogue.close()
             self.folder.close()
@@ -271,7 +269,7 @@ class IndexWriter:
 
     def _start_pending(self) -> None:
         info = EmbeddingInfo.of(self.catalogue.settings())
-        self._pending = PendingImages(lambda: self.folder.quantiser, info.dimension if info else 0)
+        self._pending = PendingImages(lambda: self.folder.models, info.dimension if info else 0)
         self._pending_names: set[str] = set()
         self._pending_since = time.monotonic()
         self._replaced: list[int] = []
@@ -287,7 +285,7 @@ class IndexWriter:
         return None if EmbeddingInfo.of(settings) is None else load_embedder(settings, self._model, threads=1)
 
     def _local_workers(self, model: Embedder | None = None) -> LocalWorkers:
-        return LocalWorkers(lambda: self.folder.quantiser, model, self._limits)
+        return LocalWorkers(lambda: self.folder.models, model, self._limits)
 
     def _touch_same(self, changes: Changes, report: IndexReport) -> None:
         """Record the new time of files whose content is the same."""
@@ -343,17 +341,6 @@ class IndexWriter:
         """Merge small segments, and rewrite those with many deleted images, until there is nothing to gain."""
         self._build(self._local_workers(), Changes(), IndexReport(), lambda stage, done, total: None)
 
-    def _write_norms(self) -> None:
-        """Store the norms of the last commit for the default options, so that readers need not compute them."""
-        side, commit = self.folder.side_file(NORMS), self.catalogue.setting("commit")
-        if commit == 0 or (side is not None and side.extra.get("commit") == commit):
-            return
-        layout = self.folder.read_layout()
-        segments = self.folder.read_segments(layout)
-        statistics, key = Statistics.of_segments(segments, layout.sizes), ScoringOptions().norm_key(len(layout.sizes))
-        parts = [norms(segment, statistics, key) for segment in segments]
-        self.save_side_file(NORMS, np.concatenate([np.empty(0, np.float32), *parts]), {"commit": commit})
-
 
 def _is_storable(name: str) -> bool:
     try:
@@ -365,10 +352,10 @@ def _is_storable(name: str) -> bool:
 # -- features made by other programs
 
 
-def check_kind(file: FeatureFile, folder: IndexFolder, vocabularies: Sequence[Vocabulary] | None) -> None:
+def check_kind(file: FeatureFile, folder: IndexFolder, vocabularies: VocabularySet | None) -> None:
     """Raise OptionError if features do not fit the vocabularies of an index, or those that a new one is to be made with."""
     # A new index takes the vocabularies that come with polyvoc.
-    wanted = vocabularies[0].kind if vocabularies else folder.kind if folder.exists else FeatureKind()
+    wanted = vocabularies.kind if vocabularies else folder.kind if folder.exists else FeatureKind()
     found = kind_of(file)
     if found != wanted:
         raise OptionError(f"{display_name(file.path)} holds {found}, but the vocabularies are for {wanted}; train others: "

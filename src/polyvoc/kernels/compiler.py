@@ -108,6 +108,40 @@ def near_long_lanes(typing_context, first, second, position, signature, other, t
     return types.uint64(first, second, types.int64, types.uint64, types.uint64, types.int64), generate
 
 
+def _sum_chosen(values, bits, first=0):
+    """Return the sum of those of LANES values, from `first` on, whose bits are set."""
+    return sum(int(values[first + i]) for i in range(LANES) if int(bits) >> i & 1)
+
+
+@instruction(lambda values, row, bits: _sum_chosen(values[row], bits))
+def sum_lanes(typing_context, values, row, bits):
+    """Sum those of the LANES bytes of a row whose bits are set. values: uint8 [rows, LANES], C order."""
+    if not _is_byte_table(values):
+        return None
+
+    def generate(context, builder, call, arguments):
+        pairs = _chosen_pairs(context, builder, call.args[0], arguments[0], arguments[1], 0, arguments[2])
+        return _sum_pairs(builder, pairs)
+
+    return types.int64(values, types.int64, types.uint64), generate
+
+
+@instruction(lambda values, row, bits, other: _sum_chosen(values[row], bits) + _sum_chosen(values[row], other, LANES))
+def sum_long_lanes(typing_context, values, row, bits, other):
+    """Sum those of the 2 LANES bytes of a row whose bits are set. As `sum_lanes`."""
+    if not _is_byte_table(values):
+        return None
+
+    def generate(context, builder, call, arguments):
+        pairs = [
+            _chosen_pairs(context, builder, call.args[0], arguments[0], arguments[1], first, chosen)
+            for first, chosen in ((0, arguments[2]), (LANES, arguments[3]))
+        ]
+        return _sum_pairs(builder, builder.add(*pairs))
+
+    return types.int64(values, types.int64, types.uint64, types.uint64), generate
+
+
 @instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))
 def equal_lanes(typing_context, words, position, word):
     """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
@@ -140,6 +174,36 @@ def prefetch(typing_context, array, position):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+def _is_byte_table(values):
+    return isinstance(values, types.Array) and values.dtype == types.uint8 and values.ndim == 2 and values.layout == "C"
+
+
+def _chosen_pairs(context, builder, array_type, array, row, first, chosen):
+    """Return the sums of neighbouring bytes of a row, from column `first` on, as LANES / 2 numbers of 16 bits.
+
+    Bytes whose bits are not set count 0.
+    """
+    values = context.make_array(array_type)(context, builder, array)
+    start = builder.add(builder.mul(row, builder.extract_value(values.shape, 1)), row.type(first))
+    lanes, wide = ir.VectorType(ir.IntType(8), LANES), ir.VectorType(ir.IntType(16), LANES // 2)
+    loaded = builder.load(builder.bitcast(builder.gep(values.data, [start]), lanes.as_pointer()), align=1)
+    bits = builder.bitcast(chosen, ir.VectorType(ir.IntType(1), LANES))
+    kept = builder.bitcast(builder.select(bits, loaded, ir.Constant(lanes, [0] * LANES)), wide)
+    low = builder.and_(kept, ir.Constant(wide, [255] * (LANES // 2)))
+    return builder.add(low, builder.lshr(kept, ir.Constant(wide, [8] * (LANES // 2))))
+
+
+def _sum_pairs(builder, pairs):
+    """Return the sum of LANES / 2 numbers of 16 bits."""
+    wide = ir.VectorType(ir.IntType(32), LANES // 4)
+    values = builder.bitcast(pairs, wide)
+    low = builder.and_(values, ir.Constant(wide, [65535] * (LANES // 4)))
+    sums = builder.add(low, builder.lshr(values, ir.Constant(wide, [16] * (LANES // 4))))
+    kind = ir.FunctionType(ir.IntType(32), [wide])
+    add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.add.v{LANES // 4}i32")
+    return builder.zext(builder.call(add, [sums]), ir.IntType(64))
 
 
 def _spread(builder, value, lanes):

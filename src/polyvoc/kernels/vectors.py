@@ -211,6 +211,27 @@ def sign_words(z, words, thresholds, signatures):
 
 
 @fast_kernel
+def nearest_parts(rows, values, half, nearest):
+    """Write the nearest value of each part of rows [n, parts * width]. values: [parts, width, values]; half: [parts, values]
+    half their squared norms. out: nearest uint8 [n, parts]."""
+    n_parts, width, n_values = values.shape
+    scores = np.empty(n_values, np.float32)
+    for i in range(len(rows)):
+        for part in range(n_parts):
+            for v in range(n_values):
+                scores[v] = -half[part, v]
+            for j in range(width):
+                x = rows[i, part * width + j]
+                for v in range(n_values):
+                    scores[v] += x * values[part, j, v]
+            best = 0
+            for v in range(1, n_values):
+                if scores[v] > scores[best]:
+                    best = v
+            nearest[i, part] = best
+
+
+@fast_kernel
 def rotate_rows(rows, mean, axes, rotated):
     """Shift and rotate rows [n, dimension]. out: rotated [n, padded].
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from polyvoc.kernels.codes import asymmetric, factor_of, find_places
 from polyvoc.kernels.compiler import inlined, kernel, popcount, prefetch
 
 X, Y, U, V, OCTAVES, TURN, WEIGHT = range(7)  # rows of `pairs`: position in query and image, change of scale and angle
@@ -23,6 +24,7 @@ LOCAL = 0.25  # of the spread of the inliers: the tolerance where they lie close
 TINY = 1e-12  # square pixels: closer positions are one
 PRIOR = 1.0  # weight of the similarity in the fit of an affine transform, in matches
 MIN_INLIERS, MIN_POSITIONS = 3, 4  # one match always fits its own similarity; two without scale fit that of their positions
+OCTAVE, SMALLEST, TURN_STEPS = 15.0, 4.0, 256.0  # how `index.segment` stores scales and angles
 LARGEST_SCALE, LARGEST_STRETCH = 10.0, 4.0  # beyond these a transform is not that of a photograph
 
 
@@ -359,41 +361,33 @@ def find_transform(pairs, n, tolerance, transforms, near, transform, inliers):
     return n_inliers
 
 
-@inlined
-def half(bits):
-    """Return the value of a float16 by its bits, NaN if it is not finite: compiled code has no float16."""
-    exponent, mantissa = int(np.int64(bits) >> 10 & 31), np.int64(bits) & 1023
-    size = math.ldexp(mantissa + 1024.0, exponent - 25) if exponent > 0 else math.ldexp(np.float64(mantissa), -24)
-    return np.nan if exponent == 31 else (-size if bits >> 15 else size)
-
-
 @kernel
-def write_pairs(matches, kept, shares, rank_weights, query_keypoints, xy, shape, pairs):
+def write_pairs(matches, kept, shares, rank_weights, query_keypoints, frame, xy, shape, pairs):
     """Write one-to-one matches as columns of `pairs`.
 
-    query_keypoints: [Q, 4] x, y, scale, angle; xy, shape: [n, 2] of the image, shape: scale and angle as bits of float16.
+    query_keypoints: [Q, 4] x, y, scale, angle; frame, xy, shape: of the image, as `index.segment` stores them.
     """
     for i in range(len(kept)):
         q, f, rank = matches[kept[i], 0], matches[kept[i], 1], matches[kept[i], 2]
-        pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i] = query_keypoints[q, 0], query_keypoints[q, 1], xy[f, 0], xy[f, 1]
-        scale, octaves, turn = half(shape[f, 0]), np.nan, half(shape[f, 1]) - query_keypoints[q, 3]
-        if query_keypoints[q, 2] > 0 and scale > 0 and not math.isnan(turn):
-            octaves = math.log2(scale / query_keypoints[q, 2])
+        pairs[X, i], pairs[Y, i] = query_keypoints[q, 0], query_keypoints[q, 1]
+        pairs[U, i], pairs[V, i] = frame[0] + frame[2] * np.float64(xy[f, 0]), frame[1] + frame[2] * np.float64(xy[f, 1])
+        octaves = turn = np.nan
+        if query_keypoints[q, 2] > 0 and shape[f, 0] > 0:
+            octaves = (np.float64(shape[f, 0]) - 1.0) / OCTAVE - SMALLEST - math.log2(query_keypoints[q, 2])
+            turn = np.float64(shape[f, 1]) * (360.0 / TURN_STEPS) - query_keypoints[q, 3]
             turn -= 360.0 * math.floor((turn + 180.0) / 360.0)
-        else:
-            turn = np.nan
         pairs[OCTAVES, i], pairs[TURN, i], pairs[WEIGHT, i] = octaves, turn, rank_weights[rank] * shares[i]
 
 
 @kernel
-def image_extent(xy):
-    """Return the long side of the bounding box of positions [n, 2]."""
-    left = top = np.inf
-    right = bottom = -np.inf
+def image_extent(frame, xy):
+    """Return the long side of the bounding box of the positions of an image."""
+    left = top = np.int64(1) << 16
+    right = bottom = np.int64(-1)
     for i in range(len(xy)):
-        left, right = min(left, xy[i, 0]), max(right, xy[i, 0])
-        top, bottom = min(top, xy[i, 1]), max(bottom, xy[i, 1])
-    return max(right - left, bottom - top) if len(xy) > 0 else 0.0
+        left, right = min(left, np.int64(xy[i, 0])), max(right, np.int64(xy[i, 0]))
+        top, bottom = min(top, np.int64(xy[i, 1])), max(bottom, np.int64(xy[i, 1]))
+    return np.float64(frame[2]) * np.float64(max(right - left, bottom - top)) if len(xy) > 0 else 0.0
 
 
 @kernel
@@ -406,40 +400,151 @@ def longest_list(starts):
 
 
 @kernel
-def verify_candidates(
-    positions, feature_starts, words, places, signatures, xy, shape, query_keypoints, query_signatures, bases, slots, starts,
-    features, ranks, rank_weights, tolerance, counts, weights, transforms, inlier_pairs
-):  # fmt: skip
-    """Verify the images of a segment at some positions. shape: bits of float16; bases .. features: of `list_words`.
+def settle_image(matches, n, first, frame, xy, shape, query_keypoints, rank_weights, tolerance, query_uses, feature_uses,
+                 transform, inlier_pairs):  # fmt: skip
+    """Make the matches of an image one-to-one and find the transform that most agree on.
 
-    out: counts, weights [n], transforms [n, 2, 3], NaN where none; inlier_pairs [.., 2] query feature and feature of the
-    inliers of the last image, heaviest first, as many as fit.
+    matches: [n, 3] query feature, feature, rank; first: of the image's features; query_uses, feature_uses: zeros before and
+    after. out: transform [2, 3], NaN if there is none; inlier_pairs [.., 2] inliers, heaviest first, as many as fit. Returns
+    the number of inliers and their weight.
     """
-    longest = 1
-    for position in positions:
-        longest = max(longest, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
-    shared, latest = np.empty((longest * words.shape[1] + 1, 4), np.uint32), np.zeros(len(query_keypoints), np.uint32)
-    capacity = longest * words.shape[1] * longest_list(starts)  # pages that are not written to take no memory
-    matches, order = np.empty((capacity + 1, 4), np.uint32), np.empty(capacity, np.int64)
-    query_uses, feature_uses = np.zeros(len(query_keypoints), np.int64), np.zeros(longest, np.int64)
-    smaller = min(longest, len(query_keypoints))
+    order = np.empty(n, np.int64)
+    order_matches(matches[:n], len(rank_weights), order)
+    smaller = min(n, min(len(query_uses), len(feature_uses)))
     kept, shares, pairs = np.empty(smaller, np.int64), np.empty(smaller), np.empty((WEIGHT + 1, smaller))
     proposals, near, inliers = np.empty((PROPOSALS, 2, 3)), np.empty(smaller, np.bool_), np.empty(smaller, np.bool_)
+    n = one_to_one(order, matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
+    write_pairs(matches, kept[:n], shares, rank_weights, query_keypoints, frame, xy, shape, pairs)
+    count = find_transform(pairs, n, tolerance * image_extent(frame, xy), proposals, near, transform, inliers)
+    weight, n_pairs = 0.0, 0
+    for j in range(n):
+        if inliers[j]:
+            weight += pairs[WEIGHT, j]
+            if n_pairs < len(inlier_pairs):
+                inlier_pairs[n_pairs, 0], inlier_pairs[n_pairs, 1] = matches[kept[j], 0], matches[kept[j], 1]
+                n_pairs += 1
+    return count, weight
+
+
+@kernel
+def most_features(positions, feature_starts):
+    """Return the largest number of features of some images, at least 1."""
+    most = 1
+    for position in positions:
+        most = max(most, np.int64(feature_starts[position + 1]) - np.int64(feature_starts[position]))
+    return most
+
+
+@kernel
+def verify_candidates(
+    positions, feature_starts, words, places, signatures, frames, xy, shape, query_keypoints, query_signatures, bases, slots,
+    starts, features, ranks, rank_weights, tolerance, counts, weights, transforms, inlier_pairs
+):  # fmt: skip
+    """Verify the images of a segment at some positions by words and signatures. bases .. features: of `list_words`.
+
+    out: counts, weights [n], transforms [n, 2, 3], NaN where none; inlier_pairs: of the last image, see `settle_image`.
+    """
+    longest = most_features(positions, feature_starts)
+    shared, latest = np.empty((longest * words.shape[1] + 1, 4), np.uint32), np.zeros(len(query_keypoints), np.uint32)
+    capacity = longest * words.shape[1] * longest_list(starts)  # pages that are not written to take no memory
+    matches = np.empty((capacity + 1, 4), np.uint32)
+    query_uses, feature_uses = np.zeros(len(query_keypoints), np.int64), np.zeros(longest, np.int64)
     for i in range(len(positions)):
         first, last = np.int64(feature_starts[positions[i]]), np.int64(feature_starts[positions[i] + 1])
         n = find_shared(words[first:last], places[first:last], signatures, bases, slots, shared)
         n = find_matches(shared[:n], signatures, query_signatures, starts, features, ranks, latest, matches)
-        for j in range(n):
-            prefetch(shape, 2 * (first + matches[j, 1]))
-        reach = tolerance * image_extent(xy[first:last])
-        order_matches(matches[:n], len(rank_weights), order)
-        n = one_to_one(order[:n], matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
-        write_pairs(matches, kept[:n], shares, rank_weights, query_keypoints, xy[first:last], shape[first:last], pairs)
-        counts[i] = find_transform(pairs, n, reach, proposals, near, transforms[i], inliers)
-        weights[i], n_pairs = 0.0, 0
-        for j in range(n):
-            if inliers[j]:
-                weights[i] += pairs[WEIGHT, j]
-                if n_pairs < len(inlier_pairs):
-                    inlier_pairs[n_pairs, 0], inlier_pairs[n_pairs, 1] = matches[kept[j], 0], matches[kept[j], 1]
-                    n_pairs += 1
+        counts[i], weights[i] = settle_image(
+            matches, n, first, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
+            query_uses, feature_uses, transforms[i], inlier_pairs)  # fmt: skip
+
+
+@kernel
+def list_visits(words, size, most):
+    """List the visits of a query to each fine word, the first `most` of them. words: [Q, A], -1 for none.
+
+    Returns slots [size], 0 for words that are not visited; those of slot s are visits[starts[s] : starts[s + 1]], each the
+    number q A + a of query feature q and its word a.
+    """
+    slots, lengths, n = np.zeros(size, np.uint32), np.zeros(words.size + 1, np.uint32), 0
+    for q in range(words.shape[0]):
+        for a in range(words.shape[1]):
+            word = words[q, a]
+            if word >= 0:
+                if slots[word] == 0:
+                    n += 1
+                    slots[word] = n
+                lengths[slots[word]] = min(lengths[slots[word]] + 1, most)
+    starts = np.zeros(n + 2, np.uint32)
+    starts[1:] = np.cumsum(lengths[: n + 1])
+    ends, visits = starts.copy(), np.empty(starts[-1], np.uint32)
+    for q in range(words.shape[0]):
+        for a in range(words.shape[1]):
+            if words[q, a] >= 0:
+                slot = slots[words[q, a]]
+                if ends[slot] < starts[slot + 1]:
+                    visits[ends[slot]] = q * words.shape[1] + a
+                    ends[slot] += 1
+    return slots, starts, visits
+
+
+@kernel
+def match_codes(words, position, lists, query, visited, ranks, reach, matches):
+    """Match the features of one image with those of a query, by codes.
+
+    words: [n] of the image at a position; lists: starts, codes and images of the segment; query: rows of the table [Q A],
+    codes [Q A, B], magnitudes, totals [Q A], and the words per feature A; visited: of `list_visits`; ranks: [rows, columns + 1]
+    of a match, -1: none. matches: [m, 4], grown as needed: query feature, feature, rank and distance. Returns matches and their
+    number.
+    """
+    list_starts, codes, images = lists
+    rows, query_codes, magnitudes, totals, width = query
+    slots, starts, visits = visited
+    n, columns, long = 0, ranks.shape[1] - 1, len(codes) > 1
+    places = np.empty(len(words), np.int64)
+    shared = np.empty(len(words), np.int64)
+    m = 0
+    for f in range(len(words)):
+        shared[m] = f
+        m += slots[words[f]] > 0  # most words are not visited, at random: a branch would be mispredicted
+    find_places(words, position, list_starts, images, shared[:m], places)
+    for i in range(m):
+        f = shared[i]
+        slot, place = slots[words[f]], places[f]
+        one, two = codes[0, place], codes[len(codes) - 1, place]
+        for j in range(starts[slot], starts[slot + 1]):
+            visit = np.int64(visits[j])
+            first, other = one ^ query_codes[visit, 0], two ^ query_codes[visit, -1]
+            h = popcount(first) + (popcount(other) if long else 0)
+            if h > reach:
+                continue
+            distance = asymmetric(magnitudes, visit, first, other, factor_of(totals[visit], columns))
+            rank = ranks[rows[visit], distance]
+            if rank < 0:
+                continue
+            if n == len(matches):
+                more = np.empty((2 * n + 64, 4), np.int64)
+                more[:n] = matches
+                matches = more
+            matches[n, 0], matches[n, 1], matches[n, 2], matches[n, 3] = visit // width, f, rank, distance
+            n += 1
+    return matches, n
+
+
+@kernel
+def verify_codes(
+    positions, feature_starts, words, lists, frames, xy, shape, query_keypoints, query, visited, ranks, rank_weights, reach,
+    tolerance, counts, weights, transforms, inlier_pairs
+):  # fmt: skip
+    """Verify the images of a segment at some positions by codes. words: [F] by image; lists .. reach: of `match_codes`.
+
+    out: counts, weights [n], transforms [n, 2, 3], NaN where none; inlier_pairs: of the last image, see `settle_image`.
+    """
+    longest = most_features(positions, feature_starts)
+    matches = np.empty((4096, 4), np.int64)
+    query_uses, feature_uses = np.zeros(len(query_keypoints), np.int64), np.zeros(longest, np.int64)
+    for i in range(len(positions)):
+        first, last = np.int64(feature_starts[positions[i]]), np.int64(feature_starts[positions[i] + 1])
+        matches, n = match_codes(words[first:last], positions[i], lists, query, visited, ranks, reach, matches)
+        counts[i], weights[i] = settle_image(
+            matches, n, first, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
+            query_uses, feature_uses, transforms[i], inlier_pairs)  # fmt: skip

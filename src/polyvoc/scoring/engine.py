@@ -9,9 +9,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from polyvoc.errors import ClusterError, OptionError
-from polyvoc.index.segment import MAX_IMAGES, MAX_VOCABULARIES, Batch, Segment
+from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.index.statistics import Statistics
-from polyvoc.options import ScoringOptions
+from polyvoc.index.words import MAX_VOCABULARIES
+from polyvoc.options import CODES, ScoringOptions
+from polyvoc.scoring.codes import CodeWeights, weigh_codes
 from polyvoc.scoring.query import QueryWords, Weights, complete_counts, needs_signatures_text, weigh
 from polyvoc.scoring.rules import Counts, ScoringPlan, make_plan
 from polyvoc.scoring.segments import (
@@ -26,17 +28,19 @@ from polyvoc.scoring.segments import (
     best_entries,
     count,
     find_image,
-    image_words_at,
+    image_features_at,
     join_best,
     rank_entries,
     score,
     segment_images,
 )
-from polyvoc.threads import thread_map
-from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Spans
+from polyvoc.threads import count_threads, thread_map
+from polyvoc.types import Array, Floats32, ImageFeatures, ImageRef, Spans
+from polyvoc.vocabulary.codes import CodedQuery
 
 Operation = Callable[..., Any]
 Join = Callable[[Sequence[Any]], Any]
+SPREAD = 4  # segments per thread from which on threads take whole segments; below, all scan one segment together
 UNAVAILABLE = "a machine that holds part of the index is unavailable; try again when it is back"
 
 
@@ -84,14 +88,12 @@ class LocalShards:
     missing: Sequence[int] = ()
     missing_ids: Spans = ()
 
-    def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...], norms: Sequence[Floats32] | None = None) -> None:
-        """Hold segments; `norms` are those of the default options, if they are stored."""
+    def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...]) -> None:
+        """Hold segments."""
         self.segments = list(segments)
         self.statistics = Statistics.of_segments(self.segments, sizes)
         self.infos = [SegmentInfo.of(segment) for segment in self.segments]
         self.held = [HeldSegment(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
-        for held, stored in zip(self.held, norms or (), strict=norms is not None):
-            held.norms[ScoringOptions().norm_key(len(sizes))] = stored
 
     def session(self, require_all: bool) -> Self:
         """Return the same shards: none of them is ever missing."""
@@ -125,14 +127,12 @@ class LocalShards:
 class Engine:
     """A snapshot of segments, wherever they are held: read-only, may be shared by threads."""
 
-    def __init__(
-        self, shards: Shards | Sequence[Segment], sizes: Sequence[int], norms: Sequence[Floats32] | None = None
-    ) -> None:
-        """Use the shards of one collection, or hold its segments; `norms` are those of the default options, if stored."""
+    def __init__(self, shards: Shards | Sequence[Segment], sizes: Sequence[int]) -> None:
+        """Use the shards of one collection, or hold its segments. sizes: of the vocabularies of its words."""
         self.sizes = tuple(int(size) for size in sizes)
-        if not 1 <= len(self.sizes) <= MAX_VOCABULARIES:
-            raise OptionError(f"{len(self.sizes)} vocabularies; 1 to {MAX_VOCABULARIES} can be merged")
-        self.shards = LocalShards(shards, self.sizes, norms) if isinstance(shards, Sequence) else shards
+        if len(self.sizes) > MAX_VOCABULARIES:
+            raise OptionError(f"{len(self.sizes)} vocabularies; at most {MAX_VOCABULARIES} can be merged")
+        self.shards = LocalShards(shards, self.sizes) if isinstance(shards, Sequence) else shards
 
     @classmethod
     def from_words(cls, images: Sequence[Array], sizes: Sequence[int], signatures: Sequence[Array] | None = None,
@@ -168,8 +168,13 @@ class Engine:
         return self.shards.statistics
 
     @cached_property
+    def code_bits(self) -> int:
+        """Return the length of the codes, 0 if there are none."""
+        return 64 * max((part.code_planes for part in self.shards.infos), default=0)
+
+    @cached_property
     def signed(self) -> bool:
-        """Return whether Hamming signatures are stored."""
+        """Return whether the words have Hamming signatures."""
         return bool(self.shards.infos) and all(part.signed for part in self.shards.infos)
 
     @cached_property
@@ -185,7 +190,7 @@ class Engine:
 
     def plan(self, options: ScoringOptions) -> ScoringPlan:
         """Resolve options for this collection: once per search."""
-        plan = make_plan(options, self.sizes, self.bits)
+        plan = make_plan(options, self.sizes, self.bits, self.code_bits)
         if plan.needs_signatures and self.shards.infos and not self.signed:
             raise OptionError(f"{needs_signatures_text(options)} needs an index with signatures; this one has none")
         return plan
@@ -194,6 +199,17 @@ class Engine:
         """Check a query against this collection."""
         return QueryWords.of(words, signatures, self.sizes, plan)
 
+    def query_of(self, codes: CodedQuery | None, words: Array | None, signatures: Array | None,
+                 plan: ScoringPlan) -> QueryWords | CodedQuery:  # fmt: skip
+        """Return what a plan scores by, codes or words, checked against this collection."""
+        if plan.options.merge == CODES:
+            if codes is None:
+                raise OptionError("merge='codes' needs the codes of the query; give a photograph, or another rule")
+            return codes
+        if words is None:
+            raise OptionError(f"merge={plan.options.merge!r} needs the words of the query; none were given")
+        return self.query(words, signatures, plan)
+
     def counts(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Counts:
         """Phase 1: count features (or images) of every exact mask [Q, 2^K]."""
         counts = self.shards.joined(count, add_counts, query, plan, threads=threads)
@@ -201,30 +217,44 @@ class Engine:
             counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
         return complete_counts(counts, query, self.statistics, plan)
 
-    def weights(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Weights:
+    def weights(self, query: QueryWords | CodedQuery, plan: ScoringPlan, threads: int | None = None) -> Weights | CodeWeights:
         """Count where the rule needs it, and turn the counts into the weights that all segments vote with."""
+        if isinstance(query, CodedQuery):
+            assert plan.code_table is not None
+            return weigh_codes(query, self.statistics, plan.code_table, 1 if self._takes_whole_segments(threads) else threads)
         counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
         if plan.needs_counts:
             counts = self.counts(query, plan, threads)
         return weigh(query, counts, self.statistics, plan)
 
-    def scores(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> list[Floats32]:
+    def _takes_whole_segments(self, threads: int | None) -> bool:
+        """Return whether each thread scans segments of its own, rather than all one segment together."""
+        return len(self.shards.infos) >= SPREAD * count_threads(threads)
+
+    def _segment_threads(self, query: QueryWords | CodedQuery, threads: int | None) -> int | None:
+        """Return how many segments are scanned at once."""
+        together = isinstance(query, CodedQuery) and not self._takes_whole_segments(threads)
+        return 1 if together else threads
+
+    def scores(self, query: QueryWords | CodedQuery, plan: ScoringPlan, threads: int | None = None) -> list[Floats32]:
         """Score every image: one array per segment, 0 for deleted images and those of an unavailable segment."""
         results: list[Floats32 | None] = [None] * len(self.shards.infos)
         if not plan.is_empty:
-            results = self.shards.each(score, query, self.weights(query, plan, threads), plan, threads=threads)
+            shared = query, self.weights(query, plan, threads), plan
+            results = self.shards.each(score, *shared, threads=self._segment_threads(query, threads))
         return [
             np.zeros(info.n_images, np.float32) if part is None else part
             for part, info in zip(results, self.shards.infos, strict=True)
         ]
 
-    def best(self, query: QueryWords, plan: ScoringPlan, depth: int, requested: Sequence[ImageRef] = (),
+    def best(self, query: QueryWords | CodedQuery, plan: ScoringPlan, depth: int, requested: Sequence[ImageRef] = (),
              threads: int | None = None) -> tuple[list[Candidate], list[Candidate]]:  # fmt: skip
         """Return the `depth` best images, best first, and the requested ones: only these travel."""
         if plan.is_empty:
             return [], []
         shared = query, self.weights(query, plan, threads), plan, depth, tuple(requested)
-        result: BestCandidates | None = self.shards.joined(best, partial(join_best, depth), *shared, threads=threads)
+        at_once = self._segment_threads(query, threads)
+        result: BestCandidates | None = self.shards.joined(best, partial(join_best, depth), *shared, threads=at_once)
         return ([], []) if result is None else as_candidates(result)
 
     def rank(self, scores: Sequence[Floats32], images: Sequence[SegmentImages], depth: int) -> list[Candidate]:
@@ -242,9 +272,9 @@ class Engine:
             raise ClusterError(f"image {image} is not on the machines that are available; try again when all of them are")
         return refs[0] if refs else None
 
-    def image_words(self, refs: Sequence[ImageRef]) -> list[ImageWords]:
+    def image_features(self, refs: Sequence[ImageRef]) -> list[ImageFeatures]:
         """Return what is stored of images."""
-        return self.at(image_words_at, refs)
+        return self.at(image_features_at, refs)
 
     def at(self, operation: Operation, refs: Sequence[ImageRef], *shared: Any) -> list[Any]:
         """Return operation(held, position, *shared) of images; raise ClusterError if one is unavailable."""

@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.folder import IndexFolder
-from polyvoc.options import Merge, NormKey, ScoringOptions
+from polyvoc.options import CODES, Merge, NormKey, ScoringOptions
+from polyvoc.scoring.codes import default_code_table
 from polyvoc.storage.files import write_errors
-from polyvoc.types import Floats32, Floats64, LikelihoodTable
+from polyvoc.types import CodeTable, Floats32, Floats64, LikelihoodTable
 
 Counts = npt.NDArray[np.int64]  # [Q, 2^K] features (or images) of every exact mask
 MARGIN = 1e-6  # a r + b is a probability: kept this far from 0 and 1
@@ -139,6 +140,7 @@ class ScoringPlan:
     needs_counts: bool  # whether phase 1 counts the sets: with one vocabulary all factors are 1
     is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
     image_sets: bool  # whether the sets are of images
+    code_table: CodeTable | None = None  # if codes vote, and no words
 
     def weights(self, counts: Counts, n_images: int, bits: int) -> RuleWeights:
         """Turn the counts of a query, whose signatures have `bits`, into the weights of the rule."""
@@ -178,8 +180,15 @@ class ScoringPlan:
         return np.where(distance <= limit, np.exp(-((distance / sigma) ** 2)), 0.0).astype(np.float32)
 
 
-def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int) -> ScoringPlan:
-    """Resolve scoring options for a collection: K vocabulary sizes, signatures of a length (0: without)."""
+def make_plan(options: ScoringOptions, sizes: tuple[int, ...], bits: int, code_bits: int = 0) -> ScoringPlan:
+    """Resolve scoring options for a collection: K vocabulary sizes, signatures and codes of a length (0: without)."""
+    if options.merge == CODES:
+        codes = (options.code_table or default_code_table(code_bits)) if code_bits else None
+        nothing = NormKey("none", "none", 0)
+        return ScoringPlan(options, (), bits, nothing, RULES["b1"], None, False, False, not code_bits, False, codes)
+    if not sizes:
+        raise OptionError(f"merge={options.merge!r} needs words, and this index holds codes only; index again with "
+                          "--vocabularies 2")  # fmt: skip
     rule, voting = RULES[options.merge], sizes[: options.count_vocabularies(len(sizes))]
     table = likelihood_table(options, len(voting), bits) if rule.needs_table and bits else None
     by_ratio = table is not None and len(table.edges) > 0

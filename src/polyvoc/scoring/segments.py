@@ -23,9 +23,11 @@ from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_m
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.postings import find_runs
 from polyvoc.options import Burstiness, NormKey
+from polyvoc.scoring.codes import CodeWeights, score_codes
 from polyvoc.scoring.query import QueryWords, Weights
 from polyvoc.scoring.rules import Counts, ScoringPlan
-from polyvoc.types import Array, Floats32, ImageRef, ImageWords
+from polyvoc.types import Array, Floats32, ImageFeatures, ImageRef
+from polyvoc.vocabulary.codes import CodedQuery
 
 BURSTINESS: dict[Burstiness, int] = {"none": KEEP_ALL, "best": BEST, "intra": INTRA}
 Path = Literal["lists", "signed lists", "near matches", "images", "matches"]
@@ -38,11 +40,12 @@ class SegmentInfo(NamedTuple):
     n_features: int
     planes: int  # groups of 64 bits of a signature
     signed: bool
+    code_planes: int  # groups of 64 bits of a code, 0: no codes
 
     @classmethod
     def of(cls, segment: Segment) -> Self:
         """Return how much a segment holds."""
-        return cls(segment.n_images, segment.n_features, segment.planes, segment.signed)
+        return cls(segment.n_images, segment.n_features, segment.planes, segment.signed, segment.code_planes)
 
 
 class SegmentImages(NamedTuple):
@@ -172,8 +175,12 @@ def add_counts(parts: Sequence[Counts]) -> Counts:
     return total
 
 
-def score(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
+def score(held: HeldSegment, query: QueryWords | CodedQuery, weights: Weights | CodeWeights, plan: ScoringPlan) -> Floats32:
     """Phase 2: score every image of a segment [n], 0 for deleted ones."""
+    if isinstance(query, CodedQuery):
+        assert isinstance(weights, CodeWeights)
+        return score_codes(held.segment, query, weights)
+    assert isinstance(weights, Weights)
     image_norms = held.norm(plan.norm)
     votes = _vote(held, query, weights, plan)
     scores = np.divide(votes, image_norms, out=np.zeros_like(votes), where=image_norms > 0)
@@ -182,7 +189,7 @@ def score(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringP
     return scores
 
 
-def best(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan, depth: int,
+def best(held: HeldSegment, query: QueryWords | CodedQuery, weights: Weights | CodeWeights, plan: ScoringPlan, depth: int,
          requested: Sequence[ImageRef]) -> BestCandidates:  # fmt: skip
     """Phase 2, but return only the best `depth` images of a segment, and the scores of the requested ones."""
     scores = score(held, query, weights, plan)
@@ -236,9 +243,9 @@ def find_image(held: HeldSegment, image: int) -> ImageRef | None:
     return None
 
 
-def image_words_at(held: HeldSegment, position: int) -> ImageWords:
+def image_features_at(held: HeldSegment, position: int) -> ImageFeatures:
     """Return what is stored of an image."""
-    return held.segment.image_words(position)
+    return held.segment.image_features(position)
 
 
 def vector_at(held: HeldSegment, position: int) -> Floats32 | None:

@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.options import ScoringOptions
+from polyvoc.kernels.verification import list_visits, match_codes
+from polyvoc.options import CODES, ScoringOptions
+from polyvoc.scoring.codes import code_idf_squared, table_rows
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.query import QueryWords, Weights, weigh
 from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.scoring.segments import Candidate, norms_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.query import Query
-from polyvoc.search.verify import VerificationQuery, inliers_in, match_table, outline, verify
-from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Region, Words, with_planes
+from polyvoc.search.verify import AnyVerification, inliers_in, outline, prepare_verification, verify
+from polyvoc.types import Array, CodeTable, FeatureCodes, Floats32, ImageFeatures, ImageRef, Region, Words, with_planes
+from polyvoc.vocabulary.codes import CodedQuery
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +46,12 @@ class Explanation:
 
 def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, hit: Hit) -> Explanation:
     """Match a query's features with those of one image, heaviest match first."""
+    (image,) = engine.image_features([ref])
+    if options.merge == CODES:
+        return _explain_codes(engine, query, options, ref, hit, image)
     plan = engine.plan(options)
-    words = engine.query(query.words, query.signatures, plan)
-    (image,) = engine.image_words([ref])
+    words = engine.query_of(None, query.words, query.signatures, plan)
+    assert isinstance(words, QueryWords)
     n_vocabularies = len(words.sizes)
     pairs, terms, distances = _matches(words, image, n_vocabularies)
     q, f = pairs.T
@@ -70,11 +76,67 @@ def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
         weight=weight[order].astype(np.float32),
         ratio=_ratios(counts, q, set_mask)[order].astype(np.float32),
         distance=distances[order].astype(np.int32),
-        query_xy=query.image_words.keypoints.xy[q[order]].astype(np.float32),
+        query_xy=query.checked_keypoints.xy[q[order]].astype(np.float32),
         feature_xy=image.keypoints.xy[f[order]].astype(np.float32),
         inlier=inlier[order],
         transform=verified.transform,
     )
+
+
+def _explain_codes(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, hit: Hit,
+                   image: ImageFeatures) -> Explanation:  # fmt: skip
+    """Explain by codes: one vocabulary, the fine one, of whose words a query feature visits several."""
+    plan, codes = engine.plan(options), query.codes
+    assert plan.code_table is not None and codes is not None and image.codes is not None
+    q, f, word, row, distance = match_features(codes, image.codes, plan.code_table)
+    weight = code_idf_squared(codes, engine.statistics)[q] * np.maximum(np.array(plan.code_table.rows)[row, distance], 0.0)
+    weight /= max(np.sqrt(len(image.codes.words)), 1)
+    prepared = prepare_verification(engine, query, options)
+    verified = verify(engine, prepared, [ref])[ref]
+    inlier = _are_inliers(engine, prepared, ref, np.column_stack([q, f]))
+    order = np.lexsort((f, q, -weight))
+    one = np.ones(len(q), np.int32)
+    return Explanation(
+        hit=hit,
+        image_sets=False,
+        query=q[order].astype(np.int32),
+        feature=f[order].astype(np.int32),
+        mask=one,
+        set_mask=one,
+        words=word[order, None].astype(np.int32),
+        weight=weight[order].astype(np.float32),
+        ratio=np.ones(len(q), np.float32),
+        distance=distance[order, None].astype(np.int32),
+        query_xy=query.checked_keypoints.xy[q[order]].astype(np.float32),
+        feature_xy=image.keypoints.xy[f[order]].astype(np.float32),
+        inlier=inlier[order],
+        transform=verified.transform,
+    )
+
+
+def match_features(query: CodedQuery, image: FeatureCodes, table: CodeTable) -> tuple[Array, Array, Array, Array, Array]:
+    """Return the matches of a query with the codes of one image: query feature, feature, word, row of the table, distance."""
+    size = int(max(query.words.max(initial=0), image.words.max(initial=0))) + 1
+    visited = list_visits(query.words, size, max(query.words.size, 1))
+    width = query.words.shape[1]
+    arrays = (np.zeros(query.words.size, np.int64), query.codes.reshape(query.words.size, -1), query.magnitudes,
+              query.totals.ravel(), width)  # fmt: skip
+    order = np.argsort(image.words, kind="stable")
+    starts = np.searchsorted(image.words[order], np.arange(size + 1)).astype(np.uint32)
+    lists = starts, np.ascontiguousarray(image.codes[order].T), np.zeros(len(order), np.uint16)
+    every = np.zeros((1, len(table.rows[0])), np.int32)  # all are matches, whatever their distance
+    found, n = match_codes(image.words, 0, lists, arrays, visited, every, table.reach, np.empty((64, 4), np.int64))
+    q, f, _, distance = found[:n].T
+    word = image.words[f].astype(np.int64)
+    at = (query.words[q] == word[:, None]).argmax(axis=1)
+    return q, f, word, table_rows(query, table)[q, at], distance
+
+
+def _are_inliers(engine: Engine, prepared: AnyVerification, ref: ImageRef, pairs: Array) -> npt.NDArray[np.bool_]:
+    """Return which of the pairs (query feature, feature) are inliers [m]."""
+    (inliers,) = engine.at(inliers_in, [ref], prepared)
+    inlier_set = set(map(tuple, inliers.tolist()))
+    return np.array([tuple(pair) in inlier_set for pair in pairs.tolist()], bool)
 
 
 def _verify(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, pairs: Array) -> tuple[Candidate, Array]:
@@ -82,11 +144,9 @@ def _verify(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
 
     All vocabularies verify, also where fewer vote (b0, `vocabularies`): inliers that these do not match have no pair.
     """
-    prepared = VerificationQuery.of(query.image_words, match_table(engine, options))
+    prepared = prepare_verification(engine, query, options)
     verified = verify(engine, prepared, [ref])[ref]
-    (inliers,) = engine.at(inliers_in, [ref], prepared)
-    inlier_set = set(map(tuple, inliers.tolist()))
-    return verified, np.array([tuple(pair) in inlier_set for pair in pairs.tolist()], bool)
+    return verified, _are_inliers(engine, prepared, ref, pairs)
 
 
 def _ratios(counts: Array, q: Array, mask: Array) -> Array:
@@ -107,7 +167,7 @@ def _weights(weights: Weights, q: Array, mask: Array, idf: Array, distances: Arr
     return np.asarray(idf.sum(axis=1) / n_lists * np.maximum(weights.table[weights.cells[q, mask], mean], 0.0))
 
 
-def _matches(query: QueryWords, image: ImageWords, n_vocabularies: int) -> tuple[Array, Array, Array]:
+def _matches(query: QueryWords, image: ImageFeatures, n_vocabularies: int) -> tuple[Array, Array, Array]:
     """Return the pairs (query feature, feature) that share a word [m, 2]; per vocabulary the assignment that they share, or
     -1 [m, K]; and their Hamming distance, or -1 [m, K]."""
     found = []  # rows: query feature, feature, vocabulary, assignment

@@ -1,8 +1,7 @@
 """The public class: open an index, search it, explain a hit, find pairs. Read this file first.
 
-An index is a folder: `catalogue.sqlite` (what it holds; its transaction is the commit), `segments/` (the postings),
-`vocabularies/` (copies of those it was made with), and side files: `norms/` (of the images of the last commit), `links/` and
-`duplicate_pairs/`.
+An index is a folder: `catalogue.sqlite` (what it holds; its transaction is the commit), `segments/` (codes and words),
+`vocabularies/` (copies of those it was made with), and side files: `links/` and `duplicate_pairs/`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import numpy as np
 
 from polyvoc.errors import DamagedError, LockedError, OptionError
 from polyvoc.index.catalogue import LINES, ImageRow
-from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout, split_norms
+from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.options import Line, PairOptions, Preset, ScoringOptions, SearchOptions, SetKind, options_of, preset
+from polyvoc.options import CODES, Line, PairOptions, Preset, ScoringOptions, SearchOptions, SetKind, options_of, preset
+from polyvoc.scoring.codes import code_table_from_dict
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import table_from_dict
 from polyvoc.scoring.segments import Candidate, vector_at
@@ -29,12 +29,24 @@ from polyvoc.search.explain import Explanation, explain
 from polyvoc.search.fuse import NO_PIXELS
 from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.links import LinkGraph, read_links
-from polyvoc.search.pairs import Pairs, find_pairs
+from polyvoc.search.pairs import Pairs, StoredQueries, find_pairs
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import MEASURED, HitProbability, default_hit_probability
 from polyvoc.search.query import Photo, PhotoReader, Query, query_of_image, timed
 from polyvoc.search.verify import outlines
-from polyvoc.types import Array, FeatureKind, Features, Floats32, ImageRef, LikelihoodTable, Problem, Progress, Region
+from polyvoc.types import (
+    Array,
+    CodeTable,
+    FeatureKind,
+    Features,
+    Floats32,
+    ImageRef,
+    LikelihoodTable,
+    Problem,
+    Progress,
+    Region,
+)
+from polyvoc.vocabulary.codes import Coder
 
 ATTEMPTS = 5  # to open while a writer commits
 
@@ -46,8 +58,7 @@ def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
     """Map the segments of a commit in this process."""
     segments = folder.read_segments(layout)
     try:
-        norms = None if layout.norms is None else split_norms(layout.norms, [segment.n_images for segment in segments])
-        return Engine(segments, layout.sizes, norms)
+        return Engine(segments, layout.sizes)
     except (KeyError, IndexError, ValueError):  # counting the words of deleted images
         raise DamagedError(f"{folder.path}: arrays of segments contradict each other; run 'polyvoc check'") from None
 
@@ -60,7 +71,8 @@ class Index:
 
     def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,
                  lines: Mapping[SetKind, Line] | None = None, likelihood_table: LikelihoodTable | None = None,
-                 links: LinkGraph | None = None, read_engine: ReadEngine = local_engine) -> None:  # fmt: skip
+                 code_table: CodeTable | None = None, links: LinkGraph | None = None,
+                 read_engine: ReadEngine = local_engine) -> None:  # fmt: skip
         """Wrap an engine; use `open` or `from_words`."""
         self.engine = engine
         self.commit = commit  # that this is a snapshot of
@@ -69,7 +81,7 @@ class Index:
         self._identity = None if folder is None else folder.identity
         # Of term 2 by kind of sets: fitted by `polyvoc calibrate --save`, else the default.
         self.lines: dict[SetKind, Line] = {**dict.fromkeys(LINES, ScoringOptions.line), **(lines or {})}
-        self._table = likelihood_table  # if one was fitted
+        self._table, self._code_table = likelihood_table, code_table  # if they were fitted
         self._read_engine = read_engine
 
     # -- opening and closing
@@ -102,13 +114,14 @@ class Index:
             settings, where = layout.settings, str(folder.catalogue.path)
             try:
                 lines = {kind: line for kind, name in LINES.items() if (line := settings.get(name)) is not None}
-                table = settings.get("likelihood_table")
+                table, code_table = settings.get("likelihood_table"), settings.get("code_table")
                 return cls(
                     read_engine(folder, layout),
                     folder,
                     layout.commit,
                     {kind: _line(line, where) for kind, line in lines.items()},
                     None if table is None else table_from_dict(table, where),
+                    None if code_table is None else code_table_from_dict(code_table, where),
                     read_links(folder, settings) if links and LINKS in settings else None,
                     read_engine,
                 )
@@ -163,7 +176,7 @@ class Index:
             return hits
 
         first = None if on_first is None else lambda candidates: on_first(as_hits(candidates))
-        return as_hits(search(engine, query, options, self.probability, self.links, threads, first))
+        return as_hits(search(engine, query, options, self.probability, self.links, threads, first, self.coder))
 
     def score_words(self, words: Array, signatures: Array | None = None, options: ScoringOptions | None = None, *,
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
@@ -188,6 +201,7 @@ class Index:
         if not isinstance(hit, Hit):
             row = self.image(hit)
             hit = Hit(row.image, row.path, 0.0)
+        options = replace(options, verify=max(options.verify, 1))  # geometry explains, too
         return explain(self.engine, self._query(photo, options, region, None, {}), options, self.find(hit.image), hit)
 
     def pairs(self, options: PairOptions | None = None, *, images: Sequence[int] | None = None,
@@ -197,7 +211,12 @@ class Index:
         Returns an array with the fields of `search.pairs.PAIR`, by the ids of both. Scores are those of the preset "fast".
         """
         wanted = replace(options or PairOptions(), **changes)
-        return find_pairs(self.engine.session(), wanted, self.preset("fast"), images, progress, threads)
+        return find_pairs(self.stored_queries, wanted, images, progress, threads)
+
+    @property
+    def stored_queries(self) -> StoredQueries:
+        """Return what makes queries of stored images, by the preset "fast"."""
+        return StoredQueries(self.engine.session(), self.preset("fast"), self.coder)
 
     # -- options
 
@@ -212,7 +231,8 @@ class Index:
         With the line of term 2 and the likelihood table that `polyvoc calibrate --save` fitted.
         """
         bits = self.engine.bits if self._folder is None or self._table is not None else self._folder.bits
-        options = preset(name, bits)
+        code_bits = self.engine.code_bits if self._folder is None else self._folder.code_bits
+        options = preset(name, bits, code_bits)
         count = None if options.vocabularies is None else min(options.vocabularies, len(self.engine.sizes))
         return self._fitted(replace(options, vocabularies=count))
 
@@ -229,14 +249,18 @@ class Index:
 
     def _fitted(self, options: Options) -> Options:
         """Return options with the line of their kind of sets and the likelihood table that were fitted to this index."""
+        if options.merge == CODES:
+            return replace(options, code_table=self._code_table)
         whole = options.count_vocabularies(len(self.engine.sizes)) == len(self.engine.sizes)  # that the table was fitted to
-        return replace(options, line=self.lines[options.set_kind], likelihood_table=self._table if whole else None)
+        table = self._table if whole else None
+        return replace(options, line=self.lines[options.set_kind], likelihood_table=table, code_table=self._code_table)
 
     @cached_property
     def probability(self) -> HitProbability | None:
         """Return the model of hit probabilities; None where none was fitted: features other than SIFT, or bare words."""
-        fitted = self._folder is not None and self._folder.kind == FeatureKind() and self._folder.bits in MEASURED
-        return default_hit_probability() if fitted else None
+        if self._folder is None or self._folder.kind != FeatureKind():
+            return None
+        return default_hit_probability() if self._folder.code_bits in MEASURED or self._folder.bits in MEASURED else None
 
     # -- queries
 
@@ -260,15 +284,16 @@ class Index:
                seconds: dict[str, float], threads: int | None = None) -> Query:  # fmt: skip
         """Make a query of a photograph, or of a region of it.
 
-        For an image of the index this is what is stored of it; its file is read for further assignments only.
+        For an image of the index this is what is stored of it; its file is read for further assignments of words only.
         """
         if region is not None and options.fuse:
             raise OptionError("fuse compares whole photographs; leave it out, or the region")
-        if isinstance(photo, int) and options.assignments == 1:
+        if isinstance(photo, int) and (options.merge == CODES or options.n_assignments == 1):
             row = self.image(photo)
-            query = query_of_image(self.engine, self.find(photo), (row.width, row.height), region)
+            (stored,) = self.engine.image_features([self.find(photo)])
+            query = query_of_image(stored, options, self.coder, (row.width, row.height), region)
         else:
-            query = self._reader.query(self._source(photo), options.assignments, region, seconds, threads)
+            query = self._reader.query(self._source(photo), options, region, seconds, threads)
         if not options.fuse or vector is not None:
             return replace(query, vector=vector)
         with timed(seconds, "embed"):
@@ -277,6 +302,11 @@ class Index:
     @cached_property
     def _reader(self) -> PhotoReader:
         return PhotoReader.of(self.folder)
+
+    @property
+    def coder(self) -> Coder | None:
+        """Return what makes codes; None for an index without them."""
+        return None if self._folder is None or not self._folder.code_bits else self._folder.models.coder
 
     def _source(self, photo: Photo) -> str | bytes | Features:
         """Return where the file of a photograph is, its bytes, or its features."""

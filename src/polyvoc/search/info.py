@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from polyvoc.index.catalogue import FORMAT, ImageRow
 from polyvoc.index.folder import SEGMENTS, IndexFolder
-from polyvoc.index.segment import word_offsets
+from polyvoc.index.words import word_offsets
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import cardinality_ratios
@@ -32,7 +32,7 @@ def index_info(index: Index) -> dict[str, Any]:
     folder, settings = index.folder, index.folder.catalogue.settings()
     sizes = folder.catalogue.segment_sizes()
     n_features = sum(row.n_features for row in index.images())
-    stored = disk_bytes(folder)
+    stored, vocabularies = disk_bytes(folder), folder.vocabularies()
     return {
         "index": str(folder.path),
         "format": FORMAT,
@@ -43,7 +43,9 @@ def index_info(index: Index) -> dict[str, Any]:
         "deleted": sum(size.n_deleted for size in sizes),
         "bytes": {"total": sum(stored.values()), **stored},
         "bytes_per_feature": round(_of_segments(stored) / n_features, 2) if n_features else None,
-        "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in folder.vocabularies()],
+        "vocabularies": [describe_vocabulary(vocabulary) for vocabulary in vocabularies.words],
+        "fine_vocabulary": None if vocabularies.fine is None else describe_vocabulary(vocabularies.fine),
+        "signatures": vocabularies.bits,
         "kind": asdict(folder.kind),
         "feature_options": asdict(folder.feature_options),
         "embedding": settings.get("embedding"),
@@ -108,7 +110,7 @@ def index_distributions(index: Index) -> dict[str, Any]:
 def _list_lengths(engine: Engine) -> list[dict[str, Any]]:
     """Count, for each vocabulary, the lists of 1, of 2 to 3, of 4 to 7 ... features. The median is that of lists with any."""
     found = []
-    for lengths in np.split(engine.statistics.occurrences, word_offsets(engine.sizes)[1:]):
+    for lengths in np.split(engine.statistics.occurrences, word_offsets(engine.sizes)[1:]) if engine.sizes else ():
         filled = lengths[lengths > 0]
         longest = int(filled.max(initial=0))
         edges = 1 << np.arange(max(longest.bit_length(), 1) + 1)
@@ -126,7 +128,7 @@ def _list_lengths(engine: Engine) -> list[dict[str, Any]]:
 def _ratios(engine: Engine, words: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
     """Count the cardinality ratios of features by their words [n, K]: for each pair of vocabularies, then for all of them."""
     n_vocabularies = len(engine.sizes)
-    if n_vocabularies == 1:
+    if n_vocabularies < 2:
         return []
     plan = engine.plan(ScoringOptions(merge="posterior"))
     ratios = cardinality_ratios(engine.counts(engine.query(words, None, plan), plan))
@@ -146,6 +148,8 @@ def _histogram(ratios: npt.NDArray[np.float64], numbers: tuple[int, ...]) -> dic
 
 def _sample(engine: Engine) -> npt.NDArray[np.int64]:
     """Return the words [n, K] of at most SAMPLE features, evenly spaced over those of all live images."""
+    if not engine.sizes:
+        return np.empty((0, 0), np.int64)
     lengths = [0 if part is None else int(part) for part in engine.shards.each(live_features)]
     bounds = np.cumsum([0, *lengths])
     count = min(int(bounds[-1]), SAMPLE)

@@ -17,13 +17,11 @@ from polyvoc.errors import OptionError
 from polyvoc.index.catalogue import IndexSettings
 from polyvoc.index.folder import LINKS, IndexFolder, SideFile
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import ScoringOptions
-from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import SegmentImages
-from polyvoc.search.pairs import Candidates, ImageRefs, find_candidates
-from polyvoc.search.verify import VerificationQuery, is_reliable, match_table, verify
+from polyvoc.search.pairs import Candidates, ImageRefs, StoredQueries, find_candidates
+from polyvoc.search.verify import is_reliable, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Array, Floats32, Floats64, Progress
+from polyvoc.types import Floats32, Floats64, Progress
 
 CANDIDATES = 20  # images that each one is verified with
 LINK = np.dtype([("first", np.int64), ("second", np.int64), ("weight", np.float32)])  # two ids, first < second; ln(1 + inliers)
@@ -77,25 +75,23 @@ def _edges(links: Links, images: Sequence[SegmentImages]) -> Edges:
     return Edges(ends, np.concatenate([second, first]), weights, totals)
 
 
-def link(writer: IndexWriter, engine: Engine, options: ScoringOptions, candidates: int = CANDIDATES,
-         progress: Progress | None = None) -> int:  # fmt: skip
+def link(writer: IndexWriter, source: StoredQueries, candidates: int = CANDIDATES, progress: Progress | None = None) -> int:
     """Find which images of an index show the same thing and store the links; return their number.
 
-    engine, options: those of the index as the writer last committed it.
+    source: of the index as the writer last committed it.
     """
-    links = find_links(engine, options, candidates, progress)
+    links = find_links(source, candidates, progress)
     writer.save_side_file(LINKS, links, new_snapshot=True)
     return len(links)
 
 
-def find_links(engine: Engine, options: ScoringOptions, candidates: int = CANDIDATES,
-               progress: Progress | None = None) -> Links:  # fmt: skip
+def find_links(source: StoredQueries, candidates: int = CANDIDATES, progress: Progress | None = None) -> Links:
     """Compare every image with its best candidates, and return the pairs that verification confirms either way."""
     if candidates < 1:
         raise OptionError(f"candidates={candidates!r} should be at least 1")
-    best, refs = find_candidates(engine, options, candidates, progress=progress), ImageRefs.of(engine)
-    table, rows = match_table(engine, options), range(len(best.images))
-    work = ordered_map(lambda row: _confirmed(engine, refs, best, row, table), rows, count_threads(None), "polyvoc-link")
+    best, refs = find_candidates(source, candidates, progress=progress), ImageRefs.of(source.engine)
+    rows = range(len(best.images))
+    work = ordered_map(lambda row: _confirmed(source, refs, best, row), rows, count_threads(None), "polyvoc-link")
     inliers: dict[tuple[int, int], int] = {}
     with closing(work) as results:
         for row, confirmed in results:
@@ -108,11 +104,11 @@ def find_links(engine: Engine, options: ScoringOptions, candidates: int = CANDID
     return np.array([(*pair, np.log1p(count)) for pair, count in sorted(inliers.items())], LINK)
 
 
-def _confirmed(engine: Engine, refs: ImageRefs, best: Candidates, row: int, table: Array) -> dict[int, int]:
+def _confirmed(source: StoredQueries, refs: ImageRefs, best: Candidates, row: int) -> dict[int, int]:
     """Return those of an image's candidates that show the same thing, and the inliers of each."""
     others = best.others[row][best.others[row] >= 0]
-    (image,) = engine.image_words(refs.at(best.images[[row]]))
-    verified = verify(engine, VerificationQuery.of(image, table), refs.at(others), threads=1).values()
+    (ref,) = refs.at(best.images[[row]])
+    verified = verify(source.engine, source.verification(ref), refs.at(others), threads=1).values()
     return {one.image: one.inliers for one in verified if is_reliable(one)}
 
 

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ClusterError, OptionError
-from polyvoc.index.segment import word_offsets
+from polyvoc.index.words import word_offsets
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
 from polyvoc.kernels.verification import list_words
-from polyvoc.options import PairOptions, ScoringOptions
+from polyvoc.options import PairOptions, SearchOptions
 from polyvoc.scoring.engine import UNAVAILABLE, Engine, LocalShards
 from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, norms_of
-from polyvoc.search.verify import VerificationQuery, match_table, verify
+from polyvoc.search.query import Query, query_of_image
+from polyvoc.search.verify import AnyVerification, prepare_verification, verify
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import Array, Floats32, ImageRef, Progress, with_planes
+from polyvoc.vocabulary.codes import Coder
 
 # Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a limit of 1 nat with as many extra
 # candidates 94 and 92 %, in about the same time; of the 5 best they find all.
@@ -52,22 +54,41 @@ class Candidates(NamedTuple):
     scores: Floats32  # [n, top]
 
 
-def find_pairs(engine: Engine, options: PairOptions, search: ScoringOptions, images: Sequence[int] | None = None,
+@dataclass(frozen=True, eq=False)
+class StoredQueries:
+    """Makes queries of stored images: those of a collection, by some options. May be shared by threads."""
+
+    engine: Engine
+    search: SearchOptions
+    coder: Coder | None = None  # None: without codes
+
+    def of(self, ref: ImageRef, verify: int = 0) -> Query:
+        """Return what is stored of an image as a query; `verify`: also for verification."""
+        (stored,) = self.engine.image_features([ref])
+        return query_of_image(stored, replace(self.search, verify=verify), self.coder)
+
+    def verification(self, ref: ImageRef) -> AnyVerification:
+        """Return a stored image prepared for verification."""
+        return prepare_verification(self.engine, self.of(ref, verify=1), self.search)
+
+
+def find_pairs(source: StoredQueries, options: PairOptions, images: Sequence[int] | None = None,
                progress: Progress | None = None, threads: int | None = None) -> Pairs:  # fmt: skip
     """Return the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image."""
+    engine = source.engine
     top = min(options.top, max(engine.statistics.n_images - 1, 1))
-    best = find_candidates(engine, search, top, images, progress, threads)
+    best = find_candidates(source, top, images, progress, threads)
     pairs, _ = join_pairs(best)
     if options.mutual:
         missing = np.setdiff1d(best.others[best.others >= 0], best.images)
-        more = find_candidates(engine, search, top, missing.tolist(), progress, threads)
+        more = find_candidates(source, top, missing.tolist(), progress, threads)
         pairs, times = join_pairs(best, more)
         wanted = np.isin(pairs["first"], best.images) | np.isin(pairs["second"], best.images)
         pairs = pairs[(times == 2) & wanted]
     pairs = pairs[pairs["score"] >= options.min_score]
     if not options.verify:
         return pairs
-    pairs = verify_pairs(engine, pairs, search, progress, threads)
+    pairs = verify_pairs(source, pairs, progress, threads)
     return pairs[pairs["inliers"] >= options.min_inliers]
 
 
@@ -87,17 +108,17 @@ def join_pairs(*lists: Candidates) -> tuple[Pairs, Ids]:
     return pairs[starts], np.diff(np.append(starts, len(pairs)))
 
 
-def verify_pairs(engine: Engine, pairs: Pairs, search: ScoringOptions, progress: Progress | None = None,
+def verify_pairs(source: StoredQueries, pairs: Pairs, progress: Progress | None = None,
                  threads: int | None = None) -> Pairs:  # fmt: skip
     """Return pairs with the matches that are consistent with one transform: how many, their weight, and the transform."""
-    pairs = pairs.copy()
-    refs, table = ImageRefs.of(engine), match_table(engine, search)
+    pairs, engine = pairs.copy(), source.engine
+    refs = ImageRefs.of(engine)
     firsts, starts = np.unique(pairs["first"], return_index=True)
     groups = np.split(np.arange(len(pairs)), starts[1:])
 
     def work(rows: Array) -> dict[ImageRef, Candidate]:
-        (image,) = engine.image_words(refs.at(pairs["first"][rows[:1]]))
-        return verify(engine, VerificationQuery.of(image, table), refs.at(pairs["second"][rows]), threads=1)
+        (first,) = refs.at(pairs["first"][rows[:1]])
+        return verify(engine, source.verification(first), refs.at(pairs["second"][rows]), threads=1)
 
     done = 0
     with closing(ordered_map(work, groups if len(firsts) else [], count_threads(threads), "polyvoc-pairs")) as results:
@@ -114,10 +135,11 @@ def verify_pairs(engine: Engine, pairs: Pairs, search: ScoringOptions, progress:
     return pairs
 
 
-def find_candidates(engine: Engine, search: ScoringOptions, top: int, images: Sequence[int] | None = None,
+def find_candidates(source: StoredQueries, top: int, images: Sequence[int] | None = None,
                     progress: Progress | None = None, threads: int | None = None) -> Candidates:  # fmt: skip
-    """Return the `top` best other images of every image, or of some, by words and signatures alone."""
-    refs, plan, threads = ImageRefs.of(engine), engine.plan(search), count_threads(threads)
+    """Return the `top` best other images of every image, or of some, without verification."""
+    engine = source.engine
+    refs, plan, threads = ImageRefs.of(engine), engine.plan(source.search), count_threads(threads)
     ids = refs.ids if images is None else refs.checked(images)
     if can_compare_blocks(engine, plan):
         n_others = max(len(refs.ids) - 1, 0)
@@ -126,7 +148,7 @@ def find_candidates(engine: Engine, search: ScoringOptions, top: int, images: Se
     best = Candidates(ids, np.full((len(ids), top), -1, np.int64), np.zeros((len(ids), top), np.float32))
 
     def one(row: slice) -> tuple[Ids, Floats32]:
-        return _search_one(engine, plan, top, refs, ids[row])
+        return _search_one(source, plan, top, refs, ids[row])
 
     for row, (others, scores) in _each_block("comparing", one, len(ids), 1, threads, progress):
         best.others[row], best.scores[row] = others, scores
@@ -145,12 +167,13 @@ def can_compare_blocks(engine: Engine, plan: ScoringPlan) -> bool:
     )
 
 
-def _search_one(engine: Engine, plan: ScoringPlan, top: int, refs: ImageRefs, image: Ids) -> tuple[Ids, Floats32]:
+def _search_one(source: StoredQueries, plan: ScoringPlan, top: int, refs: ImageRefs, image: Ids) -> tuple[Ids, Floats32]:
     """Return the best other images of one image [1, top] by a search."""
     others, scores = np.full((1, top), -1, np.int64), np.zeros((1, top), np.float32)
-    (stored,) = engine.image_words(refs.at(image))
-    signatures = stored.signatures if stored.signatures.shape[1] else None
-    best, _ = engine.best(engine.query(stored.words, signatures, plan), plan, top + 1, threads=1)
+    (ref,) = refs.at(image)
+    asked = source.of(ref)
+    query = source.engine.query_of(asked.codes, asked.words, asked.signatures, plan)
+    best, _ = source.engine.best(query, plan, top + 1, threads=1)
     for rank, one in enumerate([one for one in best if one.image != image[0]][:top]):
         others[0, rank], scores[0, rank] = one.image, one.score
     return others, scores
@@ -208,7 +231,7 @@ class _Block:
 
     @classmethod
     def read(cls, engine: Engine, refs: Sequence[ImageRef]) -> _Block:
-        rows = [engine.segments[segment].image_words(position) for segment, position in refs]
+        rows = [engine.segments[segment].image_features(position) for segment, position in refs]
         planes, width = engine.bits // 64, len(engine.sizes)
         # Images without features do not show the length of signatures.
         signatures = [with_planes(row.signatures, 2).reshape(-1, width, planes) for row in rows if len(row.words)]

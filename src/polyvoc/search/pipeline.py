@@ -12,16 +12,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from polyvoc.errors import OptionError
+from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.options import SearchOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import ScoringPlan
-from polyvoc.scoring.segments import Candidate, SegmentImages, image_words_at
+from polyvoc.scoring.segments import Candidate, SegmentImages, image_features_at
 from polyvoc.search.fuse import fuse_embedding
 from polyvoc.search.links import LinkGraph
 from polyvoc.search.probability import DEPTH, HitProbability
 from polyvoc.search.query import Query, expand
-from polyvoc.search.verify import VerificationQuery, is_reliable, match_table, verify
-from polyvoc.types import Array, Floats32, ImageRef, ImageWords, Keypoints
+from polyvoc.search.verify import AnyVerification, is_reliable, prepare_verification, verify
+from polyvoc.types import Array, FeatureCodes, Floats32, ImageFeatures, ImageRef, Keypoints
+from polyvoc.vocabulary.codes import CodedQuery, Coder
 
 SCORE_BOOST = 5.0  # nats of inliers that about double a score: it is multiplied by 1 + ln(1 + nats / SCORE_BOOST)
 COPY_SHARE = 0.8  # of the query's features: a hit with as many inliers is a copy, and adds nothing to an expanded query
@@ -30,16 +32,18 @@ OnFirst = Callable[[list[Candidate]], None]
 
 
 def search(engine: Engine, query: Query, options: SearchOptions, probability: HitProbability | None = None,
-           links: LinkGraph | None = None, threads: int | None = None,
-           on_first: OnFirst | None = None) -> list[Candidate]:  # fmt: skip
+           links: LinkGraph | None = None, threads: int | None = None, on_first: OnFirst | None = None,
+           coder: Coder | None = None) -> list[Candidate]:  # fmt: skip
     """Return the best images, best first. `on_first` is called with the ranking by words alone, if verification follows.
+
+    `coder` makes queries of stored images, for expansion by codes.
 
     With `probability`, every candidate has its probability, and those below `min_probability` are dropped.
     """
     if options.min_probability and probability is None:
         raise OptionError(f"min_probability={options.min_probability!r}: no probability model for the features of this index; "
                           "leave min_probability out")  # fmt: skip
-    run = _Search(engine, query, options, engine.plan(options), links, threads)
+    run = _Search(engine, query, options, engine.plan(options), links, threads, coder)
     first = None if on_first is None else lambda best: on_first(run.finished(best, probability))
     best = run.score_and_verify(first)
     if run.needs_all_scores:
@@ -49,9 +53,9 @@ def search(engine: Engine, query: Query, options: SearchOptions, probability: Hi
 
 
 def score_all(engine: Engine, query: Query, options: SearchOptions, links: LinkGraph | None = None,
-              threads: int | None = None) -> list[Floats32]:  # fmt: skip
+              threads: int | None = None, coder: Coder | None = None) -> list[Floats32]:  # fmt: skip
     """Return the final scores of all images, one array per segment."""
-    run = _Search(engine, query, options, engine.plan(options), links, threads, needs_all_scores=True)
+    run = _Search(engine, query, options, engine.plan(options), links, threads, coder, needs_all_scores=True)
     return run.smooth_and_fuse(run.score_and_verify(None), engine.images(threads))
 
 
@@ -65,6 +69,7 @@ class _Search:
     plan: ScoringPlan
     links: LinkGraph | None
     threads: int | None
+    coder: Coder | None = None
     needs_all_scores: bool = False
     all_scores: list[Floats32] = field(default_factory=list)  # if needed: by words alone, one array per segment
     verified: dict[ImageRef, Candidate] = field(default_factory=dict)
@@ -78,21 +83,21 @@ class _Search:
 
     def score_and_verify(self, on_first: OnFirst | None) -> list[Candidate]:
         """Score, verify and expand; return the best images, and all that were verified."""
-        best = self.first = self.score(self.query.words, self.query.signatures)
+        best = self.first = self.score(self.query)
         if not self.options.verify:
             return best
         if on_first is not None:
             on_first(best)
-        prepared = VerificationQuery.of(self.query.image_words, match_table(self.engine, self.options))
+        prepared = prepare_verification(self.engine, self.query, self.options)
         ranking = self.verify(best, prepared)
         hits = self.expansion_hits() if self.options.expand else []
         if not hits:
             return ranking
-        return self.verify(self.score(*expand(self.query.image_words, hits)), prepared)
+        return self.verify(self.score(expand(self.query, hits, self.options, self.coder)), prepared)
 
-    def score(self, words: Array, signatures: Array | None) -> list[Candidate]:
+    def score(self, asked: Query) -> list[Candidate]:
         """Return the best by words alone, enough to verify and to fill the ranking; then all that were verified before."""
-        query = self.engine.query(words, signatures, self.plan)
+        query = self.engine.query_of(asked.codes, asked.words, asked.signatures, self.plan)
         depth = max(self.options.verify + len(self.verified) + self.options.top, DEPTH)
         if self.needs_all_scores:
             self.all_scores = self.engine.scores(query, self.plan, self.threads)
@@ -103,7 +108,7 @@ class _Search:
         ranked = {one.ref for one in best}
         return best + [one for one in before if one.ref not in ranked]
 
-    def verify(self, best: list[Candidate], prepared: VerificationQuery) -> list[Candidate]:
+    def verify(self, best: list[Candidate], prepared: AnyVerification) -> list[Candidate]:
         """Verify the best candidates; return all, with raised scores where they were verified, now or before."""
         chosen = [one.ref for one in best[: self.options.verify] if one.score > 0 and one.ref not in self.verified]
         self.verified.update(verify(self.engine, prepared, chosen, self.threads))
@@ -116,13 +121,13 @@ class _Search:
             return one
         return replace(found, score=float(np.float32(one.score * (1 + np.log1p(found.weight / SCORE_BOOST)))))
 
-    def expansion_hits(self) -> list[tuple[ImageWords, Array]]:
+    def expansion_hits(self) -> list[tuple[ImageFeatures, Array]]:
         """Return what is stored of the reliable hits, the heaviest first, and the transform to each."""
-        most = COPY_SHARE * len(self.query.words)
+        most = COPY_SHARE * len(self.query)
         reliable = [one for one in self.verified.values() if is_reliable(one) and one.inliers <= most]
         reliable.sort(key=lambda one: (-(one.weight or 0.0), one.image))
         chosen = [(one.ref, one.transform) for one in reliable[: self.options.expand] if one.transform is not None]
-        stored = self.engine.shards.at(image_words_at, [ref for ref, _ in chosen])
+        stored = self.engine.shards.at(image_features_at, [ref for ref, _ in chosen])
         # None: its machine became unavailable.
         return [(image, to) for (_, to), image in zip(chosen, stored, strict=True) if image is not None]
 
@@ -148,14 +153,31 @@ class _Search:
         return [one for one in rated if (one.probability or 0.0) >= self.options.min_probability]
 
 
-def warm_up(sizes: Sequence[int], bits: int) -> None:
+def warm_up(sizes: Sequence[int], bits: int, code_bits: int = 0) -> None:
     """Compile or load the kernels of the usual searches, on a made-up collection: no search should wait for that."""
-    rng, k = np.random.default_rng(0), len(sizes)
-    words = rng.integers(0, sizes, (40, k)).astype(np.int32)
-    planes = rng.integers(0, 1 << 63, (40, k, max(bits // 64, 1)), dtype=np.uint64)
+    rng, k, n = np.random.default_rng(0), len(sizes), 40
+    words = rng.integers(0, sizes, (n, k)).astype(np.int32) if k else np.empty((n, 0), np.int32)
+    planes = rng.integers(0, 1 << 63, (n, max(k, 1), max(bits // 64, 1)), dtype=np.uint64)[:, :k]
     signatures = None if not bits else planes[:, :, 0] if bits == 64 else planes
-    engine = Engine.from_words([words, words[:20]], sizes, None if signatures is None else [signatures, signatures[:20]])
-    query = Query(words, signatures, Keypoints(rng.uniform(0, 100, (40, 2)), np.ones(40), np.zeros(40)))
+    keypoints = Keypoints(rng.uniform(0, 100, (n, 2)), np.ones(n), np.zeros(n))
+    starts = np.array([0, n // 2, n])
+    codes, coded = _made_up_codes(rng, n, code_bits) if code_bits else (None, None)
+    geometry = Geometry.of(keypoints.xy, keypoints.scale, keypoints.angle, starts)
+    batch = Batch(np.arange(2), starts, geometry, words, signatures, codes)
+    engine = Engine([Segment.build(batch, tuple(sizes), MADE_UP if code_bits else 0)], sizes)
+    query = Query(coded, words, signatures, keypoints)
     plain = SearchOptions(merge="posterior", burstiness="none", verify=0)
-    for options in (preset("fast", bits), preset("best", bits), plain, *([replace(plain, hamming=24)] if bits else [])):
+    by_words = (plain, *([replace(plain, hamming=24)] if bits else [])) if k else ()
+    for options in (preset("fast", bits, code_bits), preset("default", bits, code_bits), *by_words):
         search(engine, query, options, threads=1)
+
+
+MADE_UP = 16  # fine words of a made-up collection
+
+
+def _made_up_codes(rng: np.random.Generator, n: int, bits: int) -> tuple[FeatureCodes, CodedQuery]:
+    words, codes = rng.integers(0, MADE_UP, n), rng.integers(0, 1 << 63, (n, bits // 64), dtype=np.uint64)
+    magnitudes = np.ones((n, bits), np.uint8)
+    coded = CodedQuery(words[:, None].astype(np.int32), np.ones((n, 1), np.float32), codes[:, None], magnitudes,
+                       np.full((n, 1), bits, np.int64))  # fmt: skip
+    return FeatureCodes(words.astype(np.uint32), codes, np.zeros((n, 1), np.uint8)), coded

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,22 +19,20 @@ from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import check_features, extract_pixels
 from polyvoc.index.folder import IndexFolder
-from polyvoc.options import FeatureOptions
-from polyvoc.scoring.engine import Engine
+from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, CODES, FeatureOptions, SearchOptions
 from polyvoc.threads import count_threads
 from polyvoc.types import (
     Array,
-    FeatureKind,
+    Descriptors,
     Features,
     Floats32,
-    ImageRef,
-    ImageWords,
+    ImageFeatures,
     Keypoints,
     Region,
     inside_region,
     with_planes,
 )
-from polyvoc.vocabulary.assign import Quantiser
+from polyvoc.vocabulary.codes import CodedQuery, Coder
 
 # A path, the address of a file in a store, the bytes of a file, features made elsewhere, or the id of an image of the index.
 Photo = str | os.PathLike[str] | bytes | Features | int
@@ -43,76 +41,101 @@ MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outsi
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A query: the words and signatures of its features, and their keypoints if they are known."""
+    """A query: what its features are compared by, and their keypoints if they are known."""
 
-    words: Array  # [Q, K] or [Q, K, A]
-    signatures: Array | None
+    codes: CodedQuery | None = None  # for scoring by codes, and for geometry
+    words: Array | None = None  # [Q, K] or [Q, K, A], for the rules of the paper
+    signatures: Array | None = None
     keypoints: Keypoints | None = None
     vector: Floats32 | None = None  # [d] of a global embedding, for `fuse`
     region: Region | None = None  # of the query photograph, all of it or a part; None: unknown
 
-    @cached_property
-    def image_words(self) -> ImageWords:
-        """Return what geometry compares: the nearest words."""
+    def __len__(self) -> int:
+        """Return the number of features."""
+        return len(self.codes.words) if self.codes is not None else 0 if self.words is None else len(self.words)
+
+    @property
+    def checked_keypoints(self) -> Keypoints:
+        """Return the keypoints; raise OptionError if they are unknown, or not those of the features."""
         if self.keypoints is None:
             raise OptionError("verify needs the keypoints of the query's features; give a photograph or a Features record")
-        if len(self.keypoints) != len(self.words):
-            raise OptionError(
-                f"words of {len(self.words)} features but {len(self.keypoints)} keypoints; give those of the same"
-            )
+        if len(self.keypoints) != len(self):
+            raise OptionError(f"words of {len(self)} features but {len(self.keypoints)} keypoints; give those of the same")
+        return self.keypoints
+
+    @cached_property
+    def image_features(self) -> ImageFeatures:
+        """Return what geometry by words compares: the nearest words."""
+        if self.words is None:
+            raise OptionError("the query has no words; quantise it with the vocabularies of the index")
         axes = self.words.ndim
         words = self.words if axes == 2 else self.words[:, :, 0]
         if self.signatures is None:
-            return ImageWords(words, np.zeros((len(words), 0), np.uint64), self.keypoints)
-        return ImageWords(words, self.signatures if axes == 2 else self.signatures[:, :, 0], self.keypoints)
-
-
-def query_of_image(engine: Engine, ref: ImageRef, size: tuple[int, int], region: Region | None = None) -> Query:
-    """Return a query with what is stored of an image of some (width, height), or of a region of it."""
-    (stored,) = engine.image_words([ref])
-    at = stored.keypoints
-    kept = np.ones(len(at), bool) if region is None else inside_region(at.xy, region, size)
-    signatures = stored.signatures[kept] if stored.signatures.shape[1] else None
-    keypoints = Keypoints(at.xy[kept], at.scale[kept], at.angle[kept])
-    return Query(stored.words[kept], signatures, keypoints, region=region or (0, 0, *size))
+            return ImageFeatures(words, np.zeros((len(words), 0), np.uint64), self.checked_keypoints)
+        return ImageFeatures(words, self.signatures if axes == 2 else self.signatures[:, :, 0], self.checked_keypoints)
 
 
 @dataclass(frozen=True, eq=False)
 class PhotoReader:
-    """Reads photographs as those of an index were read."""
+    """Reads photographs as those of an index were read, and makes queries of them."""
 
     options: FeatureOptions | None  # None: polyvoc does not extract the features of this index
-    kind: FeatureKind
-    quantiser: Quantiser
     folder: IndexFolder
 
     @classmethod
     def of(cls, folder: IndexFolder) -> PhotoReader:
-        """Load what is needed of an index."""
+        """Take what is needed of an index."""
         options = folder.feature_options
-        return cls(options if options.kind == folder.kind else None, folder.kind, folder.quantiser, folder)
+        return cls(options if options.kind == folder.kind else None, folder)
 
-    def query(self, photo: str | bytes | Features, assignments: int, region: Region | None, seconds: dict[str, float],
+    def query(self, photo: str | bytes | Features, search: SearchOptions, region: Region | None, seconds: dict[str, float],
               threads: int | None = None) -> Query:  # fmt: skip
         """Extract and quantise a photograph; write the seconds of each stage to `seconds`."""
         features = self.features(photo, seconds, threads)
         if region is not None:
             features = features.inside(region)
         with timed(seconds, "quantise"):
-            words, signatures = self.quantiser.quantise(features.descriptors, assignments)
+            found = self.query_of(features.descriptors, search)
         whole = (0, 0, features.width, features.height)
-        return Query(words, signatures, features.keypoints, region=region or whole)
+        return replace(found, keypoints=features.keypoints, region=region or whole)
+
+    def query_of(self, descriptors: Descriptors, search: SearchOptions) -> Query:
+        """Return the codes, or words, of descriptors [Q, dimension] that a search needs."""
+        models, found = self.folder.models, Query()
+        if models.coder is not None and (search.merge == CODES or search.verify):
+            n_words = search.n_assignments if search.merge == CODES else CODE_ASSIGNMENTS
+            found = Query(models.coder.query(descriptors, n_words, CODE_CUT))
+        if search.merge == CODES or models.quantiser is None:
+            return found
+        words, signatures = models.quantiser.quantise(descriptors, search.n_assignments)
+        return replace(found, words=words, signatures=signatures)
 
     def features(self, photo: str | bytes | Features, seconds: dict[str, float], threads: int | None = None) -> Features:
         """Return the features of a photograph; features made elsewhere are checked."""
         if isinstance(photo, Features):
-            check_features(photo, self.kind, str(self.folder.path))
+            check_features(photo, self.folder.kind, str(self.folder.path))
             return photo
         options = self.options or self.folder.extraction  # which raises
         with timed(seconds, "decode"):
             grey = read_grey(photo, options.long_side)
         with timed(seconds, "sift"):
             return extract_pixels(grey, options, photo, threads=count_threads(threads))
+
+
+def query_of_image(stored: ImageFeatures, search: SearchOptions, coder: Coder | None, size: tuple[int, int] = (0, 0),
+                   region: Region | None = None) -> Query:  # fmt: skip
+    """Return a query with what is stored of an image of some (width, height), or of a region of it; codes need a coder."""
+    at, codes = stored.keypoints, stored.codes
+    kept = np.ones(len(at), bool) if region is None else inside_region(at.xy, region, size)
+    keypoints = Keypoints(at.xy[kept], at.scale[kept], at.angle[kept])
+    found = Query(keypoints=keypoints, region=region or (0, 0, *size))
+    if codes is not None and coder is not None and (search.merge == CODES or search.verify):
+        n_words = search.n_assignments if search.merge == CODES else CODE_ASSIGNMENTS
+        found = replace(found, codes=coder.query_stored(codes.chosen(kept), n_words, CODE_CUT))
+    if search.merge == CODES:
+        return found
+    signatures = stored.signatures[kept] if stored.signatures.shape[1] else None
+    return replace(found, words=stored.words[kept], signatures=signatures)
 
 
 @contextmanager
@@ -123,21 +146,30 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - started
 
 
-def expand(query: ImageWords, hits: Sequence[tuple[ImageWords, Array]]) -> tuple[Array, Array | None]:
-    """Return the words [Q, K] and signatures of a query with the features of verified hits: (image, transform to it)."""
-    words, signatures = [np.asarray(query.words, np.int64)], [with_planes(query.signatures, 2)]
-    for image, transform in hits:
-        chosen = _inside_query(query, image, transform)
-        words.append(image.words[chosen].astype(np.int64))
-        signatures.append(with_planes(image.signatures, 2)[chosen])
-    return np.concatenate(words), np.concatenate(signatures) if query.signatures.shape[1] else None
+def expand(query: Query, hits: Sequence[tuple[ImageFeatures, Array]], search: SearchOptions,
+           coder: Coder | None) -> Query:  # fmt: skip
+    """Return a query with the features of verified hits: (image, transform to it). Codes need a coder."""
+    keypoints = query.checked_keypoints
+    kept = [_inside_query(keypoints, image.keypoints, transform) for image, transform in hits]
+    if query.codes is not None and search.merge == CODES:
+        assert coder is not None, "the codes of hits cannot be decoded without a coder"
+        stored = [image.codes.chosen(rows) for (image, _), rows in zip(hits, kept, strict=True) if image.codes is not None]
+        more = [coder.query_stored(codes, search.n_assignments, CODE_CUT) for codes in stored]
+        return Query(CodedQuery.concatenate([query.codes, *more]))
+    own = query.image_features
+    words, signatures = [np.asarray(own.words, np.int64)], [with_planes(own.signatures, 2)]
+    for (image, _), rows in zip(hits, kept, strict=True):
+        words.append(image.words[rows].astype(np.int64))
+        signatures.append(with_planes(image.signatures, 2)[rows])
+    signed = np.concatenate(signatures) if own.signatures.shape[1] else None
+    return Query(words=np.concatenate(words), signatures=signed)
 
 
-def _inside_query(query: ImageWords, image: ImageWords, transform: Array) -> npt.NDArray[np.bool_]:
+def _inside_query(query: Keypoints, image: Keypoints, transform: Array) -> npt.NDArray[np.bool_]:
     """Return which features of an image are where the query's features are, with a margin."""
     back = np.linalg.inv(np.vstack([transform, [0, 0, 1]]))[:2]
-    positions = image.keypoints.xy @ back[:, :2].T + back[:, 2]
-    low, high = query.keypoints.xy.min(axis=0), query.keypoints.xy.max(axis=0)
+    positions = image.xy @ back[:, :2].T + back[:, 2]
+    low, high = query.xy.min(axis=0), query.xy.max(axis=0)
     slack = MARGIN * (high - low)
     result: npt.NDArray[np.bool_] = ((positions >= low - slack) & (positions <= high + slack)).all(axis=1)
     return result

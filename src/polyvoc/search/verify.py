@@ -1,8 +1,8 @@
 """Spatial verification: which matches of a query and an image are consistent with one affine transform?
 
-From words and signatures alone, without descriptors: tentative matches become one-to-one, vote for a change of scale and a
-rotation, and give an affine transform by a robust estimator; the matches that fit it are its inliers. The loops are in
-`kernels.verification`.
+Tentative matches, by codes or, in an index without them, by words and signatures, become one-to-one, vote for a change of
+scale and a rotation, and give an affine transform by a robust estimator; the matches that fit it are its inliers. The loops
+are in `kernels.verification`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
-from polyvoc.kernels.verification import list_words, verify_candidates
+from polyvoc.kernels.verification import list_visits, list_words, verify_candidates, verify_codes
 from polyvoc.options import USUAL_HAMMING, ScoringOptions
+from polyvoc.scoring.codes import default_code_table, table_rows
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import likelihood_table
 from polyvoc.scoring.segments import Candidate, HeldSegment
-from polyvoc.types import Array, Floats32, Floats64, ImageRef, ImageWords, Region, with_planes
+from polyvoc.search.query import Query
+from polyvoc.types import Array, CodeTable, Floats32, Floats64, ImageFeatures, ImageRef, Keypoints, Region, with_planes
+from polyvoc.vocabulary.codes import CodedQuery
+from polyvoc.vocabulary.vocabulary import MAX_BITS
 
 TOLERANCE = 0.02  # of the long side of the indexed image: how far from its predicted position an inlier may be
 MAX_PER_WORD = 64  # features of a query with one word that are matched: more of them are texture
@@ -38,10 +42,59 @@ class Verifications:
 
 
 @dataclass(frozen=True, eq=False)
-class VerificationQuery:
-    """A query prepared for verification: once for all candidates."""
+class CodedVerification:
+    """A query prepared for verification by codes: once for all candidates."""
 
-    image: ImageWords
+    features: Floats64  # [Q, 4] x, y, scale, angle
+    query: tuple[Array, ...]  # rows of the table, codes, magnitudes, totals, as `kernels.verification.match_codes` takes them
+    visited: tuple[Array, ...]  # of `list_visits`
+    ranks: npt.NDArray[np.int32]  # [rows, columns + 1] rank of a match, -1 for none
+    weights: Floats64  # of each rank
+    reach: int  # largest Hamming distance of a match
+
+    @classmethod
+    def of(cls, query: CodedQuery, keypoints: Keypoints, table: CodeTable, size: int) -> CodedVerification:
+        """Prepare a query for codes relative to `size` fine words."""
+        if len(query.words) != len(keypoints):
+            raise OptionError(f"geometry: codes of {len(query.words)} features, {len(keypoints)} keypoints")
+        rows = np.asarray(table.rows)
+        weights = np.unique(rows[rows > 0])[::-1]
+        ranks = np.where(rows > 0, np.searchsorted(-weights, -rows), -1).astype(np.int32)
+        width = query.words.shape[1]
+        arrays = (table_rows(query, table).ravel(), query.codes.reshape(len(query.magnitudes), -1), query.magnitudes,
+                  query.totals.ravel(), width)  # fmt: skip
+        places = np.column_stack([keypoints.xy, keypoints.scale, keypoints.angle])
+        return cls(places, arrays, list_visits(query.words, size, MAX_PER_WORD), ranks, weights, table.reach)
+
+    def __len__(self) -> int:
+        """Return the number of features."""
+        return len(self.features)
+
+    @property
+    def xy(self) -> Floats64:
+        """Return the positions of the features [Q, 2]."""
+        return self.features[:, :2]
+
+    def check(self, segment: Segment) -> None:
+        """Raise OptionError if the query does not fit a segment."""
+        if segment.n_features and (segment.fine, segment.code_planes) != (len(self.visited[0]), self.query[1].shape[1]):
+            raise OptionError(f"geometry: codes of {self.query[1].shape[1]} x 64 bits relative to {len(self.visited[0])} words "
+                              f"where {segment.code_planes} x 64 relative to {segment.fine} are stored")  # fmt: skip
+
+    def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
+        """Verify images of a segment; see `verify_images`."""
+        a = segment.arrays
+        lists = a["code_starts"], a["codes"], a["code_images"]
+        verify_codes(positions, a["feature_starts"], a["code_words"], lists, a["frames"], a["positions"], a["shapes"],
+                     self.features, self.query, self.visited, self.ranks, self.weights, self.reach, tolerance, result.counts,
+                     result.weights, result.transforms, pairs)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class VerificationQuery:
+    """A query prepared for verification by words: once for all candidates."""
+
+    image: ImageFeatures
     signatures: npt.NDArray[np.uint64]  # [Q, K, B]; [Q, 0, 1] without
     keypoints: Floats64  # [Q, 4] x, y, scale, angle
     lists: tuple[Array, ...]  # numbers of its words and the features of each, as `kernels.verification` takes them
@@ -50,7 +103,7 @@ class VerificationQuery:
     table_shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, image: ImageWords, table: Array) -> VerificationQuery:
+    def of(cls, image: ImageFeatures, table: Array) -> VerificationQuery:
         """Prepare a query.
 
         table [K + 1, bits + 1]: weight of a match by the number of words that it shares and their mean Hamming distance,
@@ -65,6 +118,24 @@ class VerificationQuery:
         offsets = np.concatenate([[0], np.cumsum(words.max(axis=0, initial=-1) + 2)])
         lists = (offsets, *list_words(words, offsets, MAX_PER_WORD)) if len(words) else ()
         return cls(image, signatures, np.column_stack([at.xy, at.scale, at.angle]), lists, *_ranks(table), table.shape)
+
+    def __len__(self) -> int:
+        """Return the number of features."""
+        return len(self.image.words)
+
+    @property
+    def xy(self) -> Floats64:
+        """Return the positions of the features [Q, 2]."""
+        return self.image.keypoints.xy
+
+    def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
+        """Verify images of a segment; see `verify_images`."""
+        signatures = np.ascontiguousarray(self.signatures[:, :, : segment.planes])
+        a = segment.arrays
+        places = a["places"] if segment.planes else np.zeros_like(a["words"], np.uint32)
+        verify_candidates(positions, a["feature_starts"], a["words"], places, a["signatures"], a["frames"], a["positions"],
+                          a["shapes"], self.keypoints, signatures, *self.lists, self.ranks, self.weights, tolerance,
+                          result.counts, result.weights, result.transforms, pairs)  # fmt: skip
 
     @property
     def bits(self) -> int:
@@ -84,6 +155,9 @@ class VerificationQuery:
             raise OptionError(f"geometry: a table of shape {self.table_shape} should be {shape}")
 
 
+AnyVerification = CodedVerification | VerificationQuery
+
+
 def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
     """Return the rank of a match by its shared words and the *sum* of their distances, -1 for none, and each rank's weight."""
     weights = np.unique(table[table > 0])[::-1]
@@ -93,10 +167,18 @@ def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
     return np.take_along_axis(ranks, mean, axis=1), weights.astype(np.float64)
 
 
-def verify(engine: Engine, query: VerificationQuery, refs: Sequence[ImageRef],
+def prepare_verification(engine: Engine, query: Query, options: ScoringOptions) -> AnyVerification:
+    """Prepare a query for verification: by codes where the collection has them, else by words."""
+    if query.codes is None:
+        return VerificationQuery.of(query.image_features, match_table(engine, options))
+    table = options.code_table or default_code_table(engine.code_bits or MAX_BITS)
+    return CodedVerification.of(query.codes, query.checked_keypoints, table, len(engine.statistics.code_occurrences))
+
+
+def verify(engine: Engine, query: AnyVerification, refs: Sequence[ImageRef],
            threads: int | None = None) -> dict[ImageRef, Candidate]:  # fmt: skip
     """Verify images. Those of an unavailable machine are left out: they keep the rank that their words give them."""
-    if engine.bits and query.bits != engine.bits:
+    if isinstance(query, VerificationQuery) and engine.bits and query.bits != engine.bits:
         raise OptionError(f"verify needs the query's signatures of {engine.bits} bits, not {query.bits}; quantise as the index "
                           "does")  # fmt: skip
     by_segment: dict[int, list[int]] = {}
@@ -128,17 +210,17 @@ def is_reliable(candidate: Candidate) -> bool:
 # -- operations on one segment
 
 
-def verify_in(held: HeldSegment, positions: Sequence[int], query: VerificationQuery) -> tuple[list[int], Verifications]:
+def verify_in(held: HeldSegment, positions: Sequence[int], query: AnyVerification) -> tuple[list[int], Verifications]:
     """Verify images of a segment by their positions; return their ids, too."""
     return [int(held.segment.ids[position]) for position in positions], verify_images(query, held.segment, positions)
 
 
-def inliers_in(held: HeldSegment, position: int, query: VerificationQuery) -> npt.NDArray[np.int64]:
+def inliers_in(held: HeldSegment, position: int, query: AnyVerification) -> npt.NDArray[np.int64]:
     """Return the inliers of one image (`inlier_pairs`)."""
     return inlier_pairs(query, held.segment, position)
 
 
-def verify_images(query: VerificationQuery, segment: Segment, positions: Sequence[int] | Array,
+def verify_images(query: AnyVerification, segment: Segment, positions: Sequence[int] | Array,
                   tolerance: float = TOLERANCE, pairs: npt.NDArray[np.int64] | None = None) -> Verifications:  # fmt: skip
     """Verify the images at some positions of a segment.
 
@@ -151,20 +233,15 @@ def verify_images(query: VerificationQuery, segment: Segment, positions: Sequenc
     if n and not 0 <= at.min() <= at.max() < segment.n_images:
         raise OptionError(f"geometry: the segment has {segment.n_images} images; there is none at position {at.max()}")
     result = Verifications(np.zeros(n, np.int64), np.zeros(n), np.full((n, 2, 3), np.nan))
-    if not len(query.image.words) or not n:
-        return result
-    signatures = np.ascontiguousarray(query.signatures[:, :, : segment.planes])
-    a = segment.arrays
-    verify_candidates(at, a["feature_starts"], a["words"], a["places"], a["signatures"], a["xy"], a["shape"].view(np.uint16),
-                      query.keypoints, signatures, *query.lists, query.ranks, query.weights, tolerance, result.counts,
-                      result.weights, result.transforms, np.empty((0, 2), np.int64) if pairs is None else pairs)  # fmt: skip
+    if len(query) and n:
+        query.run(segment, at, tolerance, result, np.empty((0, 2), np.int64) if pairs is None else pairs)
     return result
 
 
-def inlier_pairs(query: VerificationQuery, segment: Segment, position: int,
+def inlier_pairs(query: AnyVerification, segment: Segment, position: int,
                  tolerance: float = TOLERANCE) -> npt.NDArray[np.int64]:  # fmt: skip
     """Return the inliers that `verify_images` counts for one image, heaviest first: query feature and feature [n, 2]."""
-    pairs = np.empty((len(query.image.words), 2), np.int64)
+    pairs = np.empty((len(query), 2), np.int64)
     result = verify_images(query, segment, [position], tolerance, pairs)
     return pairs[: result.counts[0]]
 

@@ -46,11 +46,15 @@ _AXES_SAMPLE = 4096  # words that the principal axes are computed from
 class Quantiser:
     """K vocabularies ready to use: nearest words and Hamming signatures. May be shared by threads."""
 
-    def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None) -> None:
-        """Prepare the vocabularies (see `check_vocabularies`) for at most so many threads, None: one per core."""
+    def __init__(self, vocabularies: Sequence[Vocabulary], threads: int | None = None, signed: bool | None = None) -> None:
+        """Prepare the vocabularies (see `check_vocabularies`) for at most so many threads, None: one per core.
+
+        signed: whether signatures are made; None: if all vocabularies have bits.
+        """
         self.vocabularies = tuple(vocabularies)
         self._assigner = Assigner(self.vocabularies, threads)
-        self.signed = all(vocabulary.bits > 0 for vocabulary in self.vocabularies)  # whether signatures are made
+        possible = all(vocabulary.bits > 0 for vocabulary in self.vocabularies)
+        self.signed = possible if signed is None else signed  # whether signatures are made
 
     def quantise(self, descriptors: Descriptors, assignments: int = 1) -> tuple[Words, Signatures | None]:
         """Return words and signatures of descriptors [n, dimension]: [n, K], or [n, K, assignments] if more than one."""

@@ -19,6 +19,7 @@ from polyvoc.storage.stores import display_name
 from polyvoc.threads import thread_map
 from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Location, Problem, Words
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, project
+from polyvoc.vocabulary.codes import PART_VALUES, SAMPLE, learn_decoder, neighbour_order
 from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, random_rotation
 
 RoundDone = Callable[[int, int, float, float], None]  # round from 1, rounds at most, distortion, share with another word
@@ -26,6 +27,7 @@ ImageDone = Callable[[int, int], None]  # images done, images in all
 _SETTLED = 1e-3  # training stops when the distortion falls by less than this share
 _EFFORT = 0.5  # share of the usual probes in a round: a descriptor keeps its word unless a nearer one is found
 _BATCH = 8192
+PART_ROUNDS = 10  # of the k-means of a product quantiser
 _TOO_FEW = "{} {}, {} words: give more photographs or a smaller size"
 
 
@@ -177,10 +179,12 @@ def train(
     source: str = "",
     workers: TrainWorkers = LocalTrainWorkers(),  # noqa: B008 (holds nothing)
     name: str = SIFT,
+    codes: bool = True,
 ) -> Vocabulary:
     """Train a vocabulary on descriptors [n, dimension], numbers or bits; the same sample and options give the same one.
 
-    source: of the photographs, for the provenance; name: of the kind of bare descriptors, which a `Sample` has itself.
+    source: of the photographs, for the provenance; name: of the kind of bare descriptors, which a `Sample` has itself. codes:
+    whether it can serve codes: words are numbered so that neighbours are near each other, and a decoder is learned.
     """
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
@@ -194,6 +198,7 @@ def train(
         rows = random.choice(len(descriptors), max(options.max_descriptors, options.size), replace=False)
         clustered = descriptors[np.sort(rows)]
     centroids, rounds, distortion = _cluster(clustered, options, random, progress, workers)
+    centroids = centroids[neighbour_order(centroids)] if codes else centroids
     vocabulary = Vocabulary.create(centroids, name=sample.name, binary=sample.descriptors.dtype == np.bool_)
     counts = {"descriptors": len(descriptors), "descriptors_clustered": len(clustered), "seed": options.seed, "rounds": rounds}
     provenance = {**sample.provenance, "source": source, **counts, "distortion": round(distortion, 6), "polyvoc": __version__}
@@ -201,7 +206,21 @@ def train(
         return replace(vocabulary, provenance=provenance)
     words = workers.assign(vocabulary, descriptors)
     thresholds = learn_thresholds(descriptors, words, vocabulary.centroids, rotation)
-    return replace(vocabulary, medians=ByteTable.of(thresholds), rotation=rotation, provenance=provenance)
+    signed = replace(vocabulary, medians=ByteTable.of(thresholds), rotation=rotation, provenance=provenance)
+    return with_decoder(signed, descriptors, words, options.seed) if codes else signed
+
+
+def with_decoder(vocabulary: Vocabulary, descriptors: Floats32, words: Words, seed: int = 0) -> Vocabulary:
+    """Return a vocabulary with the decoder of its codes, learned from descriptors [n, dimension] and their nearest words [n]."""
+    random = np.random.default_rng([seed, SAMPLE])
+    rows = np.sort(random.choice(len(descriptors), min(SAMPLE, len(descriptors)), replace=False))
+    options = TrainOptions(size=PART_VALUES, rounds=PART_ROUNDS)
+
+    def cluster(values: Floats32, size: int) -> Floats32:
+        size = min(size, len(np.unique(values, axis=0)))
+        return _cluster(np.ascontiguousarray(values), replace(options, size=size), random, None, LocalTrainWorkers())[0]
+
+    return replace(vocabulary, decoder=learn_decoder(descriptors[rows], words[rows], vocabulary, cluster))
 
 
 def learn_thresholds(descriptors: Floats32, words: Words, centroids: Floats32, rotation: Floats32) -> Floats32:

@@ -7,7 +7,7 @@ import importlib.resources
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from polyvoc.types import SIFT, Array, FeatureKind, Floats32
 FORMAT = "polyvoc vocabulary"
 VERSION = 2  # of the folder's format
 MAX_BITS = 128  # a signature is one or two uint64
-DEFAULT_COUNT = 3  # vocabularies shipped with the package
+SHIPPED = 3  # vocabularies of words that come with the package, beside the fine one
+DEFAULT_COUNT = 2  # of them that an index takes
+FINE = "fine"  # folder of the vocabulary that codes refer to
 _ENTRIES = {"fingerprint": str, "size": int, "bits": int, "kind": dict, "provenance": dict, "checksums": dict}  # of meta.json
 _ROTATION_SEED = 2008  # one for all vocabularies, so that a descriptor is projected once for all of them
 
@@ -31,13 +33,14 @@ class Vocabulary:
     """The words that descriptors are quantised to, and what their Hamming signatures need. See `Vocabulary.create`."""
 
     words: ByteTable  # [size, dimension]
-    medians: ByteTable | None  # [size, bits]
+    medians: ByteTable | None  # [size, bits]  of the projected descriptors of each word; None: the projected words serve
     rotation: Floats32 | None  # [bits, dimension]  rows are orthonormal
     provenance: Mapping[str, Any]  # plain values: photographs, descriptors, seed, rounds, ...
     name: str = SIFT  # of the features that it was trained on
     # Bits are points of the unit cube, where the squared distance of two points is their Hamming distance: a word of a binary
     # feature is the mean of bit vectors, and the nearest word is the nearest point.
     binary: bool = False
+    decoder: Decoder | None = None  # turns codes back into descriptors; None: the vocabulary serves no codes
 
     @classmethod
     def create(
@@ -51,18 +54,21 @@ class Vocabulary:
     ) -> Vocabulary:
         """Return the vocabulary of `centroids` [size, dimension], rounded as it will be stored.
 
-        `thresholds` [size, bits] and `rotation` [bits, dimension] are given together, or neither.
+        `thresholds` [size, bits] need a `rotation` [bits, dimension]; with a rotation alone the projected words serve.
         """
         words = _checked_table("centroids", centroids)
-        if (thresholds is None) != (rotation is None):
-            raise OptionError("a vocabulary needs both thresholds and rotation, or neither: give the missing one")
-        if thresholds is None or rotation is None:
+        if rotation is None:
+            if thresholds is not None:
+                raise OptionError("thresholds need the rotation that they belong to: give both")
             return cls(ByteTable.of(words), None, None, dict(provenance or {}), name, binary)
-        medians, axes = _checked_table("thresholds", thresholds), _checked_table("rotation", rotation)
-        if medians.shape != (len(words), len(axes)) or axes.shape[1] != words.shape[1] or len(axes) > MAX_BITS:
+        axes = _checked_table("rotation", rotation)
+        medians = None if thresholds is None else _checked_table("thresholds", thresholds)
+        shape = (len(words), len(axes)) if medians is None else medians.shape
+        if shape != (len(words), len(axes)) or axes.shape[1] != words.shape[1] or len(axes) > MAX_BITS:
             wanted = f"they should be (size, bits) and (bits, dimension) with at most {MAX_BITS} bits"
-            raise OptionError(f"thresholds {medians.shape} and rotation {axes.shape} do not fit {words.shape}: {wanted}")
-        return cls(ByteTable.of(words), ByteTable.of(medians), axes, dict(provenance or {}), name, binary)
+            raise OptionError(f"thresholds {shape} and rotation {axes.shape} do not fit {words.shape}: {wanted}")
+        table = None if medians is None else ByteTable.of(medians)
+        return cls(ByteTable.of(words), table, axes, dict(provenance or {}), name, binary)
 
     def shortened(self, bits: int) -> Vocabulary:
         """Return the same words with the first `bits` bits of the signatures; 0: without signatures."""
@@ -70,10 +76,10 @@ class Vocabulary:
             return self
         if not 0 <= bits < self.bits:
             raise OptionError(f"bits={bits!r} should be 0 to {self.bits}, the length of the vocabulary's signatures")
-        if bits == 0 or self.medians is None or self.rotation is None:
-            return replace(self, medians=None, rotation=None)
-        medians = ByteTable(self.medians.codes[:, :bits], self.medians.low[:bits], self.medians.step[:bits])
-        return replace(self, medians=medians, rotation=self.rotation[:bits])
+        if bits == 0 or self.rotation is None:
+            return replace(self, medians=None, rotation=None, decoder=None)
+        medians = None if self.medians is None else self.medians.first(bits)
+        return replace(self, medians=medians, rotation=self.rotation[:bits], decoder=None)
 
     @cached_property
     def size(self) -> int:
@@ -102,8 +108,10 @@ class Vocabulary:
 
     @cached_property
     def thresholds(self) -> Floats32 | None:
-        """Return the medians of the signatures as float32 [size, bits], or None."""
-        return None if self.medians is None else self.medians.values()
+        """Return the thresholds of the signatures as float32 [size, bits]: medians, else the projected words; None: no bits."""
+        if self.medians is not None:
+            return self.medians.values()
+        return None if self.rotation is None else self.centroids @ self.rotation.T
 
     @cached_property
     def fingerprint(self) -> str:
@@ -120,7 +128,8 @@ class Vocabulary:
         """Write the vocabulary as a folder that appears complete or not at all; a vocabulary there is replaced."""
         check_vocabulary_target(Path(folder))
         meta = {"format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint, "size": self.size, "bits": self.bits}
-        meta |= {"kind": asdict(self.kind), "provenance": dict(self.provenance)}
+        meta |= {"kind": asdict(self.kind), "provenance": dict(self.provenance), "medians": self.medians is not None}
+        meta["parts"] = None if self.decoder is None else list(self.decoder.parts.shape)
         write_folder(Path(folder), self._arrays(), meta, replace=True)
 
     @classmethod
@@ -132,13 +141,24 @@ class Vocabulary:
             kind, size, bits = FeatureKind(**meta["kind"]), meta["size"], meta["bits"]
             shapes = ByteTable.shapes("words", (size, kind.dimension))
             if bits:
-                shapes |= {**ByteTable.shapes("medians", (size, bits)), "rotation": (np.float32, (bits, kind.dimension))}
+                shapes["rotation"] = (np.float32, (bits, kind.dimension))
+            medians = bits > 0 and meta.get("medians", True)
+            if medians:
+                shapes |= ByteTable.shapes("medians", (size, bits))
+            if meta.get("parts") is not None:
+                shapes |= Decoder.shapes((kind.dimension, bits), tuple(meta["parts"]))
             arrays = {name: np.array(array) for name, array in map_folder(source, shapes).items()}
         except (DamagedError, OptionError, TypeError) as error:
             raise _damaged(source, str(error)) from error
-        medians = ByteTable.read(arrays, "medians") if bits else None
-        words = ByteTable.read(arrays, "words")
-        vocabulary = cls(words, medians, arrays.get("rotation"), meta["provenance"], kind.name, kind.binary)
+        vocabulary = cls(
+            ByteTable.read(arrays, "words"),
+            ByteTable.read(arrays, "medians") if medians else None,
+            arrays.get("rotation"),
+            meta["provenance"],
+            kind.name,
+            kind.binary,
+            Decoder(arrays["decoder"], arrays["parts"]) if "decoder" in arrays else None,
+        )
         if vocabulary.fingerprint != meta["fingerprint"]:
             errors = (file_errors(source / name, recorded) for name, recorded in meta["checksums"].items())
             raise _damaged(source, next(filter(None, errors), "its files do not belong together"))
@@ -152,7 +172,25 @@ class Vocabulary:
                 arrays |= {name: table.codes, f"{name}_low": table.low, f"{name}_step": table.step}
         if self.rotation is not None:
             arrays["rotation"] = self.rotation
+        if self.decoder is not None:
+            arrays |= {"decoder": self.decoder.matrix, "parts": self.decoder.parts}
         return arrays
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """Turns the code of a feature, and the bytes of what it leaves, back into a descriptor. Learned by `codes.learn_decoder`.
+
+    In the coordinates of the full rotation a descriptor is about centre + matrix signs + parts[0, byte 0], parts[1, byte 1] ...
+    """
+
+    matrix: Floats32  # [dimension, bits]  least squares of what the word leaves, by the signs (-1, 1) of the code
+    parts: Floats32  # [parts, values, width]  product quantiser of what that leaves
+
+    @staticmethod
+    def shapes(matrix: tuple[int, int], parts: tuple[int, ...]) -> dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]:
+        """Return dtype and shape of the stored arrays."""
+        return {"decoder": (np.float32, matrix), "parts": (np.float32, parts)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +221,10 @@ class ByteTable:
         """Take the three arrays of a table from those of a folder."""
         return cls(arrays[name], arrays[f"{name}_low"], arrays[f"{name}_step"])
 
+    def first(self, columns: int) -> ByteTable:
+        """Return the first columns."""
+        return ByteTable(self.codes[:, :columns], self.low[:columns], self.step[:columns])
+
     def values(self) -> Floats32:
         """Return the rounded table as float32 [rows, columns]."""
         return self.low + self.codes * self.step
@@ -190,34 +232,106 @@ class ByteTable:
 
 def default_vocabularies(count: int = DEFAULT_COUNT) -> tuple[Vocabulary, ...]:
     """Load the first `count` of the vocabularies shipped with the package."""
-    if not 1 <= count <= DEFAULT_COUNT:
-        raise OptionError(f"count={count!r} should be 1 to {DEFAULT_COUNT}: train more vocabularies to merge more")
-    shipped = importlib.resources.files("polyvoc") / "data" / "vocabularies"
-    with importlib.resources.as_file(shipped) as folder:
-        return tuple(Vocabulary.load(folder / str(number)) for number in range(count))
+    if not 0 <= count <= SHIPPED:
+        raise OptionError(f"count={count!r} should be 0 to {SHIPPED}: train more vocabularies to merge more")
+    return tuple(_shipped(str(number)) for number in range(count))
 
 
-def load_vocabularies(count: int | None, folders: Sequence[Path], bits: int | None = None) -> tuple[Vocabulary, ...] | None:
-    """Load `count` shipped vocabularies, or those in folders, with signatures cut to `bits`; None if nothing is given."""
+def default_fine_vocabulary() -> Vocabulary:
+    """Load the vocabulary shipped with the package that codes refer to."""
+    return _shipped(FINE)
+
+
+def _shipped(name: str) -> Vocabulary:
+    with importlib.resources.as_file(importlib.resources.files("polyvoc") / "data" / "vocabularies") as folder:
+        return Vocabulary.load(folder / name)
+
+
+@dataclass(frozen=True, eq=False)
+class VocabularySet:
+    """The vocabularies of an index: of words, which the rules of the paper merge, and the fine one that codes refer to."""
+
+    words: tuple[Vocabulary, ...]
+    fine: Vocabulary | None
+    signed: bool = False  # whether the words get Hamming signatures
+
+    def __post_init__(self) -> None:
+        """Raise OptionError or VocabularyError unless one index can use them together: one kind, one rotation of signatures."""
+        every = [*self.words, *([] if self.fine is None else [self.fine])]
+        if not every:
+            raise OptionError("no vocabulary given: give at least one")
+        kinds = {vocabulary.kind: None for vocabulary in every}
+        if len(kinds) > 1:
+            names = " and ".join(map(str, kinds))
+            raise VocabularyError(f"vocabularies of {names} do not go together: train all on the same features")
+        if self.fine is not None and (self.fine.decoder is None or not self.fine.bits):
+            raise VocabularyError("the fine vocabulary has no decoder for codes: train it again with --bits 128")
+        if self.signed:
+            check_rotations(self.words)
+
+    @classmethod
+    def default(cls) -> VocabularySet:
+        """Return those that come with the package."""
+        return cls(default_vocabularies(), default_fine_vocabulary())
+
+    @classmethod
+    def of(cls, words: Sequence[Vocabulary], fine: Vocabulary | None = None, signed: bool | None = None,
+           codes: bool = True) -> VocabularySet:  # fmt: skip
+        """Complete what is given: codes refer to the first vocabulary that can decode them, unless `fine` is given.
+
+        Without codes the words are signed, if all vocabularies have bits and it is not said otherwise.
+        """
+        if fine is None and codes:
+            fine = next((one for one in words if one.decoder is not None), None)
+        if signed is None:
+            signed = fine is None and all(one.bits > 0 for one in words)
+        elif signed and not all(one.bits > 0 for one in words):
+            raise OptionError("signatures need vocabularies that were trained with bits; train them again with --bits 128")
+        return cls(tuple(words), fine if codes else None, signed and len(words) > 0)
+
+    @property
+    def kind(self) -> FeatureKind:
+        """Return the kind of features that they quantise."""
+        return (self.fine or self.words[0]).kind
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of words of each vocabulary of words."""
+        return tuple(one.size for one in self.words)
+
+    @property
+    def bits(self) -> int:
+        """Return the length of the signatures of words, 0 without."""
+        return self.words[0].bits if self.signed else 0
+
+
+def load_vocabularies(count: int | None = None, folders: Sequence[Path] = (), fine: Path | None = None,
+                      codes: bool = True, signed: bool | None = None) -> VocabularySet | None:  # fmt: skip
+    """Load `count` shipped vocabularies, or those in folders; None if nothing is given. codes: whether there are any."""
     if count is not None and folders:
         raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
-    if count is None and not folders and bits is None:
+    if count is None and not folders and fine is None and codes and signed is None:
         return None
-    loaded = tuple(map(Vocabulary.load, folders)) or default_vocabularies(DEFAULT_COUNT if count is None else count)
-    return loaded if bits is None else tuple(vocabulary.shortened(bits) for vocabulary in loaded)
+    given = None if fine is None else Vocabulary.load(fine)
+    if folders:
+        return VocabularySet.of(tuple(map(Vocabulary.load, folders)), given, signed, codes)
+    if given is None and codes:
+        given = default_fine_vocabulary()
+    shipped = default_vocabularies(DEFAULT_COUNT if count is None else count)
+    return VocabularySet.of(shipped, given, signed, codes)
 
 
 def check_vocabularies(vocabularies: Sequence[Vocabulary]) -> None:
-    """Raise OptionError or VocabularyError unless one index can use the vocabularies: one kind, one rotation.
+    """Raise OptionError or VocabularyError unless the words of several vocabularies can be merged: one kind, one rotation.
 
     Sizes may differ. Where one vocabulary has no signatures none are made, and the rotations of the others do not matter.
     """
-    if not vocabularies:
-        raise OptionError("no vocabulary given: give at least one")
-    kinds = {vocabulary.kind: None for vocabulary in vocabularies}
-    if len(kinds) > 1:
-        names = " and ".join(map(str, kinds))
-        raise VocabularyError(f"vocabularies of {names} do not go together: train all on the same features")
+    VocabularySet(tuple(vocabularies), None)
+    check_rotations(vocabularies)
+
+
+def check_rotations(vocabularies: Sequence[Vocabulary]) -> None:
+    """Raise VocabularyError unless the signatures of all vocabularies have the same rotation."""
     rotations = [vocabulary.rotation for vocabulary in vocabularies if vocabulary.rotation is not None]
     for number, rotation in enumerate(rotations if len(rotations) == len(vocabularies) else []):
         if rotation.shape != rotations[0].shape or not np.allclose(rotation, rotations[0], atol=1e-5):
@@ -236,10 +350,18 @@ def random_rotation(dimension: int, bits: int) -> Floats32:
     most = min(MAX_BITS, dimension)
     if not 1 <= bits <= most:
         raise OptionError(f"bits={bits!r} should be 1 to {most} for descriptors of {dimension} numbers")
+    return full_rotation(dimension)[:bits]
+
+
+@cache
+def full_rotation(dimension: int) -> Floats32:
+    """Return a random rotation: float32 [dimension, dimension], of which signatures use the first axes."""
     gauss = np.random.default_rng(_ROTATION_SEED).standard_normal((dimension, dimension))
     axes, triangle = np.linalg.qr(gauss)
     # Signs are LAPACK's choice; a positive diagonal makes the decomposition unique.
-    return np.ascontiguousarray((axes * np.sign(np.diag(triangle)))[:bits], dtype=np.float32)
+    rotation = np.ascontiguousarray(axes * np.sign(np.diag(triangle)), dtype=np.float32)
+    rotation.flags.writeable = False
+    return rotation
 
 
 def _checked_table(name: str, values: npt.ArrayLike) -> Floats32:

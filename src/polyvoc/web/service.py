@@ -20,7 +20,7 @@ from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableErr
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import Merge, Preset, SearchOptions
+from polyvoc.options import CODES, Merge, Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
@@ -106,7 +106,7 @@ class Service:
         """Open the index, load its vocabularies and start the decoder processes."""
         self.settings = settings
         self._index = _open(settings)
-        _ = self._index.folder.quantiser
+        _ = self._index.folder.models
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
@@ -247,7 +247,7 @@ class Service:
             vector = stored.vector
             return _Query(stored.features, stored.name, None if vector is None else lambda: vector)
         row = self.row(int(photo))
-        if options.assignments == 1:
+        if options.merge == CODES or options.n_assignments == 1:
             return _Query(row.image, row.path)
         features, seconds = self._extract(index, self.file(row.image)[0])  # more words than stored need the file
         return _Query(features, row.path, lambda: index.embed(row.image), seconds)

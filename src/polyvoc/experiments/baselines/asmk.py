@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.statistics import Statistics, idf_squared
+from polyvoc.index.statistics import idf_squared
 from polyvoc.kernels.vectors import sum_by_word
 from polyvoc.types import Floats32, Floats64, Signatures, Words
 from polyvoc.vocabulary.assign import Assigner
@@ -121,7 +121,7 @@ class Asmk:
         """Return the squared weight of each word [size]; a word that no image holds has none by idf."""
         if self.options.idf == "none":
             return np.ones(len(documents))
-        return idf_squared(Statistics(n_images, (len(documents),), documents, documents), "plain")
+        return idf_squared(documents, n_images)
 
     def _points(self, descriptors: npt.ArrayLike) -> Floats32:
         points = np.ascontiguousarray(descriptors, dtype=np.float32)

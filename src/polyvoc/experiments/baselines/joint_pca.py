@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.statistics import Statistics, idf_squared
+from polyvoc.index.statistics import idf_squared
 from polyvoc.types import Array, Floats32, Floats64
 
 _BLOCK = 256  # images whose histograms are in memory at once
@@ -35,7 +35,7 @@ class Histograms:
             for k, held_by in enumerate(documents):
                 held_by[np.unique(words[:, k])] += 1
         counts = np.concatenate(documents)
-        squares = idf_squared(Statistics(len(images), sizes, counts, counts), "plain")
+        squares = idf_squared(counts, len(images))
         return cls(sizes, np.sqrt(squares).astype(np.float32), power)
 
     def part(self, images: Sequence[Array], k: int) -> Floats32:

@@ -14,9 +14,9 @@ from polyvoc.errors import OptionError
 from polyvoc.experiments.fit.regression import logistic
 from polyvoc.experiments.measures import Truth, draw_groups, quantile_bounds
 from polyvoc.experiments.report.figures import Figure, Panel, Series
-from polyvoc.experiments.workbench import QuantisedDataset, engine_norms, no_progress
+from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.options import ScoringOptions, SearchOptions
+from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import Candidate
 from polyvoc.search.pipeline import search
@@ -104,7 +104,7 @@ def _hits(
     """Return noise rank, weight, whether it is relevant, and rank of each hit: those by words, then the final ranking."""
     early: list[Candidate] = []
     model = HitProbability((0.0, 0.0), (0.0, 0.0, 0.0))  # any model: candidates have its inputs
-    final = search(engine, bench.query(question), options, model, threads=1, on_first=early.extend)
+    final = search(engine, bench.query(question, options), options, model, threads=1, on_first=early.extend)
     return [
         (hit.noise_rank, np.nan if hit.weight is None else hit.weight, hit.image in truth.relevant, rank)
         for hits in (early, final)
@@ -113,12 +113,12 @@ def _hits(
 
 
 def without(engine: Engine, images: Sequence[int]) -> Engine:
-    """Return an engine of images 0, 1, 2, ... without some of them; norms are those of all."""
+    """Return an engine of images 0, 1, 2, ... without some of them."""
     removed = np.asarray(images, np.int64)
     segments = [
         segment.without(removed[removed // MAX_IMAGES == number] % MAX_IMAGES) for number, segment in enumerate(engine.segments)
     ]
-    return Engine(segments, engine.sizes, engine_norms(engine, ScoringOptions()))
+    return Engine(segments, engine.sizes)
 
 
 def fit_hit_probability(samples: Samples, source: str = "") -> HitProbability:

@@ -16,7 +16,7 @@ from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.index.writer import IndexWriter
 from polyvoc.scoring.rules import cardinality_ratios, group_names, groups_by_size, table_as_dict
 from polyvoc.search.index import Index
-from polyvoc.types import Floats64, ImageRef, ImageWords, Keypoints, LikelihoodTable, Progress
+from polyvoc.types import Floats64, ImageFeatures, ImageRef, Keypoints, LikelihoodTable, Progress
 
 Counts = npt.NDArray[np.int64]
 REACH = 0.43  # of the bits: beyond this distance a match is as good as chance (of 128 fair coins 55 or fewer fall heads in 6 %)
@@ -225,7 +225,7 @@ class _ImageSet:
     """Some images of an index, concatenated: a query is compared with all of them at once."""
 
     refs: Sequence[ImageRef]
-    words: ImageWords
+    words: ImageFeatures
     lengths: Floats64  # [N] features of each image
 
     @classmethod
@@ -236,9 +236,9 @@ class _ImageSet:
         words, signatures = (np.concatenate([getattr(image, name) for image in used]) for name in ("words", "signatures"))
         parts = (np.concatenate([getattr(image.keypoints, name) for image in used]) for name in ("xy", "scale", "angle"))
         lengths = np.array([len(image.words) for image in images], np.float64)
-        return cls(refs, ImageWords(words, signatures, Keypoints(*parts)), lengths)
+        return cls(refs, ImageFeatures(words, signatures, Keypoints(*parts)), lengths)
 
-    def table(self, query: ImageWords) -> MatchTable:
+    def table(self, query: ImageFeatures) -> MatchTable:
         """Return every match of a query."""
         q, f, shared = sharing_of(query, self.words, range(query.words.shape[1]))
         distance = hamming(query, self.words, q, f).astype(np.uint8)

@@ -16,8 +16,8 @@ from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.options import ScoringOptions, SetKind
 from polyvoc.search.index import Index
-from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
-from polyvoc.types import Array, Floats64, ImageRef, ImageWords, Progress, with_planes
+from polyvoc.search.verify import AnyVerification, VerificationQuery, default_match_table, inlier_pairs, prepare_verification
+from polyvoc.types import Array, Floats64, ImageFeatures, ImageRef, Progress, with_planes
 
 Counts = npt.NDArray[np.int64]
 _Matches = tuple[Floats64, Counts, Counts]  # [Q] of each query feature: ratio, true matches in intersection and union
@@ -200,8 +200,8 @@ class Pairs:
 
 def find_pairs(index: Index, sampling: Sampling = Sampling(), progress: Progress = no_progress) -> Pairs:
     """Search an index for some of its images and verify the best hits: pairs with enough inliers show the same object."""
-    if not index.engine.signed:
-        raise OptionError("calibration needs an index with signatures; make one with: polyvoc index FOLDER")
+    if not (index.engine.signed or index.engine.code_bits):
+        raise OptionError("calibration needs an index with codes or signatures; make one with: polyvoc index FOLDER")
     queries = draw(index, sampling.queries, np.random.default_rng(sampling.seed))
     related, doubtful = {}, {}
     for done, ref in enumerate(queries, start=1):
@@ -220,42 +220,52 @@ def draw(index: Index, count: int, rng: np.random.Generator) -> list[ImageRef]:
 
 def _verify(index: Index, ref: ImageRef, sampling: Sampling) -> tuple[list[ImageRef], list[ImageRef]]:
     """Return those of the best hits of an image, itself left out, that are verified, and those that remain doubtful."""
-    engine = index.engine
-    query = read_words(index, ref)
-    plan = engine.plan(index.default_options)
-    hits = engine.best(engine.query(query.words.astype(np.int64), query.signatures, plan), plan, sampling.candidates + 1)[0]
-    table = default_match_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
-    prepared = VerificationQuery.of(query, table)
+    engine, source = index.engine, index.stored_queries
+    query, stored = source.of(ref, verify=1), read_words(index, ref)
+    plan = engine.plan(source.search)
+    found = engine.query_of(query.codes, query.words, query.signatures, plan)
+    hits = engine.best(found, plan, sampling.candidates + 1)[0]
+    if query.codes is None:
+        table = default_match_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
+        prepared: AnyVerification = VerificationQuery.of(query.image_features, table)
+    else:
+        prepared = prepare_verification(engine, query, replace(source.search, code_table=None))
     confirmed: list[ImageRef] = []
     doubtful: list[ImageRef] = []
     for hit in [one.ref for one in hits if one.ref != ref][: sampling.candidates]:
         inliers = inlier_pairs(prepared, engine.segments[hit[0]], hit[1])
         if len(inliers) >= min(sampling.inliers, DOUBTFUL):
-            bits = _nearest(query, read_words(index, hit), *inliers.T)
-            anew = bits.mean() * 64 / engine.bits >= sampling.copy_bits
+            bits = _nearest(stored, read_words(index, hit), *inliers.T)
+            anew = bits.mean() >= sampling.copy_bits
             (confirmed if anew and len(inliers) >= sampling.inliers else doubtful).append(hit)
     return confirmed, doubtful
 
 
-def read_words(index: Index, ref: ImageRef) -> ImageWords:
+def read_words(index: Index, ref: ImageRef) -> ImageFeatures:
     """Return the words, signatures and keypoints of one image of an index."""
-    return index.engine.segments[ref[0]].image_words(ref[1])
+    return index.engine.segments[ref[0]].image_features(ref[1])
 
 
-def _nearest(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
-    """Return the Hamming distance of pairs of features, the smallest over the words that they share [m]."""
+def _nearest(query: ImageFeatures, image: ImageFeatures, q: Counts, f: Counts) -> Counts:
+    """Return the Hamming distance of pairs of features, in 1/64 of the bits [m]: of codes relative to the same word, else the
+    smallest over the words that they share."""
+    if query.codes is not None and image.codes is not None:
+        one, other = query.codes.chosen(q), image.codes.chosen(f)
+        distances = np.bitwise_count(one.codes ^ other.codes).sum(axis=1) / one.codes.shape[1]
+        return np.asarray(distances[one.words == other.words] if (one.words == other.words).any() else [64.0])
     shared = query.words[q] == image.words[f]
-    return np.asarray(np.where(shared, hamming(query, image, q, f), 255).min(axis=1), np.int64)
+    planes = with_planes(query.signatures, 2).shape[2]
+    return np.asarray(np.where(shared, hamming(query, image, q, f), 255).min(axis=1) / planes)
 
 
-def hamming(query: ImageWords, image: ImageWords, q: Counts, f: Counts) -> Counts:
+def hamming(query: ImageFeatures, image: ImageFeatures, q: Counts, f: Counts) -> Counts:
     """Return the Hamming distances of pairs of features in every vocabulary, whether they share the word or not [m, K]."""
     differing = with_planes(query.signatures, 2)[q] ^ with_planes(image.signatures, 2)[f]
     return np.asarray(np.bitwise_count(differing).sum(axis=2), np.int64)
 
 
 def sharing_of(
-    query: ImageWords, image: ImageWords, vocabularies: Sequence[int]
+    query: ImageFeatures, image: ImageFeatures, vocabularies: Sequence[int]
 ) -> tuple[Counts, Counts, npt.NDArray[np.bool_]]:
     """Return the pairs of features that share a word in one of some vocabularies or in several, once, and in which [m, k]."""
     parts = []
@@ -269,7 +279,7 @@ def sharing_of(
     return q, f, query.words[q][:, columns] == image.words[f][:, columns]
 
 
-def _sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _sharing(query: ImageFeatures, image: ImageFeatures, k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the pairs (query feature, feature) that share the word of vocabulary k, by word."""
     ours, theirs = (np.argsort(one.words[:, k], kind="stable") for one in (query, image))
     words, places = query.words[ours, k], image.words[theirs, k]
@@ -280,7 +290,7 @@ def _sharing(query: ImageWords, image: ImageWords, k: int) -> tuple[npt.NDArray[
     return ours[q], theirs[first[q] + within]
 
 
-def set_counts(index: Index, query: ImageWords, sets: SetKind = "feature") -> Counts:
+def set_counts(index: Index, query: ImageFeatures, sets: SetKind = "feature") -> Counts:
     """Return the number of features (or images) of every exact set of lists, for each feature of an indexed image [Q, 2^K].
 
     The image itself is left out: a query is usually not in the index.
@@ -316,7 +326,7 @@ def observe_pairs(index: Index, pairs: Pairs, sets: SetKind = "feature") -> Obse
 
 
 def _true_matches(
-    query: ImageWords, images: Sequence[ImageWords], pair: tuple[int, int], sets: SetKind
+    query: ImageFeatures, images: Sequence[ImageFeatures], pair: tuple[int, int], sets: SetKind
 ) -> tuple[Counts, Counts]:
     """Return the number of true matches of each query feature in relevant images: in the intersection, and in the union [Q]."""
     inside, true = np.zeros((2, len(query.words)), np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from polyvoc.experiments.workbench import no_progress
-from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
+from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment
 from polyvoc.scoring.engine import Engine
 from polyvoc.types import Array, Progress
 
@@ -111,8 +111,7 @@ def build(
             words, signatures = world.images(n, FEATURES, k, seed=number)
             starts = np.arange(n + 1, dtype=np.int64) * FEATURES
             ids = np.arange(first, first + n, dtype=np.int64)
-            empty = np.zeros((len(words), 2))
-            batch = Batch(ids, starts, words, signatures, empty.astype(np.float32), empty.astype(np.float16))
+            batch = Batch(ids, starts, Geometry.unknown(n, len(words)), words, signatures)
             begin = time.perf_counter()
             segment = Segment.build(batch, sizes)
             rate = {"features": len(words), "seconds": time.perf_counter() - begin}

@@ -1,0 +1,62 @@
+"""The codes of a segment: every feature once, in one fine vocabulary, for the default search.
+
+    code_starts uint32 [size + 1]   list of each fine word
+    codes       uint64 [B, F]       in list order, sorted by (word, image): B planes of 64 bits
+    code_images uint16 [F]          image of each code
+
+A scan reads nothing else. By image, for what only the best hits and stored queries need:
+
+    code_words  uint16|32 [F]       word of each feature; its code is found in the list of the word by bisection
+    rest        uint8 [F, parts]    what the code leaves of the descriptor (`vocabulary.codes`)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import OptionError
+from polyvoc.index.words import word_type
+from polyvoc.kernels.codes import find_places
+from polyvoc.kernels.postings import sort_by_word
+from polyvoc.types import Array, FeatureCodes
+
+
+def check_codes(codes: FeatureCodes, n_features: int, size: int) -> None:
+    """Raise OptionError for codes of features that lists of `size` fine words cannot hold."""
+    if not len(codes.words) == len(codes.codes) == len(codes.rest) == n_features:
+        raise OptionError(f"codes of {len(codes.words)} features where {n_features} are expected")
+    if len(codes.words) and codes.words.max() >= size:
+        raise OptionError(f"fine words should be 0 to {size - 1}; found {codes.words.max()}")
+
+
+def build_codes(codes: FeatureCodes, feature_starts: Array, size: int) -> dict[str, Array]:
+    """Sort the codes of features, by image, into lists of the fine words; return the arrays."""
+    words = codes.words.astype(word_type((size,)))
+    order, starts = sort_by_word(np.arange(len(words), dtype=np.uint32), words, size)
+    lengths = np.diff(feature_starts)
+    return {
+        "code_starts": starts.astype(np.uint32),
+        "codes": np.ascontiguousarray(codes.codes[order].T),
+        "code_images": np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)[order],
+        "code_words": words,
+        "rest": codes.rest,
+    }
+
+
+def all_codes(arrays: dict[str, Array]) -> FeatureCodes:
+    """Return the codes of all features of a segment, by image: the input of `build_codes`."""
+    words = arrays["code_words"]
+    order, _ = sort_by_word(np.arange(len(words), dtype=np.uint32), words, len(arrays["code_starts"]) - 1)
+    codes = np.empty((len(words), len(arrays["codes"])), np.uint64)
+    codes[order] = arrays["codes"].T
+    return FeatureCodes(words.astype(np.uint32), codes, np.asarray(arrays["rest"]))
+
+
+def codes_at(arrays: dict[str, Array], position: int, first: int, last: int) -> FeatureCodes:
+    """Return the codes of the features first .. last, which are those of the image at a position."""
+    words = np.asarray(arrays["code_words"][first:last])
+    places: npt.NDArray[np.int64] = np.empty(len(words), np.int64)
+    find_places(words, position, arrays["code_starts"], arrays["code_images"], np.arange(len(words)), places)
+    codes = np.stack([plane[places] for plane in arrays["codes"]], axis=-1)
+    return FeatureCodes(words.astype(np.uint32), codes, np.asarray(arrays["rest"][first:last]))

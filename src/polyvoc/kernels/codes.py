@@ -1,0 +1,208 @@
+"""Codes: sign descriptors relative to words, scan posting lists of codes, match the features of two images.
+
+A feature has one code, relative to its word: bit i says whether coordinate i of the descriptor lies above that of the word. A
+query feature visits the lists of several words, and is signed relative to each. Its distance to a feature of such a list is
+asymmetric: the sum of |coordinate - coordinate of the word| over the bits that differ, relative to the sum over all bits (0 to
+`columns`, a whole number). A table gives the weight of a match by the row of the visited word and this distance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyvoc.kernels.compiler import (
+    LANES,
+    fast_kernel,
+    inlined,
+    kernel,
+    lowest_bit,
+    near_lanes,
+    near_long_lanes,
+    popcount,
+    sum_lanes,
+    sum_long_lanes,
+)
+
+LARGEST = 255  # magnitude, that of the largest difference of a query feature to a word
+
+
+@kernel
+def sign_codes(z, words, centres, codes):
+    """Write the code of each descriptor relative to its word. z: [n, bits], centres: [size, bits]. out: codes [n, planes]."""
+    for row in range(len(words)):
+        word = words[row]
+        for plane in range(codes.shape[1]):
+            code = np.uint64(0)
+            for i in range(64 * plane, min(64 * plane + 64, z.shape[1])):
+                code |= np.uint64(z[row, i] > centres[word, i]) << np.uint64(i - 64 * plane)
+            codes[row, plane] = code
+
+
+@fast_kernel
+def relative_distances(z, words, centres, cut, ratios):
+    """Write the distance of each word of a query feature relative to that of the first; drop words beyond `cut`.
+
+    z: [Q, dimension], centres: [size, dimension]; words: [Q, A], nearest first, dropped ones become -1. out: ratios [Q, A].
+    """
+    for q in range(words.shape[0]):
+        nearest = np.float32(0)
+        for a in range(words.shape[1]):
+            ratios[q, a] = 1
+            if words[q, a] < 0:
+                continue
+            total = np.float32(0)
+            for i in range(z.shape[1]):
+                difference = z[q, i] - centres[words[q, a], i]
+                total += difference * difference
+            distance = np.sqrt(total)
+            if a == 0:
+                nearest = distance
+            elif nearest > 0:
+                ratios[q, a] = max(distance / nearest, np.float32(1))
+            if ratios[q, a] > cut or (a > 0 and nearest == 0):
+                words[q, a] = -1
+
+
+@kernel
+def sign_query(z, words, centres, codes, magnitudes, totals):
+    """Write what the scan needs of query features relative to each of their words.
+
+    z: [Q, bits]; words: [Q, A], -1 for none; centres: [size, bits]. out: codes [Q, A, planes], magnitudes uint8 [Q A, bits]
+    |z - centre| in units of the largest / LARGEST, totals [Q, A] their sums.
+    """
+    bits = z.shape[1]
+    for q in range(words.shape[0]):
+        for a in range(words.shape[1]):
+            word, row = words[q, a], q * words.shape[1] + a
+            if word < 0:
+                codes[q, a] = 0
+                magnitudes[row] = 0
+                totals[q, a] = 0
+                continue
+            largest = np.float32(0)
+            for i in range(bits):
+                largest = max(largest, abs(z[q, i] - centres[word, i]))
+            unit = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
+            total = 0
+            for plane in range(codes.shape[2]):
+                code = np.uint64(0)
+                for i in range(64 * plane, min(64 * plane + 64, bits)):
+                    difference = z[q, i] - centres[word, i]
+                    code |= np.uint64(difference > 0) << np.uint64(i - 64 * plane)
+                    size = np.uint8(abs(difference) * unit + np.float32(0.5))
+                    magnitudes[row, i] = size
+                    total += np.int64(size)
+                codes[q, a, plane] = code
+            totals[q, a] = total
+
+
+@inlined
+def asymmetric(magnitudes, row, first, other, factor):
+    """Return the relative asymmetric distance of a query feature to a code by the bits that differ. factor: of `factor_of`."""
+    total = sum_long_lanes(magnitudes, row, first, other) if magnitudes.shape[1] > LANES else sum_lanes(magnitudes, row, first)
+    return (total * factor) >> 32
+
+
+@inlined
+def factor_of(total, columns):
+    """Return what a sum of magnitudes is multiplied by, in 2^-32, to be a distance from 0 to `columns`."""
+    return (columns << 32) // total if total > 0 else 0
+
+
+@kernel
+def vote_codes(features, words, rows, query_codes, magnitudes, totals, values, threshold, starts, codes, images, scores):
+    """Scan the lists of some query features; of each the best match of every image votes.
+
+    features: [q] numbers of the query features; words: [Q, A], -1 for none; rows: [Q, A] row of the table; query_codes:
+    [Q, A, B]; magnitudes: [Q A, bits]; totals: [Q, A]; values: int32 [Q, rows, columns + 1] weight of a match. Features beyond
+    the Hamming distance `threshold` are passed over. starts: [size + 1], codes: [B, F], images: [F] of the segment. out: scores
+    int64 [n_images].
+    """
+    long, columns = len(codes) > 1, values.shape[2] - 1
+    one, two = codes[0], codes[-1]
+    best, touched = np.zeros(len(scores), np.int32), np.empty(len(scores), np.int32)
+    for q in features:
+        n = 0
+        for a in range(words.shape[1]):
+            if words[q, a] < 0:
+                continue
+            first, other, row = query_codes[q, a, 0], query_codes[q, a, -1], q * words.shape[1] + a
+            factor, line = factor_of(totals[q, a], columns), rows[q, a]
+            last = np.int64(starts[words[q, a] + 1])
+            for block in range(np.int64(starts[words[q, a]]), last, LANES):
+                near = np.uint64(0)
+                if block + LANES <= len(one):
+                    if long:
+                        near = near_long_lanes(one, two, block, first, other, threshold)
+                    else:
+                        near = near_lanes(one, block, first, threshold)
+                    if last - block < LANES:
+                        near &= (np.uint64(1) << np.uint64(last - block)) - np.uint64(1)
+                else:
+                    for p in range(block, last):
+                        h = popcount(one[p] ^ first) + (popcount(two[p] ^ other) if long else 0)
+                        near |= np.uint64(h <= threshold) << np.uint64(p - block)
+                while near != 0:
+                    p = block + lowest_bit(near)
+                    near &= near - np.uint64(1)
+                    value = values[q, line, asymmetric(magnitudes, row, one[p] ^ first, two[p] ^ other, factor)]
+                    image = images[p]
+                    if value > best[image]:
+                        if best[image] == 0:
+                            touched[n] = image
+                            n += 1
+                        best[image] = value
+        for i in range(n):
+            scores[touched[i]] += best[touched[i]]
+            best[touched[i]] = 0
+
+
+@kernel
+def count_live(starts, images, alive, counts):
+    """Count the features of live images in each list. alive: [n_images]. out: counts [size]."""
+    for word in range(len(counts)):
+        n = 0
+        for p in range(starts[word], starts[word + 1]):
+            n += alive[images[p]]
+        counts[word] = n
+
+
+@kernel
+def find_places(words, position, starts, images, features, places):
+    """Find where the codes of some features of an image lie, by bisection: those of one word follow one another in its list.
+
+    words: [n] of the image at a position; features: numbers of those wanted. out: places [n], of these.
+    """
+    for f in features:
+        first, last = np.int64(starts[words[f]]), np.int64(starts[words[f] + 1])
+        while first < last:
+            middle = (first + last) >> 1
+            if images[middle] < position:
+                first = middle + 1
+            else:
+                last = middle
+        # The next code belongs to the same image only if the word does so, too: then earlier features come first.
+        if first + 1 < np.int64(starts[words[f] + 1]) and images[first + 1] == position:
+            for earlier in range(f):
+                first += words[earlier] == words[f]
+        places[f] = first
+
+
+@kernel
+def tally_codes(words, rows, query_codes, magnitudes, totals, reach, starts, codes, images, kinds, counts):
+    """Count the matches of a query by kind of image, row of the table and distance, for the fit of a table.
+
+    kinds: [n_images], below 0: not counted; the others as in `vote_codes`. out: counts [kinds, rows, columns + 1].
+    """
+    columns, last_plane = counts.shape[2] - 1, len(codes) - 1
+    for q in range(words.shape[0]):
+        for a in range(words.shape[1]):
+            if words[q, a] < 0:
+                continue
+            row, factor = q * words.shape[1] + a, factor_of(totals[q, a], columns)
+            for p in range(starts[words[q, a]], starts[words[q, a] + 1]):
+                kind = kinds[images[p]]
+                first, other = codes[0, p] ^ query_codes[q, a, 0], codes[last_plane, p] ^ query_codes[q, a, -1]
+                h = popcount(first) + (popcount(other) if last_plane > 0 else 0)
+                if kind >= 0 and h <= reach:
+                    counts[kind, rows[q, a], asymmetric(magnitudes, row, first, other, factor)] += 1

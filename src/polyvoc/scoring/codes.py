@@ -1,0 +1,123 @@
+"""Scoring by codes: the default search. One scan of the lists of a query's fine words, no phase 1.
+
+Every query feature visits the lists of its nearest words. The weight of a match is the idf^2 of the feature's nearest word
+times a log-likelihood ratio, from a table by the relative distance of the visited word and the asymmetric distance of the
+code (`kernels.codes`); of every image the best match of each query feature counts. Weights are whole numbers, so that sums do
+not depend on the order of the query features, hence not on threads.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index.segment import Segment
+from polyvoc.index.statistics import Statistics
+from polyvoc.kernels.codes import vote_codes
+from polyvoc.threads import count_threads, thread_map
+from polyvoc.types import CodeTable, Floats32, Floats64
+from polyvoc.vocabulary.codes import CodedQuery
+
+UNIT = 1 << 10  # a weight of 1 as a whole number
+TABLE_FORMAT = "polyvoc code table"
+
+
+@dataclass(frozen=True, eq=False)
+class CodeWeights:
+    """What the segments need to vote with codes: the same for all of them."""
+
+    idf_squared: Floats64  # [Q] of the nearest word of each query feature
+    table: CodeTable
+    threads: int | None = None  # that one segment may use
+
+    @cached_property
+    def values(self) -> npt.NDArray[np.int32]:
+        """Return the weight of a match of each query feature by row of the table and distance [Q, rows, columns + 1]."""
+        rows = np.maximum(np.array(self.table.rows), 0.0) * UNIT
+        return np.asarray(np.rint(self.idf_squared[:, None, None] * rows), np.int32)
+
+
+def weigh_codes(query: CodedQuery, statistics: Statistics, table: CodeTable, threads: int | None) -> CodeWeights:
+    """Return the weights that every segment votes with."""
+    return CodeWeights(code_idf_squared(query, statistics), table, threads)
+
+
+def code_idf_squared(query: CodedQuery, statistics: Statistics) -> Floats64:
+    """Return the squared idf of the nearest word of each query feature [Q], 0 for one without words."""
+    nearest = query.words[:, 0] if query.words.shape[1] else np.full(len(query.words), -1)
+    return np.where(nearest >= 0, statistics.code_idf_squared[nearest], 0.0) if len(nearest) else np.zeros(0)
+
+
+def table_rows(query: CodedQuery, table: CodeTable) -> npt.NDArray[np.int64]:
+    """Return the row of the table for each visited word [Q, A]."""
+    return np.searchsorted(np.array(table.edges), query.ratios)
+
+
+def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Floats32:
+    """Score every image of a segment [n]: the sum of its votes, over the root of its number of features; 0 for deleted ones."""
+    arrays, rows = segment.arrays, table_rows(query, weights.table)
+    votes = np.zeros(segment.n_images, np.int64)
+    if segment.fine and segment.n_features:
+        # Neighbouring words have neighbouring numbers: query features in this order visit lists that are still in the cache.
+        order = np.argsort(query.words[:, 0], kind="stable")
+        parts = [part for part in np.array_split(order, count_threads(weights.threads)) if len(part)]
+        lists = arrays["code_starts"], arrays["codes"], arrays["code_images"]
+
+        def vote(features: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            own = np.zeros(segment.n_images, np.int64)
+            vote_codes(features, query.words, rows, query.codes, query.magnitudes, query.totals, weights.values,
+                       weights.table.reach, *lists, own)  # fmt: skip
+            return own
+
+        for own in thread_map(vote, parts, weights.threads):
+            votes += own
+    norms = root_lengths(segment)
+    scores = np.divide(votes, UNIT * norms, out=np.zeros(len(votes)), where=norms > 0).astype(np.float32)
+    if len(segment.alive):
+        scores[segment.alive == 0] = 0
+    return scores
+
+
+def root_lengths(segment: Segment) -> Floats64:
+    """Return the root of the number of features of each image of a segment [n]: the norm of scores by codes."""
+    return np.sqrt(np.diff(segment.arrays["feature_starts"].astype(np.float64)))
+
+
+# -- tables and their files
+
+
+@cache
+def default_code_table(bits: int) -> CodeTable:
+    """Return the shipped table for codes of a length."""
+    folder = importlib.resources.files("polyvoc") / "data" / "likelihood"
+    file = folder / f"codes-{bits}.json"
+    if not file.is_file():
+        raise OptionError(f"polyvoc has no likelihood table for codes of {bits} bits; fit one: polyvoc calibrate --index INDEX "
+                          "--save")  # fmt: skip
+    return code_table_from_dict(json.loads(file.read_text(encoding="utf-8")), str(file))
+
+
+def code_table_as_dict(table: CodeTable) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    rows = [list(row) for row in table.rows]
+    return {"format": TABLE_FORMAT, "source": table.source, "edges": list(table.edges), "reach": table.reach, "rows": rows}
+
+
+def code_table_from_dict(values: Any, where: str) -> CodeTable:
+    """Read what `code_table_as_dict` returned; raise DamagedError, which names the file `where`, if it is something else."""
+    try:
+        if values["format"] != TABLE_FORMAT:
+            raise ValueError
+        rows = tuple(tuple(map(float, row)) for row in values["rows"])
+        return CodeTable(tuple(map(float, values["edges"])), rows, int(values["reach"]), str(values["source"]))
+    except (KeyError, TypeError, ValueError, OptionError):
+        raise DamagedError(
+            f"{where}: not a likelihood table of codes; fit one: polyvoc calibrate --index INDEX --save"
+        ) from None

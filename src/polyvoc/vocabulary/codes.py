@@ -1,0 +1,200 @@
+"""Binary codes: one per feature, relative to its word in a fine vocabulary; how queries are compared with them, and decoding.
+
+Bit i of a code says whether coordinate i of the descriptor, in the axes of a random rotation, lies above that of its word
+(Jegou, Douze, Schmid, ECCV 2008, with the word itself for the medians). What the code leaves is kept in a few bytes by a
+product quantiser, apart from what is scanned: so an image of the index can be a query, although its descriptors are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from polyvoc.errors import VocabularyError
+from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query
+from polyvoc.kernels.vectors import nearest_parts
+from polyvoc.threads import thread_map
+from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
+from polyvoc.vocabulary.assign import Assigner, batches
+from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, full_rotation
+
+PARTS = 8  # bytes that keep what a code leaves of a descriptor
+PART_VALUES = 256  # of each
+SAMPLE = 200_000  # descriptors that a decoder is learned from
+POWER_STEPS = 8  # of the power method that finds the widest axis of some words
+_BATCH = 4096  # descriptors signed together
+
+
+@dataclass(frozen=True, eq=False)
+class CodedQuery:
+    """The features of a query, signed relative to each of their nearest words."""
+
+    words: Words  # [Q, A] nearest first, -1 where there is none
+    ratios: Floats32  # [Q, A] distance of the word relative to that of the nearest
+    codes: npt.NDArray[np.uint64]  # [Q, A, planes]
+    magnitudes: npt.NDArray[np.uint8]  # [Q A, bits] |coordinate - that of the word|, the largest 255
+    totals: npt.NDArray[np.int64]  # [Q, A] their sums
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CodedQuery]) -> CodedQuery:
+        """Join the features of several; words beyond those that all have are dropped."""
+        width = min(part.words.shape[1] for part in parts)
+        rows = [
+            (part.words[:, :width], part.ratios[:, :width], part.codes[:, :width],
+             part.magnitudes.reshape(*part.words.shape, -1)[:, :width], part.totals[:, :width])
+            for part in parts
+        ]  # fmt: skip
+        words, ratios, codes, magnitudes, totals = (np.concatenate(column) for column in zip(*rows, strict=True))
+        return cls(words, ratios, codes, np.ascontiguousarray(magnitudes.reshape(words.size, -1)), totals)
+
+
+class Coder:
+    """A fine vocabulary ready to use: codes of features, and queries that are compared with them. May be shared by threads."""
+
+    def __init__(self, vocabulary: Vocabulary, threads: int | None = None) -> None:
+        """Prepare a vocabulary with a decoder for at most so many threads, None: one per core."""
+        if vocabulary.rotation is None or vocabulary.decoder is None:
+            raise VocabularyError("the vocabulary has no decoder for codes; train it again: polyvoc train --bits 128")
+        self.vocabulary = vocabulary
+        self.rotation, self.decoder = vocabulary.rotation, vocabulary.decoder
+        self._assigner = Assigner([vocabulary], threads)
+        self._threads = threads
+
+    @property
+    def bits(self) -> int:
+        """Return the length of a code."""
+        return self.vocabulary.bits
+
+    @cached_property
+    def _centres(self) -> Floats32:
+        """Return the words in the coordinates of the full rotation [size, dimension]."""
+        return self.vocabulary.centroids @ full_rotation(self.vocabulary.dimension).T
+
+    def _project(self, descriptors: Descriptors) -> Floats32:
+        return np.asarray(descriptors, np.float32) @ full_rotation(self.vocabulary.dimension).T
+
+    def encode(self, descriptors: Descriptors) -> FeatureCodes:
+        """Return the codes of descriptors [n, dimension]."""
+        words = self._assigner.assign(descriptors)[:, 0]
+        parts = thread_map(lambda job: self._encode(*job), _jobs(descriptors, words, self._threads), self._threads)
+        codes, rest = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return FeatureCodes(words.astype(np.uint32), codes, rest)
+
+    def _encode(self, descriptors: Descriptors, words: Words) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        z = self._project(descriptors)
+        codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
+        sign_codes(z[:, : self.bits], words, self._centres, codes)
+        left = z - self._centres[words] - unpack_signs(codes, self.bits) @ self.decoder.matrix.T
+        return codes, quantise_parts(left, self.decoder.parts)
+
+    def decode(self, stored: FeatureCodes) -> Floats32:
+        """Return approximate descriptors [n, dimension] of codes."""
+        z = self._centres[stored.words] + unpack_signs(stored.codes, self.bits) @ self.decoder.matrix.T
+        width = self.decoder.parts.shape[2]
+        for part, values in enumerate(self.decoder.parts):
+            at = slice(part * width, min((part + 1) * width, z.shape[1]))
+            z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
+        return z @ full_rotation(self.vocabulary.dimension)
+
+    def query(self, descriptors: Descriptors, assignments: int, cut: float) -> CodedQuery:
+        """Return descriptors [Q, dimension] as a query: their nearest words, as far as `cut` times the distance of the first."""
+        table = np.asarray(descriptors, np.float32)
+        words = self._assigner.assign(table, min(assignments, self.vocabulary.size)).reshape(len(table), -1)
+        parts = thread_map(lambda job: self._sign(*job, cut), _jobs(table, words, self._threads), self._threads)
+        return CodedQuery(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float) -> CodedQuery:
+        """Return features of an index as a query, as far as their codes tell."""
+        return self.query(self.decode(stored), assignments, cut)
+
+    def _sign(self, descriptors: Descriptors, words: Words, cut: float) -> tuple[npt.NDArray[np.generic], ...]:
+        z, words = self._project(descriptors), words.copy()
+        ratios = np.empty(words.shape, np.float32)
+        relative_distances(z, words, self._centres, np.float32(cut), ratios)
+        codes = np.empty((*words.shape, planes_of(self.bits)), np.uint64)
+        magnitudes = np.empty((words.size, 64 * codes.shape[2]), np.uint8)
+        totals = np.empty(words.shape, np.int64)
+        sign_query(z[:, : self.bits], words, self._centres, codes, magnitudes, totals)
+        return words, ratios, codes, magnitudes, totals
+
+
+def _jobs(descriptors: Descriptors, words: Words, threads: int | None) -> list[tuple[Descriptors, Words]]:
+    """Cut descriptors and their words into batches."""
+    parts = batches(np.asarray(descriptors), _BATCH, threads)
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    return list(zip(parts, np.split(words, ends), strict=True))
+
+
+def planes_of(bits: int) -> int:
+    """Return the number of uint64 that hold so many bits."""
+    return (bits + 63) // 64
+
+
+def unpack_signs(codes: npt.NDArray[np.uint64], bits: int) -> Floats32:
+    """Return the bits of codes [n, planes] as -1 and 1: float32 [n, bits]."""
+    ones = np.unpackbits(np.ascontiguousarray(codes).view(np.uint8), axis=1, bitorder="little", count=bits)
+    return 2 * ones.astype(np.float32) - 1
+
+
+def quantise_parts(rows: Floats32, parts: Floats32) -> npt.NDArray[np.uint8]:
+    """Return the nearest value of each part of rows [n, dimension]: uint8 [n, parts]."""
+    n_parts, _, width = parts.shape
+    padded = np.zeros((len(rows), n_parts * width), np.float32)
+    padded[:, : rows.shape[1]] = rows
+    nearest = np.empty((len(rows), n_parts), np.uint8)
+    half = np.einsum("pvw,pvw->pv", parts, parts) / 2
+    nearest_parts(padded, np.ascontiguousarray(parts.transpose(0, 2, 1)), half.astype(np.float32), nearest)
+    return nearest
+
+
+def learn_decoder(descriptors: Floats32, words: Words, vocabulary: Vocabulary, cluster: Callable[[Floats32, int], Floats32],
+                  ) -> Decoder:  # fmt: skip
+    """Learn what codes of descriptors [n, dimension] with their nearest words [n] leave. cluster: rows, size -> centroids."""
+    bits, rotation = vocabulary.bits, full_rotation(vocabulary.dimension)
+    centres = vocabulary.centroids @ rotation.T
+    z = descriptors @ rotation.T
+    codes = np.empty((len(z), planes_of(bits)), np.uint64)
+    sign_codes(z[:, :bits], words, centres, codes)
+    signs, left = unpack_signs(codes, bits), z - centres[words]
+    gram = signs.T @ signs + np.eye(bits, dtype=np.float32)  # regularised: of few descriptors some signs never vary
+    matrix = np.linalg.solve(gram, signs.T @ left).T.astype(np.float32)
+    left -= signs @ matrix.T
+    n_parts = min(PARTS, left.shape[1])
+    width = -(-left.shape[1] // n_parts)
+    n_parts = -(-left.shape[1] // width)
+    parts = np.zeros((n_parts, min(PART_VALUES, len(left)), width), np.float32)
+    for part in range(n_parts):
+        rows = left[:, part * width : (part + 1) * width]
+        found = cluster(rows, parts.shape[1])
+        parts[part, :, : rows.shape[1]] = np.resize(found, (parts.shape[1], rows.shape[1]))
+    return Decoder(np.ascontiguousarray(matrix), parts)
+
+
+def neighbour_order(words: Floats32) -> npt.NDArray[np.int64]:
+    """Return an order of words [size, dimension] in which neighbours are near each other: halved along the widest axis.
+
+    Lists that a query visits together then lie together on the disk and in memory.
+    """
+    order = np.arange(len(words))
+
+    def halve(first: int, last: int) -> None:
+        if last - first <= 2:
+            return
+        rows = words[order[first:last]]
+        centred = rows - rows.mean(axis=0)
+        axis = centred[np.argmax(np.einsum("ij,ij->i", centred, centred))]
+        for _ in range(POWER_STEPS):  # towards the axis of the largest variance
+            axis = centred.T @ (centred @ axis)
+            axis /= max(float(np.linalg.norm(axis)), np.finfo(np.float32).tiny)
+        middle = (last - first) // 2
+        part = np.argsort(centred @ axis, kind="stable")
+        order[first:last] = order[first:last][part]
+        halve(first, first + middle)
+        halve(first + middle, last)
+
+    halve(0, len(words))
+    return order
