@@ -1,4 +1,4 @@
-"""Accuracy of every merging rule on photographs with ground truth, with the shipped vocabularies.
+"""Accuracy of every merging rule on photographs with ground truth, with the three shipped vocabularies of words.
 
     python benchmarks/accuracy.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER]
 
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default_cache())
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
-    vocabularies = [vocabulary.shortened(64) for vocabulary in default_vocabularies()]
+    vocabularies = [vocabulary.shortened(64) for vocabulary in default_vocabularies(3)]
     benches = {}
     for name in ("holidays", "ukbench"):
         benches[name] = workbench.bench(READERS[name](getattr(arguments, name)), vocabularies)

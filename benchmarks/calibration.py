@@ -4,7 +4,7 @@
 
 Fits lines (sets of features, sets of images) and table on each labelled set and tests them on the other; then fits them without labels on an index of each, and the lines
 of all together; then verifies the best hits of every photograph and counts right and wrong pairs by their inliers. OTHERS: photographs
-without right answers. WORK: a folder for the indexes.
+without right answers. WORK: a folder for the indexes, of words and signatures of the three shipped vocabularies, without codes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
-from polyvoc.vocabulary.vocabulary import default_vocabularies
+from polyvoc.vocabulary.vocabulary import VocabularySet, default_vocabularies
 
 CANDIDATES = 20
 THRESHOLDS = (6, 8, 10, 12, 16, 20)
@@ -44,7 +44,8 @@ def labels_of(dataset: Dataset) -> dict[str, str]:
 
 
 def index_of(folders: list[Path], path: Path) -> Index:
-    with IndexWriter.open(path) as writer:
+    vocabularies = VocabularySet.of(default_vocabularies(3), signed=True, codes=False)
+    with IndexWriter.open(path, vocabularies) as writer:
         writer.update(folders)
     return Index.open(path)
 
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default_cache())
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
-    vocabularies = default_vocabularies()
+    vocabularies = default_vocabularies(3)
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     benches = {name: workbench.bench(dataset, vocabularies) for name, dataset in sets.items()}
     fits = {name: fit_lines(bench) for name, bench in benches.items()}

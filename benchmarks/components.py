@@ -2,7 +2,7 @@
 
     python benchmarks/components.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER] [--embeddings FOLDER] [--only TABLE ...]
 
-Shipped vocabularies, trained on other photographs; likelihood tables are fitted on the other set. Times are those of scoring,
+Search by words and signatures of the three shipped vocabularies, trained on other photographs; likelihood tables are fitted on the other set. Times are those of scoring,
 verification and expansion, from words on; ratios are medians over the queries, each ranked in all ways before the next.
 --embeddings: a folder of holidays.npy and ukbench.npy, unit vectors, one row per photograph, as `polyvoc.Embedder` returns.
 --only measures some tables again and keeps the others of the last result. Rows of the stored result that are not made here
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=10**9, help="of each set, at most: to try it out")
     parser.add_argument("--only", nargs="+", choices=EVERY, default=EVERY)
     arguments = parser.parse_args()
-    workbench, vocabularies = Workbench(arguments.cache), default_vocabularies()
+    workbench, vocabularies = Workbench(arguments.cache), default_vocabularies(3)
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     result: dict[str, Any] = {"vocabularies": [v.fingerprint for v in vocabularies], "sets": {name: {} for name in sets}}
     last = RESULTS / "components.json"

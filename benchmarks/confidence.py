@@ -20,6 +20,7 @@ from typing import Any
 from machine import write_result
 from polyvoc.experiments.cache import default_cache, digest_of
 from polyvoc.experiments.datasets.readers import READERS, Dataset, Question, first_questions, list_images
+from polyvoc.experiments.fit.code_table import fit_code_table, tally_dataset
 from polyvoc.experiments.fit.hit_probability import (
     Samples,
     collect,
@@ -29,21 +30,20 @@ from polyvoc.experiments.fit.hit_probability import (
     predicted,
     reliability_figure,
 )
-from polyvoc.experiments.fit.likelihood import fit_table, tally
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.report.figures import Figure
 from polyvoc.experiments.report.plots import save_svg
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import SearchOptions, preset
 from polyvoc.search.probability import HitProbability
-from polyvoc.types import LikelihoodTable
-from polyvoc.vocabulary.vocabulary import default_vocabularies
-from trial import cut
+from polyvoc.types import CodeTable
+from polyvoc.vocabulary.vocabulary import default_fine_vocabulary
 
 SETS = ("holidays", "ukbench")
 SMALL = 100  # photographs of the smallest collection
 FITTED = 60  # queries that a likelihood table is fitted on
-VARIANTS = [((0, 1, 2), 64), ((0, 1), 128), ((0, 1), 64), ((0,), 128), ((0,), 64)]  # vocabularies, bits
+WORDS = (3, 5, 20)  # that a query feature visits, beside the usual 10
+BITS = 128
 ROOT = Path(__file__).parent.parent
 TABLE, PLOT = ROOT / "src" / "polyvoc" / "data" / "hit_probability.json", ROOT / "docs" / "confidence.svg"
 
@@ -75,9 +75,9 @@ def part(bench: QuantisedDataset, name: str, images: int, questions: int) -> Qua
     return replace(bench, dataset=first_questions(chosen, questions), name=digest_of(bench.name, name, images, questions))
 
 
-def likelihood_table(bench: QuantisedDataset, name: str, images: int) -> LikelihoodTable:
+def code_table(bench: QuantisedDataset, name: str, images: int) -> CodeTable:
     """Fit a likelihood table on one of the sets."""
-    return fit_table(tally(part(bench, name, images, FITTED)), source=name)
+    return fit_code_table(tally_dataset(part(bench, name, images, FITTED)), source=name)
 
 
 def report(model: HitProbability, samples: Samples) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def by_size(model: HitProbability, samples: dict[int, Samples]) -> dict[str, Any
 
 
 def gather(
-    bench: QuantisedDataset, sizes: Sequence[int], tables: dict[str, LikelihoodTable], questions: int
+    bench: QuantisedDataset, sizes: Sequence[int], tables: dict[str, CodeTable], questions: int
 ) -> dict[str, dict[int, Samples]]:
     """Search for the queries of each set in collections of each size, with a likelihood table of the other set."""
     samples: dict[str, dict[int, Samples]] = {name: {} for name in SETS}
@@ -109,21 +109,23 @@ def gather(
         engine = part(bench, "", size, questions).engine
         for name in SETS:
             queries = part(bench, name, size, questions)
-            samples[name][size] = collect(queries, replace(preset("default"), likelihood_table=tables[name]), engine=engine)
+            options = replace(preset("default", 0, BITS), code_table=tables[name])
+            samples[name][size] = collect(queries, options, engine=engine)
             print(name, size, len(samples[name][size]), "hits", flush=True)
     return samples
 
 
 def variants(bench: QuantisedDataset, size: int, fitted: dict[str, HitProbability], questions: int) -> dict[str, Any]:
-    """Return the calibration with another preset, and with fewer vocabularies and bits, of the model fitted to the default."""
-    ways: dict[str, tuple[QuantisedDataset, SearchOptions]] = {"best": (bench, preset("best"))}
-    for members, bits in VARIANTS:
-        ways[f"K={len(members)}, {bits} bits"] = cut(bench, members, bits), preset("default")
+    """Return the calibration with another preset, and with other numbers of words, of the model fitted to the default."""
+    ways: dict[str, SearchOptions] = {"best": preset("best", 0, BITS)}
+    for words in WORDS:
+        ways[f"{words} words"] = replace(preset("default", 0, BITS), assignments=words)
     reports: dict[str, Any] = {}
-    for way, (own, options) in ways.items():
-        reports[way], engine = {}, part(own, "", size, questions).engine
+    engine = part(bench, "", size, questions).engine
+    for way, options in ways.items():
+        reports[way] = {}
         for name, other in zip(SETS, reversed(SETS), strict=True):
-            samples = collect(part(own, name, size, questions), options, engine=engine)
+            samples = collect(part(bench, name, size, questions), options, engine=engine)
             reports[way][name] = report(fitted[other], samples)
             print(way, name, reports[way][name]["verified"]["all"]["error"], flush=True)
     return reports
@@ -154,10 +156,10 @@ def main() -> None:
     near = list_images(next(arguments.data.glob("photos*")))
     whole = collection(arguments.data, [*near, *list_images(arguments.distractors)])
     whole = replace(whole, images=whole.images[: arguments.photographs])
-    bench = Workbench(arguments.cache).bench(whole, default_vocabularies())
+    bench = Workbench(arguments.cache).bench(whole, (), default_fine_vocabulary())
     own = min(len(whole.questions), len(whole.images))  # every photograph of a group is a query
     sizes = sorted({SMALL, own, min(own + len(near), len(whole.images)), len(whole.images)})
-    tables = {name: likelihood_table(bench, name, own) for name in SETS}
+    tables = {name: code_table(bench, name, own) for name in SETS}
     others = dict(zip(SETS, reversed(SETS), strict=True))
     samples = gather(bench, sizes, {name: tables[others[name]] for name in SETS}, arguments.questions)
     fitted = {name: fit_hit_probability(Samples.joined(list(samples[name].values())), name) for name in SETS}
@@ -166,7 +168,7 @@ def main() -> None:
     crossed = {name: fitted[others[name]] for name in SETS}
     result = {
         "questions": f"{arguments.questions} of each set",
-        "words": "three vocabularies, 128 bits",
+        "words": "codes of 128 bits, 65,536 words",
         "evidence": "the likelihood table was fitted on the other set, too",
         "sizes": sizes,
         "table": both.as_dict(),

@@ -53,7 +53,7 @@ def real_words(photographs: Path, work: Path) -> dict[str, np.ndarray]:
     """Return words and signatures of real photographs in three vocabularies, cached in the work folder."""
     cache = work / "words.npz"
     if not cache.exists():
-        quantiser = Quantiser([one.shortened(64) for one in default_vocabularies()])
+        quantiser = Quantiser([one.shortened(64) for one in default_vocabularies(3)])
         words, signatures, counts = [], [], []
         paths = sorted(path for path in photographs.rglob("*") if path.suffix.lower() == ".jpg")
         for _, found in extract_many(paths, FeatureOptions(max_features=1000)):

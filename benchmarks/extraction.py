@@ -2,7 +2,8 @@
 
     python benchmarks/extraction.py --holidays FOLDER --ukbench FOLDER
 
-The questions of both sets, with the shipped vocabularies and likelihood table, by the presets `fast` and `default`;
+The questions of both sets, by words and signatures of the three shipped vocabularies and the shipped likelihood table, by the
+presets `fast` and `default` without codes;
 Holidays also by the middle of each query (half its width and height) as a region of the photograph, and as a file of its own.
 Times are of one thread, of all ways in turn on the same photographs; bytes are those of an index.
 """
@@ -23,7 +24,7 @@ from polyvoc.experiments.datasets.readers import READERS, Dataset
 from polyvoc.experiments.measures import MEASURES
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import detect, single_cv2_thread
-from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.options import FeatureOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.pipeline import search
@@ -35,6 +36,7 @@ from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 TIMED = 24  # photographs of each set
 QUERIES = ("fast", "default")
+BITS = 128  # of the signatures
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,11 @@ class Collection:
         self.queries = [self.query(one) for one in found.images]
         geometry = [np.column_stack([q.keypoints.xy, q.keypoints.scale, q.keypoints.angle]) for q in self.queries]
         starts = np.concatenate([[0], np.cumsum([len(q.words) for q in self.queries])])
-        places = np.concatenate(geometry).astype(np.float32)
+        places = np.concatenate(geometry)
         signatures = np.concatenate([q.signatures for q in self.queries if q.signatures is not None])
         words = np.concatenate([q.words for q in self.queries])
-        batch = Batch(np.arange(len(starts) - 1), starts, words, signatures, places[:, :2], places[:, 2:].astype(np.float16))
+        packed = Geometry.of(places[:, :2], places[:, 2], places[:, 3], starts)
+        batch = Batch(np.arange(len(starts) - 1), starts, packed, words, signatures)
         sizes = tuple(vocabulary.size for vocabulary in quantiser.vocabularies)
         segment = Segment.build(batch, sizes)
         self.engine = Engine([segment], sizes)
@@ -124,11 +127,12 @@ class Collection:
             keep = np.sort(order[np.arange(len(order)) - firsts < self.way.max_repeats])
         at = found.keypoints
         bits = None if signatures is None else signatures[keep]
-        return Query(words[keep], bits, replace(at, xy=at.xy[keep], scale=at.scale[keep], angle=at.angle[keep]))
+        keypoints = replace(at, xy=at.xy[keep], scale=at.scale[keep], angle=at.angle[keep])
+        return Query(words=words[keep], signatures=bits, keypoints=keypoints)
 
     def measure(self, name: str, queries: Sequence[Query | None]) -> float:
         """Return the dataset's measure of a preset; a query without features finds nothing."""
-        options, judge = replace(preset(name), top=len(self.queries)), MEASURES[self.dataset.measure]
+        options, judge = replace(preset(name, BITS), top=len(self.queries)), MEASURES[self.dataset.measure]
 
         def one(number: int) -> float | None:
             query, truth = queries[number], self.dataset.truths[self.dataset.main_level][number]
@@ -147,9 +151,8 @@ class Collection:
         kept = (np.abs(at.xy + 0.5 - size / 2) < size / 4).all(axis=1)
         if not kept.any() or query.signatures is None:
             return None
-        return Query(
-            query.words[kept], query.signatures[kept], replace(at, xy=at.xy[kept], scale=at.scale[kept], angle=at.angle[kept])
-        )
+        keypoints = replace(at, xy=at.xy[kept], scale=at.scale[kept], angle=at.angle[kept])
+        return Query(words=query.words[kept], signatures=query.signatures[kept], keypoints=keypoints)
 
     def results(self, crops: bool) -> dict[str, float]:
         images = [question.image for question in self.dataset.questions]
@@ -181,7 +184,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     arguments = parser.parse_args()
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
-    quantiser = Quantiser(default_vocabularies())
+    quantiser = Quantiser(default_vocabularies(3))
     rows: list[dict[str, Any]] = []
     times = {name: seconds(dataset) for name, dataset in sets.items()}
     for way in WAYS:

@@ -3,7 +3,7 @@
     python benchmarks/features.py --holidays FOLDER --ukbench FOLDER --train FOLDER --work FOLDER
 
 Every kind has vocabularies trained on the same photographs in the same way; affine regions have those of SIFT, as a user of the
-shipped ones would. Likelihood tables: the one that comes with polyvoc, which was fitted on SIFT of both sets; and one fitted without
+shipped ones would. The search is by words and signatures. Likelihood tables: the one that comes with polyvoc, which was fitted on SIFT of both sets; and one fitted without
 labels on an index of the other set, as by `polyvoc calibrate --index`.
 """
 
@@ -33,7 +33,7 @@ from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
 from polyvoc.search.index import Index
 from polyvoc.types import Features, Floats32, LikelihoodTable
 from polyvoc.vocabulary.train import Sample, sample_descriptors, train
-from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
 TRAINING = 1000  # photographs
 DESCRIPTORS = 400_000  # of them
@@ -84,7 +84,8 @@ class Feature:
                 sample = Sample(self.axes()(sample.descriptors), sample.provenance, name=self.name)
             for seed, folder in enumerate(folders):
                 if not folder.is_dir():
-                    train(sample, TrainOptions(size=WORDS, seed=seed, rounds=ROUNDS), source="Flickr8k").save(folder)
+                    options = TrainOptions(size=WORDS, seed=seed, rounds=ROUNDS)
+                    train(sample, options, source="Flickr8k", codes=False).save(folder)
                     print("trained", folder.name, flush=True)
         return [Vocabulary.load(folder) for folder in folders]
 
@@ -92,7 +93,7 @@ class Feature:
         """Return the index of a dataset; make it if it is missing or incomplete."""
         path = work / f"{self.name}-{dataset.name}.polyvoc"
         if not path.is_dir() or len(Index.open(path)) < len(dataset.images):
-            with IndexWriter.open(path, words) as writer:
+            with IndexWriter.open(path, VocabularySet.of(words, signed=True, codes=False)) as writer:
                 for name, found in extract_many(dataset.images, self.options):
                     if isinstance(found, ImageError):
                         print(found, flush=True)

@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     workbench = Workbench(arguments.cache)
     read = [READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")]
-    vocabularies = [*default_vocabularies(), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
+    vocabularies = [*default_vocabularies(3), *([Vocabulary.load(arguments.fourth)] if arguments.fourth else [])]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for bits in BITS:
         shortened = [vocabulary.shortened(bits) for vocabulary in vocabularies]

@@ -1,7 +1,7 @@
 """Smoothing and diffusion of scores over the graph of linked images, with many settings. Smoothing is the option `smooth`.
 
 The graph is made without a query: every photograph of the collection searches for the others, and those that verification
-confirms become its neighbours, weighted by ln(1 + inliers). The query is left out of the graph: its own score
+confirms become its neighbours, weighted by ln(1 + inliers); by codes or by words, as the options of the search are. The query is left out of the graph: its own score
 is no evidence for its neighbours, and most queries are not in the collection.
 """
 
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from polyvoc.experiments.workbench import QuantisedDataset
 from polyvoc.options import SearchOptions
+from polyvoc.search.pairs import StoredQueries
 from polyvoc.search.pipeline import search
-from polyvoc.search.query import Query
 
 Array = npt.NDArray[np.float64]
 
@@ -27,6 +27,7 @@ MIN_INLIERS = (6, 12)  # of neighbours
 
 def graph(bench: QuantisedDataset, options: SearchOptions) -> npt.NDArray[np.int64]:
     """Return the inliers of all pairs of images where one finds the other and verification confirms it [N, N]."""
+    source = StoredQueries(bench.engine, options, bench.coder)
     inliers = np.zeros((bench.n_images, bench.n_images), np.int64)
     first = 0
     starts = []
@@ -35,9 +36,7 @@ def graph(bench: QuantisedDataset, options: SearchOptions) -> npt.NDArray[np.int
         first += segment.n_images
     for number, segment in enumerate(bench.engine.segments):
         for position in range(segment.n_images):
-            image = segment.image_features(position)
-            bits = image.signatures if image.signatures.shape[1] else None
-            query = Query(image.words, bits, image.keypoints)
+            query = source.of((number, position), options.verify)
             for one in search(bench.engine, query, replace(options, top=options.verify)):
                 other, at = one.ref
                 inliers[starts[number] + position, starts[other] + at] = one.inliers

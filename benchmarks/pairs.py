@@ -6,8 +6,9 @@
 DATA holds the folders holidays150, ukbench500 and photos1200: groups of photographs that show one thing (a true pair is two of one
 group), hidden among others. Both sides get the same rootSIFT features and two threads.
 
-- polyvoc: its index made of these features, and `Index.pairs`: the best of each image by words and signatures. "verified": the
-  same candidates, ranked by the log-likelihood ratio of their inliers.
+- polyvoc: its index made of these features, and `Index.pairs`: the best of each image by codes, with the shipped table of codes (both
+  sets are in the collection, and the table was fitted on both). "verified": the same candidates, ranked by the log-likelihood ratio of their
+  inliers.
 - pycolmap: `VocabTreePairGenerator` over a database with these features, its defaults but for the number of images; once without,
   once with spatial verification. Its vocabulary, if none is given as `--tree`, is trained on the photographs of TRAINING, as
   in `peers.py`: as many words, and the photographs that the shipped vocabularies come from. (COLMAP's own file is larger.)
@@ -41,7 +42,6 @@ from polyvoc.options import PairOptions
 from polyvoc.search.index import Index
 from polyvoc.search.pairs import Candidates, Pairs, find_candidates, find_pairs, join_pairs, verify_pairs
 from polyvoc.types import Features
-from polyvoc.vocabulary.vocabulary import default_vocabularies
 
 FOLDERS = ("holidays150", "ukbench500", "photos1200")
 RANKS = (1, 2, 3, 5, 10, 20, 50)
@@ -95,7 +95,7 @@ def recalls(lists: Lists, true_pairs: set[tuple[int, int]]) -> list[float]:
 
 
 def polyvoc_index(photographs: Photographs, folder: Path) -> Index:
-    with IndexWriter.open(folder, default_vocabularies(3)) as writer:
+    with IndexWriter.open(folder) as writer:
         for number, features in enumerate(photographs.features):
             writer.add(str(number), features)
     return Index.open(folder)
@@ -124,13 +124,13 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     """Return recall and seconds of the batch, without and with verification."""
     true_pairs, most, _ = photographs.true_pairs, max(RANKS), photographs.features  # read before timing
     index, index_seconds = timed(lambda: polyvoc_index(photographs, work / "photos.polyvoc"))
-    quantiser = index.folder.quantiser  # one photograph at a time, as queries are; an index quantises many together
-    _, quantise_seconds = timed(lambda: [quantiser.quantise(features.descriptors) for features in photographs.features])
-    options = index.preset("fast")
-    find_pairs(index.engine, PairOptions(verify=True), options, [row.image for row in index.images()][:4])  # compiles
-    best, seconds = timed(lambda: find_candidates(index.engine, options, most))
+    quantise, source = index.folder.models.quantise, index.stored_queries
+    # one photograph at a time, as queries are; an index quantises many together
+    _, quantise_seconds = timed(lambda: [quantise(features.descriptors) for features in photographs.features])
+    find_pairs(source, PairOptions(verify=True), [row.image for row in index.images()][:4])  # compiles
+    best, seconds = timed(lambda: find_candidates(source, most))
     pairs, _ = join_pairs(best)
-    verified, verify_seconds = timed(lambda: verify_pairs(index.engine, pairs, options))
+    verified, verify_seconds = timed(lambda: verify_pairs(source, pairs))
     kept, kept_seconds = timed(lambda: index.pairs(PairOptions(verify=True)))
     numbers = {row.image: int(row.path) for row in index.images()}
     named = {
@@ -186,9 +186,10 @@ def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
     some = random.Random(0).sample(images, min(count, len(images)))
     options = replace(index.preset("fast"), top=top + 1)
     index.search(some[0], options=options, threads=THREADS)
-    find_candidates(index.engine, options, top, some[:2])
+    source = index.stored_queries
+    find_candidates(source, top, some[:2])
     found, seconds = timed(lambda: [index.search(image, options=options, threads=THREADS) for image in some])
-    best, batch_seconds = timed(lambda: find_candidates(index.engine, options, top))
+    best, batch_seconds = timed(lambda: find_candidates(source, top))
     rows = {image: set(others) for image, others in zip(best.images.tolist(), best.others.tolist(), strict=True)}
     shares = [
         _share(rows[image], [hit.image for hit in hits if hit.image != image][:top])
@@ -196,7 +197,7 @@ def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
     ]
     pairs, _ = join_pairs(best)
     some_pairs = pairs[np.sort(np.random.default_rng(0).choice(len(pairs), min(len(pairs), 20 * count), replace=False))]
-    _, verify_seconds = timed(lambda: verify_pairs(index.engine, some_pairs, options))
+    _, verify_seconds = timed(lambda: verify_pairs(source, some_pairs))
     each = {"search_ms": 1e3 * seconds / len(some), "batch_ms": 1e3 * batch_seconds / len(images)}
     return {
         "images": len(images), "features": index.engine.segments[0].n_features if len(index.engine.segments) == 1 else

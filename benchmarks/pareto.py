@@ -4,7 +4,7 @@
 
 DATA holds the folders holidays* and ukbench*. Vocabularies are trained on every other of the photographs, as `polyvoc reproduce`
 does; likelihood tables are fitted on the other set. Bytes per feature are those of the arrays that scoring reads (postings,
-runs, columns, signatures) and that verification reads besides (words, positions in the lists, coordinates, shapes).
+runs, columns, signatures) and that verification reads besides (words, places in the lists, positions, scales and angles).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETS = {
 }  # fmt: skip
 EXPANDED = ("1x20K", "2x20K", "3x20K")
 SCORING = ("postings", "run_words", "run_lengths", "columns", "signatures")
-VERIFYING = ("words", "places", "xy", "shape")
+VERIFYING = ("words", "places", "frames", "positions", "shapes")
 FITTED = 60  # queries that each likelihood table is fitted on: there are many tables
 MEASURES = {"holidays": "Holidays, mAP", "ukbench": "Ukbench, N-S"}
 PLOT = Path(__file__).parent.parent / "docs" / "pareto.svg"

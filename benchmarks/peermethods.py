@@ -20,23 +20,24 @@ from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
 from polyvoc.search.index import Index
-from polyvoc.types import Features, Floats32, LikelihoodTable
+from polyvoc.types import CodeTable, Features, Floats32
 from polyvoc.vocabulary.train import train
-from polyvoc.vocabulary.vocabulary import default_vocabularies
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet, default_fine_vocabulary, default_vocabularies
 
 THREADS = 2
-WORDS = 20_000
-SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as for the shipped vocabularies
+WORDS, FINE_WORDS = 20_000, 65_536
+SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as for the shipped vocabularies of words
+FINE_ROUNDS = 8  # of the k-means of the fine vocabulary, as for the shipped one, over all descriptors
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
-# Number of vocabularies and options; the last one is what every peer is compared with.
-PRESETS = {f"polyvoc {name}": (3, preset(name)) for name in ("fast", "default", "best")}
+BITS = 128  # of the codes
+PRESETS = {f"polyvoc {name}": preset(name, 0, BITS) for name in ("fast", "default", "best")}  # peers are compared with the last
 ASMK = {  # binary, idf, words per query feature
-    "asmk, default": (True, False, 5),
-    "asmk, idf": (True, True, 5),
-    "asmk, idf, one word": (True, True, 1),
-    "asmk, whole vectors": (False, False, 5),
-    "asmk, whole vectors, idf": (False, True, 5),
+    "default": (True, False, 5),
+    "idf": (True, True, 5),
+    "idf, one word": (True, True, 1),
+    "whole vectors": (False, False, 5),
+    "whole vectors, idf": (False, True, 5),
 }
 COLMAP = {"pycolmap": 0, f"pycolmap, {VERIFIED} verified": VERIFIED}
 Inputs = list[tuple[Any, Any]]  # keypoints and descriptors of each image, as COLMAP's own types
@@ -51,7 +52,7 @@ class Collection:
 
     dataset: Dataset
     store: FeatureStore
-    likelihood_table: LikelihoodTable  # fitted on another dataset
+    code_table: CodeTable  # fitted on another dataset
 
     @property
     def queries(self) -> list[int]:
@@ -82,12 +83,20 @@ class Training:
 
     @cached_property
     def words_seconds(self) -> float:
-        """Return the seconds to train one vocabulary of polyvoc."""
+        """Return the seconds to train one vocabulary of words."""
+        return self._vocabulary_seconds(SAMPLE, TrainOptions(size=WORDS, bits=0))
 
+    @cached_property
+    def fine_seconds(self) -> float:
+        """Return the seconds to train a fine vocabulary with the decoder of its codes, which takes little of them."""
+        every = self.store.n_features
+        return self._vocabulary_seconds(every, TrainOptions(size=FINE_WORDS, rounds=FINE_ROUNDS, max_descriptors=every))
+
+    def _vocabulary_seconds(self, count: int, options: TrainOptions) -> float:
         def learn() -> None:
-            train(self.store.sample(SAMPLE, 0), TrainOptions(size=WORDS))
+            train(self.store.sample(count, 0), options, codes=options.bits > 0)
 
-        return self.timed("polyvoc", learn)
+        return self.timed(f"polyvoc {options.size}", learn)
 
     def timed(self, name: str, learn: Callable[[], None]) -> float:
         """Return the processor seconds of the first training: other programs do not add to them."""
@@ -132,7 +141,7 @@ class Polyvoc:
         self.features, self.index, self.options = collection.features, index, options
         arrays = sum(array.nbytes for segment in index.engine.segments for array in segment.arrays.values())
         whole = arrays / collection.store.n_features
-        # B0 needs a part of what is stored: neither signatures nor positions
+        # B0 needs a part of what is stored: no positions
         self.costs = Costs(training_seconds, bytes_per_feature(index.engine)["scoring"] if options.merge == "b0" else whole)
 
     def search(self, query: int) -> None:
@@ -143,20 +152,24 @@ class Polyvoc:
         return [int(hit.path) for hit in hits]
 
 
+def make_index(collection: Collection, path: Path, vocabularies: VocabularySet) -> Index:
+    """Return an index of the features of a collection."""
+    with IndexWriter.open(path, vocabularies) as writer:
+        for number, features in enumerate(collection.features):
+            writer.add(str(number), features)
+    return Index.open(path)
+
+
 def polyvoc_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
-    """Yield plain B0 over one vocabulary, and the presets."""
-    indexes: dict[int, Index] = {}
-    for name, (count, options) in {"plain B0": (1, SearchOptions(merge="b0", burstiness="none", verify=0)), **PRESETS}.items():
-        if count not in indexes:
-            with IndexWriter.open(work / f"{count}.polyvoc", default_vocabularies(count)) as writer:
-                for number, features in enumerate(collection.features):
-                    writer.add(str(number), features)
-            indexes[count] = Index.open(work / f"{count}.polyvoc")
-        table = collection.likelihood_table if options.merge == "likelihood" else None
-        yield (
-            name,
-            Polyvoc(collection, indexes[count], replace(options, likelihood_table=table), count * training.words_seconds),
-        )
+    """Yield plain B0 over one vocabulary, and the presets over an index as it is made by default."""
+    plain = VocabularySet.of(default_vocabularies(1), signed=False, codes=False)
+    b0 = SearchOptions(merge="b0", burstiness="none", verify=0)
+    yield "plain B0", Polyvoc(collection, make_index(collection, work / "b0.polyvoc", plain), b0, training.words_seconds)
+    usual = VocabularySet.default()
+    index = make_index(collection, work / "codes.polyvoc", usual)
+    seconds = training.fine_seconds + len(usual.words) * training.words_seconds
+    for name, options in PRESETS.items():
+        yield name, Polyvoc(collection, index, replace(options, code_table=collection.code_table), seconds)
 
 
 # ------------------------------------------------------------------------------------------------ asmk
@@ -184,11 +197,17 @@ class Asmk:
 
 
 def asmk_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
+    """Yield the configurations of the package over the words of two vocabularies."""
+    yield from asmk_over("asmk", default_vocabularies(1)[0], collection, training.words_seconds)
+    yield from asmk_over("asmk 65K", default_fine_vocabulary(), collection, training.fine_seconds)
+
+
+def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection, seconds: float) -> Iterator[tuple[str, Method]]:
     """Yield the configurations of the package; those with the same weights share an inverted file."""
     from asmk import asmk_method, codebook, index, inverted_file, kernel
 
-    words = codebook.Codebook(index.initialize_index(None), size=WORDS)
-    words.index(default_vocabularies(1)[0].centroids)
+    words = codebook.Codebook(index.initialize_index(None), size=vocabulary.size)
+    words.index(vocabulary.centroids)
     images = np.repeat(np.arange(len(collection.store)), np.diff(collection.store.starts))
     descriptors = np.concatenate([features.descriptors for features in collection.features])
     quantised = words.quantize(descriptors, images, multiple_assignment=1)
@@ -196,10 +215,10 @@ def asmk_methods(collection: Collection, training: Training, work: Path) -> Iter
     for name, (binary, idf, assignments) in ASMK.items():
         if (binary, idf) not in methods:
             core = kernel.ASMKKernel(words, binary=binary)
-            file = inverted_file.IVF.initialize_empty(use_idf=idf, codebook_size=WORDS)
+            file = inverted_file.IVF.initialize_empty(use_idf=idf, codebook_size=vocabulary.size)
             file.add(*core.aggregate(*quantised))
             methods[binary, idf] = asmk_method.ASMKMethod({}, {}, codebook=words, kernel=core, inverted_file=file)
-        yield name, Asmk(collection, methods[binary, idf], assignments, training.words_seconds)
+        yield f"{prefix}, {name}", Asmk(collection, methods[binary, idf], assignments, seconds)
 
 
 # ------------------------------------------------------------------------------------------------ pycolmap
@@ -314,8 +333,8 @@ def colmap_methods(collection: Collection, training: Training, work: Path) -> It
     plain: dict[int, list[int]] = {}
     for name, verified in COLMAP.items():
         make = partial(colmap_rankings, collection, database, vocabulary, verified)
-        inputs = (verified, vocabulary.name, collection.store.digest, collection.queries)
-        rankings = dict(zip(collection.queries, training.workbench.remember("peers colmap", inputs, make), strict=True))
+        made_of = (verified, vocabulary.name, collection.store.digest, collection.queries)
+        rankings = dict(zip(collection.queries, training.workbench.remember("peers colmap", made_of, make), strict=True))
         plain = plain or rankings  # those that are not verified follow in their old order
         whole = {query: list(dict.fromkeys([*ranking, *plain[query]])) for query, ranking in rankings.items()}
         costs = Costs(seconds, stored / collection.store.n_features, every=10 if verified else 1)

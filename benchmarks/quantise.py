@@ -137,7 +137,7 @@ def candidates(vocabularies: Sequence[Vocabulary]) -> Iterator[tuple[str, Callab
 def measure(descriptors: np.ndarray, threads: int) -> list[dict[str, Any]]:
     """Time every method on one query and on a large batch."""
     faiss.omp_set_num_threads(threads)
-    vocabularies = default_vocabularies()
+    vocabularies = default_vocabularies(3)
     truth = np.concatenate([faiss_index("Flat", v.centroids)(descriptors) for v in vocabularies], axis=1)
     Assigner(vocabularies[:1]).assign(descriptors[:QUERY])  # loads the compiled kernels
     rows = []
@@ -205,7 +205,7 @@ def main() -> None:
         "quantise",
         {
             "load_average": [round(load, 2) for load in os.getloadavg()],
-            "vocabularies": [v.fingerprint for v in default_vocabularies()],
+            "vocabularies": [v.fingerprint for v in default_vocabularies(3)],
             "unit": f"microseconds per descriptor and vocabulary; query: {QUERY} descriptors, many: {len(descriptors)}",
             "rows": rows,
         },

@@ -20,12 +20,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polyvoc
 from machine import write_result
+from polyvoc.cluster import shards
 from polyvoc.cluster.build import RayWorkers
 from polyvoc.cluster.connect import connect
-from polyvoc.cluster.shards import PIECE, ReplicaSet
+from polyvoc.cluster.shards import PIECE
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import ClusterOptions, SearchOptions
 from polyvoc.scoring.segments import Candidate, find_image
@@ -62,38 +64,54 @@ def cluster(nodes: int) -> Iterator[str]:
 
 
 class Watch:
-    """Records what a set of replicas sends and receives, and the time of each fan-out."""
+    """Records what fan-outs send and receive, and the time of each."""
 
-    def __init__(self, replicas: ReplicaSet) -> None:
+    def __init__(self) -> None:
         self.sent = self.received = 0
         self.fan_outs: list[float] = []
-        self._gather, self._get = replicas.gather, replicas.get
-        replicas.gather, replicas.get = self.gather, self.get  # type: ignore[method-assign]
-
-    def gather(self, snapshot: Any, calls: dict[int, bytes | None], pieces: list[bytes], require_all: bool) -> dict[int, Any]:
-        self.sent += sum(len(own or b"") + sum(map(len, pieces)) for own in calls.values())
-        started = time.perf_counter()
-        replies = self._gather(snapshot, calls, pieces, require_all)
-        self.fan_outs.append(time.perf_counter() - started)
-        return replies
-
-    def get(self, reference: Any) -> Any:
-        content = self._get(reference)
-        self.received += len(content)
-        return content
 
     def clear(self) -> None:
         self.sent = self.received = 0
         self.fan_outs = []
 
 
+@contextmanager
+def watching(ray: Any) -> Iterator[Watch]:
+    """Record all fan-outs; what goes by the object store is counted once."""
+    watch, run, get, put = Watch(), shards._FanOut.run, shards.get_result, ray.put
+
+    def timed_run(fan_out: Any) -> dict[int, Any]:
+        shared = sum(len(piece) for piece in fan_out.pieces if isinstance(piece, bytes))
+        watch.sent += sum(len(own or b"") + shared for own in fan_out.calls.values())
+        started = time.perf_counter()
+        replies: dict[int, Any] = run(fan_out)
+        watch.fan_outs.append(time.perf_counter() - started)
+        return replies
+
+    def counted_get(library: Any, reference: Any) -> Any:
+        content = get(library, reference)
+        watch.received += len(content)
+        return content
+
+    def counted_put(content: bytes) -> Any:
+        watch.sent += len(content)
+        return put(content)
+
+    with (
+        patch.object(shards._FanOut, "run", timed_run),
+        patch.object(shards, "get_result", counted_get),
+        patch.object(ray, "put", counted_put),
+    ):
+        yield watch
+
+
 def rules(index: Index) -> dict[str, SearchOptions]:
-    """Return the searches: one phase; one phase and verification; two phases and verification; everything twice."""
+    """Return the searches: by codes, without and with verification; by words in two phases, verified; everything twice."""
     default = index.default_options
     return {
         "fast": index.preset("fast"),
         "default": default,
-        "posterior": replace(default, merge="posterior", hamming=52, sigma=26.0, burstiness="none"),
+        "posterior": replace(default, merge="posterior", burstiness="none"),
         "best": index.preset("best"),
     }
 
@@ -105,9 +123,10 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def stored_query(index: Index, image: int) -> Query:
+def stored_query(index: Index, image: int, options: SearchOptions) -> Query:
     row = index.image(image)
-    return query_of_image(index.engine, index.find(image), (row.width, row.height))
+    (stored,) = index.engine.image_features([index.find(image)])
+    return query_of_image(stored, options, index.coder, (row.width, row.height))
 
 
 def ranking(candidates: list[Candidate]) -> list[tuple[int, float]]:
@@ -116,19 +135,19 @@ def ranking(candidates: list[Candidate]) -> list[tuple[int, float]]:
 
 def compare(local: Index, remote: Index, options: SearchOptions, images: list[int]) -> dict[str, Any]:
     """Search both indexes in turn with the same images; the hits must be equal."""
-    watch = Watch(remote.engine.shards.replicas)
-    queries = [stored_query(local, image) for image in images]
+    queries, coder = [stored_query(local, image, options) for image in images], local.coder
     for query in queries[:3]:  # loads what is loaded once
-        search(remote.engine.session(), query, options)
+        search(remote.engine.session(), query, options, coder=coder)
     rows = []
-    for query in queries:
-        here, candidates = timed(lambda query=query: search(local.engine, query, options))
-        one, _ = timed(lambda query=query: search(local.engine, query, options, threads=1))
-        watch.clear()
-        session = remote.engine.session()
-        there, same = timed(lambda query=query, session=session: search(session, query, options))
-        assert ranking(same) == ranking(candidates) and not session.shards.missing
-        rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
+    with watching(remote.engine.shards.replicas.ray) as watch:
+        for query in queries:
+            here, candidates = timed(lambda query=query: search(local.engine, query, options, coder=coder))
+            one, _ = timed(lambda query=query: search(local.engine, query, options, threads=1, coder=coder))
+            watch.clear()
+            session = remote.engine.session()
+            there, same = timed(lambda query=query, session=session: search(session, query, options, coder=coder))
+            assert ranking(same) == ranking(candidates) and not session.shards.missing
+            rows.append((here, one, there, watch.fan_outs, watch.sent, watch.received))
     most = max(len(row[3]) for row in rows)
     fan_outs = [1e3 * st.median(row[3][at] for row in rows if len(row[3]) > at) for at in range(most)]
     milliseconds = {
@@ -140,7 +159,7 @@ def compare(local: Index, remote: Index, options: SearchOptions, images: list[in
         "fan_outs": [round(value, 2) for value in fan_outs],
         "bytes_sent": round(st.mean(row[4] for row in rows)),
         "bytes_received": round(st.mean(row[5] for row in rows)),
-        "features": round(st.mean(len(query.words) for query in queries)),
+        "features": round(st.mean(len(query) for query in queries)),
     }
 
 
@@ -191,15 +210,15 @@ def serving(path: Path, searches: int) -> dict[str, Any]:
     found["features"] = sum(segment.n_features for segment in local.engine.segments)
     with cluster(2) as address:
         found["transport"] = transport()
-        for shards in SHARDS:
+        for count in SHARDS:
             started = time.perf_counter()
-            remote = polyvoc.open(path, ray=ClusterOptions(address, shards=shards, timeout=60))
+            remote = polyvoc.open(path, ray=ClusterOptions(address, shards=count, timeout=60))
             entry: dict[str, Any] = {"open_seconds": round(time.perf_counter() - started, 2)}
             for name, options in rules(local).items():
                 entry[name] = compare(local, remote, options, chosen)
-                log(f"{shards} shards, {name}: {json.dumps(entry[name])}")
+                log(f"{count} shards, {name}: {json.dumps(entry[name])}")
             entry["empty_fan_out"] = empty_call(remote)
-            found["shards"][str(shards)] = entry
+            found["shards"][str(count)] = entry
             remote.close()
     return found
 

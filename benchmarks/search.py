@@ -24,6 +24,7 @@ import polyvoc
 from machine import write_result
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import detect
+from polyvoc.options import CODE_CUT
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import Query
 from polyvoc.threads import count_threads
@@ -49,15 +50,16 @@ def at_1024(path: Path, work: Path) -> Path:
 
 def warm(index: polyvoc.Index, query: Path) -> dict[str, float]:
     """Return the seconds of each stage, with the index open and the kernels compiled."""
-    options = index.default_options
+    options, coder = index.default_options, index.coder
+    assert coder is not None
     marks = [time.perf_counter()]
     grey = read_grey(query, index.folder.feature_options.long_side)
     marks.append(time.perf_counter())
     found = detect(grey, index.folder.feature_options, threads=count_threads())
     marks.append(time.perf_counter())
-    words, signatures = index.folder.quantiser.quantise(found.descriptors, options.assignments)
+    codes = coder.query(found.descriptors, options.n_assignments, CODE_CUT)
     marks.append(time.perf_counter())
-    search(index.engine, Query(words, signatures, found.keypoints), options, index.probability)
+    search(index.engine, Query(codes, keypoints=found.keypoints), options, index.probability, coder=coder)
     marks.append(time.perf_counter())
     names = ("decode", "sift", "quantise", "score")  # the last one verifies, too
     stages = {name: after - before for name, before, after in zip(names, marks, marks[1:], strict=False)}

@@ -81,7 +81,7 @@ def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
     """Add a batch to an index, as the writer does for photographs."""
     catalogue, number = writer.catalogue, writer.catalogue.next_segment()
     folder = writer.folder.segment_folder(number)
-    segment = Segment.build(batch, tuple(catalogue.setting("sizes")))
+    segment = Segment.build(batch, tuple(catalogue.setting("sizes")), catalogue.setting("fine")["size"])
     segment.save(folder)
     rows = []
     for position, (image, length) in enumerate(zip(batch.ids.tolist(), np.diff(batch.feature_starts).tolist(), strict=True)):
@@ -101,14 +101,14 @@ def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
 @contextmanager
 def serving(index: Path, work: Path) -> Iterator[tuple[int, int]]:
     """Serve an index in a process of its own; yields its id and the port."""
-    log = work / "serve.log"
-    with log.open("wb") as out:
+    output = work / "serve.log"
+    with output.open("wb") as out:
         command = [sys.executable, "-m", "polyvoc", "serve", str(index), "--port", "0"]
         server = subprocess.Popen(command, stderr=out, start_new_session=True)
     try:
         deadline = time.monotonic() + START_SECONDS
-        while (found := re.search(r"at http://[^ ]*:(\d+)/", log.read_text())) is None:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+        while (found := re.search(r"at http://[^ ]*:(\d+)/", output.read_text())) is None:
+            assert server.poll() is None and time.monotonic() < deadline, output.read_text()
             time.sleep(0.1)
         yield server.pid, int(found[1])
     finally:

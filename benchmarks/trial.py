@@ -21,7 +21,7 @@ from polyvoc.experiments.evaluate import gain as evaluation_gain
 from polyvoc.experiments.fit.likelihood import Tally, fit_table
 from polyvoc.experiments.fit.likelihood import tally as likelihood_tally
 from polyvoc.experiments.measures import MEASURES, Interval, rank
-from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.experiments.workbench import Quantised, QuantisedDataset, Workbench
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.rules import groups_by_size
 from polyvoc.search.pipeline import score_all
@@ -129,17 +129,22 @@ class Comparison:
 def cut(bench: QuantisedDataset, members: tuple[int, ...], bits: int) -> QuantisedDataset:
     """Return a dataset of 128 bits with some of its vocabularies and 128, 64 or no bits."""
     chosen = bench.chosen(members)
-    assert chosen.signatures is not None
-    signatures = {128: chosen.signatures, 64: chosen.signatures[:, :, 0], 0: None}[bits]
-    vocabularies = tuple(vocabulary.shortened(bits) for vocabulary in chosen.vocabularies)
-    return replace(chosen, signatures=signatures, vocabularies=vocabularies, name=digest_of(chosen.name, bits))
+
+    def load() -> Quantised:
+        whole = chosen.load()
+        assert whole.signatures is not None
+        signatures = {128: whole.signatures, 64: whole.signatures[:, :, 0], 0: None}[bits]
+        vocabularies = tuple(vocabulary.shortened(bits) for vocabulary in whole.vocabularies)
+        return whole._replace(signatures=signatures, vocabularies=vocabularies)
+
+    return replace(chosen, name=digest_of(chosen.name, bits), load=load)
 
 
 def timed(bench: QuantisedDataset, question: int, options: SearchOptions) -> tuple[Scores, float]:
     """Return the scores of all images and the seconds of processor time from words on: other programs may use the machine."""
-    query = bench.query(question, options.assignments)
+    query = bench.query(question, options)
     started = time.process_time()
-    parts = score_all(bench.engine, query, options)
+    parts = score_all(bench.engine, query, options, coder=bench.coder)
     return np.concatenate(parts), time.process_time() - started
 
 

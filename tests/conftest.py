@@ -12,8 +12,10 @@ from PIL import Image, ImageDraw
 
 from polyvoc.features.extract import extract
 from polyvoc.index.writer import IndexWriter
+from polyvoc.options import TrainOptions
 from polyvoc.vocabulary.assign import project
-from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+from polyvoc.vocabulary.train import train
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet, random_rotation
 
 # A busy machine is slow, not wrong.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -101,6 +103,13 @@ def vocabularies(photographs: Path) -> tuple[Vocabulary, ...]:
 
 
 @pytest.fixture(scope="session")
+def fine(photographs: Path) -> Vocabulary:
+    """A vocabulary of 1000 words that codes of 128 bits refer to, trained on some of the photographs."""
+    descriptors = np.concatenate([extract(photographs / f"{name}-a.jpg").descriptors for name in SCENES])
+    return train(descriptors, TrainOptions(size=1000, rounds=3))
+
+
+@pytest.fixture(scope="session")
 def _session_index(photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("index") / "photos.polyvoc"
     with IndexWriter.open(path, vocabularies) as writer:
@@ -110,8 +119,24 @@ def _session_index(photographs: Path, vocabularies: tuple[Vocabulary, ...], tmp_
 
 @pytest.fixture
 def index_path(_session_index: Path, tmp_path: Path) -> Path:
-    """An index of the photographs; each test gets its own copy."""
+    """An index of the photographs, words with signatures and no codes; each test gets its own copy."""
     return Path(shutil.copytree(_session_index, tmp_path / "photos.polyvoc"))
+
+
+@pytest.fixture(scope="session")
+def _session_coded_index(
+    photographs: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("index") / "coded.polyvoc"
+    with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
+        writer.update([photographs])
+    return path
+
+
+@pytest.fixture
+def coded_index_path(_session_coded_index: Path, tmp_path: Path) -> Path:
+    """An index of the photographs as it is by default, with codes, and words without signatures; each test gets its copy."""
+    return Path(shutil.copytree(_session_coded_index, tmp_path / "coded.polyvoc"))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ So the kernels can also run with their bounds checked, and not compiled: numba r
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -13,8 +14,10 @@ import numpy as np
 from numba import config
 
 from polyvoc.features.sift import find_sift
-from polyvoc.index.segment import Batch, Segment, word_offsets
+from polyvoc.index.segment import Batch, Geometry, Segment
+from polyvoc.index.words import word_offsets
 from polyvoc.kernels import compiler
+from polyvoc.kernels.codes import tally_codes
 from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
@@ -24,13 +27,19 @@ from polyvoc.kernels.postings import find_runs
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
-from polyvoc.types import Array, Floats32
+from polyvoc.scoring.codes import CodeWeights, score_codes, table_rows
+from polyvoc.search.verify import CodedVerification, verify_images
+from polyvoc.types import Array, CodeTable, Floats32, Keypoints
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project, sign
+from polyvoc.vocabulary.codes import Coder
 from polyvoc.vocabulary.train import LocalPointSet, train
-from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, random_rotation
 
 IMAGES, FEATURES, QUERIES = 8, 40, 10
 SIZES = (3, 150, 4)  # lists and run directories of more than 64 entries, and shorter ones
+FIRST, SECOND = slice(0, FEATURES), slice(FEATURES, 2 * FEATURES)  # features of an image, and of the same one enlarged
+STARTS = np.arange(0, IMAGES * FEATURES + 1, FEATURES)
+TABLE = CodeTable((1.0, 1.1), tuple(tuple(np.linspace(row, -1, 65).tolist()) for row in (4, 3, 2)), 24)
 
 
 class Case:
@@ -41,20 +50,15 @@ class Case:
         n = IMAGES * FEATURES
         words = np.column_stack([rng.integers(0, size, n) for size in sizes]).astype(np.int32)
         signatures = rng.integers(0, 1 << 64, (n, len(sizes), planes), dtype=np.uint64) & np.uint64(0xFFFFFF)
-        xy = rng.uniform(0, 500, (n, 2)).astype(np.float32)
-        words[FEATURES : 2 * FEATURES], signatures[FEATURES : 2 * FEATURES] = words[:FEATURES], signatures[:FEATURES]
-        xy[FEATURES : 2 * FEATURES] = 2 * xy[:FEATURES] + 7  # image 1 is image 0, enlarged
-        shape = np.tile(np.array([8, 30], np.float16), (n, 1))
-        shape[FEATURES : 2 * FEATURES, 0] = 16
-        starts = np.arange(0, n + 1, FEATURES)
-        batch = Batch(np.arange(IMAGES), starts, words, signatures if planes > 1 else signatures[:, :, 0], xy, shape)
+        words[SECOND], signatures[SECOND] = words[FIRST], signatures[FIRST]
+        geometry, self.keypoints = _geometry(rng)
+        batch = Batch(np.arange(IMAGES), STARTS, geometry, words, signatures if planes > 1 else signatures[:, :, 0])
         self.segment = Segment.build(batch, sizes)
         self.arrays, self.sizes, self.bits = self.segment.arrays, sizes, 64 * planes
         self.alive = self.segment.without([2]).alive
         self.words = words[:QUERIES].astype(np.int64)
         self.words[0, -1] = -1
         self.signatures = np.ascontiguousarray(signatures[:QUERIES])
-        self.keypoints = np.column_stack([xy[:QUERIES], np.full(QUERIES, 8.0), np.full(QUERIES, 30.0)])
         self.bases = np.array([*word_offsets(sizes), sum(sizes)])
         self.idf = rng.uniform(0.5, 2, (QUERIES, len(sizes))).astype(np.float32)
         self.factors = rng.uniform(0.5, 2, (QUERIES, 1 << len(sizes))).astype(np.float32)
@@ -75,7 +79,7 @@ RUNS = ("run_starts", "run_words", "run_lengths")
 
 def call_all() -> dict[str, Array]:
     """Return what the kernels computed, by name."""
-    results = _vectors() | _sift()
+    results = _vectors() | _sift() | _codes(64) | _codes(70)
     for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1)):
         case = Case(sizes, planes)
         results |= {f"{name} {sizes} {planes}": array for name, array in (_lists(case) | _votes(case) | _images(case)).items()}
@@ -161,16 +165,53 @@ def _images(case: Case) -> dict[str, Array]:
     ranks[1, 20:] = -1
     counts, weights, transforms = np.zeros(len(positions), np.int64), np.zeros(len(positions)), np.zeros((len(positions), 2, 3))
     inliers = np.zeros((5, 2), np.int64)
-    keypoints = (*case.named("xy"), case.arrays["shape"].view(np.uint16), case.keypoints)
-    for frames in (case.keypoints * [1, 1, 0, 1], case.keypoints):  # without and with scales
+    geometry = case.named("frames", "positions", "shapes")
+    for keypoints in (case.keypoints * [1, 1, 0, 1], case.keypoints):  # without and with scales
         verify_candidates(
-            positions[::-1].copy(), *stored, *keypoints[:2], frames, case.signatures, *lists, ranks,
+            positions[::-1].copy(), *stored, *geometry, keypoints, case.signatures, *lists, ranks,
             np.array([4.0, 3.0, 2.0, 1.0]), 0.02, counts, weights, transforms, inliers
         )  # fmt: skip
     return {
         "votes": votes, "best": best, "images": images, "exact": exact, "inlier counts": counts, "inlier weights": weights,
         "transforms": transforms, "inliers": inliers,
     }  # fmt: skip
+
+
+def _geometry(rng: np.random.Generator) -> tuple[Geometry, Array]:
+    """Return that of the images, and the keypoints of the query [Q, 4], which is part of the first of them."""
+    n = IMAGES * FEATURES
+    xy, scale, angle = rng.uniform(0, 500, (n, 2)), np.full(n, 8.0), np.full(n, 30.0)
+    xy[SECOND], scale[SECOND] = 2 * xy[FIRST] + 7, 16
+    return Geometry.of(xy, scale, angle, STARTS), np.column_stack([xy, scale, angle])[:QUERIES]
+
+
+def _codes(bits: int) -> dict[str, Array]:
+    """Encode, decode, score, verify and tally: in lists of about 64 features."""
+    rng = np.random.default_rng(bits)
+    centres = rng.normal(0, 1, (5, 70)).astype(np.float32)
+    decoder = Decoder(rng.normal(0, 0.5, (70, bits)).astype(np.float32), rng.normal(0, 0.5, (8, 6, 9)).astype(np.float32))
+    coder = Coder(replace(Vocabulary.create(centres, rotation=random_rotation(70, bits)), decoder=decoder), threads=1)
+    descriptors = centres[rng.integers(0, 5, IMAGES * FEATURES)] + rng.normal(0, 2, (IMAGES * FEATURES, 70))
+    descriptors[SECOND] = descriptors[FIRST] + rng.normal(0, 0.2, (FEATURES, 70))
+    geometry, keypoints = _geometry(rng)
+    stored = coder.encode(descriptors)
+    batch = Batch(np.arange(IMAGES), STARTS, geometry, np.empty((len(descriptors), 0), np.int32), codes=stored)
+    segment = Segment.build(batch, (), len(centres))
+    query = coder.query(descriptors[:QUERIES], 3, 1.2)
+    places = Keypoints(keypoints[:, :2], keypoints[:, 2], keypoints[:, 3])
+    inliers, counts = np.zeros((5, 2), np.int64), np.zeros((2, 3, 65), np.int64)
+    found = verify_images(CodedVerification.of(query, places, TABLE, len(centres)), segment, [2, 1], pairs=inliers)
+    tally_codes(query.words, table_rows(query, TABLE), query.codes, query.magnitudes, query.totals, TABLE.reach,
+                *(segment.arrays[name] for name in ("code_starts", "codes", "code_images")), np.arange(IMAGES) % 3 - 1,
+                counts)  # fmt: skip
+    results = {
+        **{f"stored {name}": array for name, array in stored._asdict().items()}, "decoded": coder.decode(stored),
+        "found": segment.live_batch().codes.codes, "of image 3": segment.image_features(3).codes.codes, **vars(query),
+        "live": segment.without([2]).live_code_lengths, "verified": found.counts, "weights": found.weights,
+        "transforms": found.transforms, "inliers": inliers, "counts": counts,
+        "scores": score_codes(segment, query, CodeWeights(np.linspace(1, 3, QUERIES), TABLE, threads=1)),
+    }  # fmt: skip
+    return {f"{name} of {bits} bits": array for name, array in results.items()}
 
 
 def _vectors() -> dict[str, Array]:
@@ -183,6 +224,8 @@ def _vectors() -> dict[str, Array]:
     cells = Cells(points[::16], axes)
     before = np.zeros(len(points), np.int32)
     _, words = LocalPointSet(points, cells).assign(cells.word_table([points[::4]]), points[::4], before)
+    many = Cells(points[::4], axes)
+    probes = (*many.probe(axes.points(points), effort=0.1), many.probe_all(axes.points(points)))
     rotation = random_rotation(70, 70)
     signer = Vocabulary.create(centres, project(centres, rotation) + 1, rotation)
     halves, products = rng.normal(size=(5, 9)).astype(np.float16), np.zeros(5, np.float32)
@@ -191,6 +234,8 @@ def _vectors() -> dict[str, Array]:
     return {
         "assigned": Assigner(vocabularies).assign(descriptors, 2)[:, :, 0],
         "point set": words,
+        "probed cells": np.array([one.start for one in probes]),
+        "points of cells": np.concatenate([one.members for one in probes]),
         "signatures": sign(np.asarray(np.arange(48 * 70).reshape(48, 70) % 13 - 6, np.float32), words[:, None] % 12, [signer]),
         "trained": np.sort(train(descriptors, TrainOptions(size=3, bits=3, rounds=2)).centroids, axis=0),
         "cosines": products,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from polyvoc.cluster.holder import pack, unpack
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics
@@ -23,8 +21,7 @@ class Machines:
 
     def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...], count: int) -> None:
         parts = [list(segments[first::count]) for first in range(min(count, len(segments)))]
-        nothing = np.zeros(sum(sizes), np.int64)
-        self.statistics = sum((Statistics.of_segments(part, sizes) for part in parts), Statistics(0, sizes, nothing, nothing))
+        self.statistics = sum((Statistics.of_segments(part, sizes) for part in parts), Statistics.of_segments([], sizes))
         self.infos = [SegmentInfo.of(segment) for segment in segments]
         self.held = [HeldSegment(number, segment, self.statistics) for number, segment in enumerate(segments)]
         self.machines = [self.held[first::count] for first in range(len(parts))]

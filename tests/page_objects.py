@@ -30,6 +30,7 @@ VIEWS = [
     View("start", "#/", "Or search with one of these"),
     View("search", "#/search?query={query}&region=10,10,150,140&merge=b1&top=6", r"^\d+ photographs? in"),
     View("matches", "#/matches?query={query}&merge=posterior&image={other}&which=all&shown=30&hide=one", r"hit \d+ of"),
+    View("codes", "#/matches?query={query}&image={other}&which=all&shown=30", r"hit \d+ of"),
     View("image sets", "#/matches?query={query}&preset=paper&image={other}&which=all&shown=30", r"dashed: by other features"),
     View("compare", f"#/compare?query={{query}}&{SIDES}", "are in both"),
     View("browse", "#/browse?page=2", "61 to 64 shown"),

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.options import Merge, SearchOptions
-from polyvoc.types import LikelihoodTable
+from polyvoc.scoring.engine import Engine
+from polyvoc.types import CodeTable, FeatureCodes, LikelihoodTable
+from polyvoc.vocabulary.codes import CodedQuery
 
 BITS = 64
 MOST_VOCABULARIES = 9
@@ -148,6 +151,75 @@ def random_evidence(seed: int, k: int, bits: int, by_ratio: bool = True) -> Like
     return LikelihoodTable(
         (0, *rng.permutation(groups).tolist()), tuple(edges.tolist()), tuple(map(tuple, rows.tolist())), f"seed {seed}"
     )
+
+
+@dataclass(frozen=True, eq=False)
+class CodedWorld:
+    """A collection and a query, as codes, and a table to score by."""
+
+    images: tuple[FeatureCodes, ...]
+    size: int  # number of fine words
+    query: CodedQuery
+    table: CodeTable
+
+    @property
+    def options(self) -> SearchOptions:
+        """Return options that score by the table."""
+        return SearchOptions(code_table=self.table)
+
+    def arrays(self) -> list[npt.NDArray[Any]]:
+        """Return every array of the world."""
+        return [*(array for image in self.images for array in image), *vars(self.query).values()]
+
+
+def random_coded_world(seed: int, bits: int) -> CodedWorld:
+    """Return the world of a seed: 1..30 images of 0..15 features, a query of 0..8; the list of one word is long.
+
+    Codes of one word are near each other. Some query features have no words, some are at the very place of a word.
+    """
+    rng = np.random.default_rng([2026, seed, bits])
+    size, planes = int(rng.choice([4, 15, 60])), bits // 64
+    base = rng.integers(0, 2**BITS, (size, planes), dtype=np.uint64)
+    images = []
+    for _ in range(int(rng.integers(1, 31))):
+        count = 0 if rng.random() < 0.1 else int(rng.integers(0, 16))
+        words = rng.integers(0, round(0.8 * size), count).astype(np.uint32)
+        words[rng.random(count) < 0.5] = 1
+        images.append(FeatureCodes(words, base[words] ^ _noise(rng, (count, planes)), rng.integers(0, 9, (count, 8), np.uint8)))
+    count, width = int(rng.integers(0, 9)), int(rng.integers(1, 5))
+    visited = np.array([rng.permutation(size)[:width] for _ in range(count)], np.int32).reshape(count, width)
+    visited[np.arange(width) >= rng.integers(0, width + 1, (count, 1))] = -1  # fewer words, or none
+    ratios = np.sort(rng.choice([1.0, 1.05, 1.1, 1.17], (count, width)), axis=1).astype(np.float32)
+    magnitudes = rng.integers(0, 256, (count * width, bits)).astype(np.uint8)
+    magnitudes[rng.random(len(magnitudes)) < 0.1] = 0
+    totals = magnitudes.sum(axis=1, dtype=np.int64).reshape(count, width)
+    codes = base[visited] ^ _noise(rng, (count, width, planes))
+    return CodedWorld(tuple(images), size, CodedQuery(visited, ratios, codes, magnitudes, totals), _code_table(rng, bits))
+
+
+def coded_engine(world: CodedWorld, segment_images: int = 1000) -> Engine:
+    """Return an engine of the images of a world."""
+    segments = []
+    for first in range(0, len(world.images), segment_images):
+        part = world.images[first : first + segment_images]
+        starts = np.cumsum([0, *(len(image.words) for image in part)])
+        codes = FeatureCodes(*map(np.concatenate, zip(*part, strict=True)))
+        geometry = Geometry.unknown(len(part), len(codes.words))
+        ids = np.arange(first, first + len(part))
+        batch = Batch(ids, starts, geometry, np.empty((len(codes.words), 0), np.int32), codes=codes)
+        segments.append(Segment.build(batch, (), world.size))
+    return Engine(segments, ())
+
+
+def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Signatures:
+    return np.bitwise_and.reduce(rng.integers(0, 2**BITS, (2, *shape), dtype=np.uint64))  # a quarter of the bits
+
+
+def _code_table(rng: np.random.Generator, bits: int) -> CodeTable:
+    columns = int(rng.choice([bits, bits // 2]))
+    reach = rng.uniform(0.3, 0.8, (4, 1)) * columns
+    rows = rng.uniform(1, 9, (4, 1)) * (1 - np.arange(columns + 1) / reach) + rng.normal(0, 0.5, (4, columns + 1))
+    return CodeTable((1.0, 1.07, 1.1), tuple(map(tuple, rows.tolist())), int(rng.uniform(0.2, 0.6) * bits))
 
 
 class _Maker:

@@ -1,4 +1,4 @@
-"""The rules of merging as they are defined: slow, dense, in Python sets of features and float64.
+"""The rules of merging, and scoring by codes, as they are defined: slow, dense, in Python sets of features and float64.
 
 This is the oracle that the engine is tested against. It has no postings, runs, segments or masks:
 for each query feature it walks over the whole collection. Zheng, Wang, Zhou, Tian, "Bayes Merging of Multiple
@@ -8,7 +8,7 @@ Vocabularies for Scalable Image Retrieval", CVPR 2014; numbers of equations are 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.options import SearchOptions
+from polyvoc.types import CodeTable, FeatureCodes
+from polyvoc.vocabulary.codes import CodedQuery
 
 Floats64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
@@ -23,6 +25,7 @@ Feature = tuple[int, int]  # (image, number of the feature within the image)
 Vocabularies = frozenset[int]
 
 CLIP = 1e-6  # a r + b stays within [CLIP, 1 - CLIP]
+UNIT = 1024  # weights of matches of codes are whole numbers of 1 / UNIT
 
 
 def score_words(
@@ -162,6 +165,40 @@ def _signature_for(word: int, assigned: Array, signatures: Array) -> int:
 def _joined(planes: Array) -> int:
     """Return a signature of one or two uint64 as one number."""
     return sum(int(plane) << 64 * number for number, plane in enumerate(np.atleast_1d(planes)))
+
+
+def score_codes(images: Sequence[FeatureCodes], query: CodedQuery, table: CodeTable) -> Floats64:
+    """Return one score per image by codes: of each query feature the best match, over the norm of the image's word counts."""
+    occurrences = Counter(word for image in images for word in image.words.tolist())
+    votes = np.zeros(len(images))
+    for x, visited in enumerate(query.words.tolist()):
+        found = occurrences[visited[0]] if visited and visited[0] >= 0 else 0
+        idf = max(0.0, math.log(len(images) / found)) if found else 0.0  # of the nearest word
+        for number, image in enumerate(images):
+            weights = [0]
+            for a, word in enumerate(visited):
+                row = table.rows[sum(edge < float(query.ratios[x, a]) for edge in table.edges)]
+                for f in np.flatnonzero(image.words == word) if word >= 0 else []:
+                    distance = code_distance(image.codes[f], query, x, a, table)
+                    if distance is not None:
+                        weights.append(round(idf**2 * (max(0.0, row[distance]) * UNIT)))
+            votes[number] += max(weights)
+    norms = [math.sqrt(sum(times**2 for times in Counter(image.words.tolist()).values())) for image in images]
+    return np.array([vote / (UNIT * np.float32(norm)) if vote else 0.0 for vote, norm in zip(votes, norms, strict=True)])
+
+
+def code_distance(code: Array, query: CodedQuery, x: int, a: int, table: CodeTable) -> int | None:
+    """Return the asymmetric distance of a code to query feature x by its word a, None if too many bits differ.
+
+    The magnitudes of the bits that differ, relative to all, in columns of the table: rounded down, by a factor of 32 bits.
+    """
+    differing = _joined(code) ^ _joined(query.codes[x, a])
+    if differing.bit_count() > table.reach:
+        return None
+    magnitudes = query.magnitudes[x * query.words.shape[1] + a].tolist()
+    apart = sum(magnitude for bit, magnitude in enumerate(magnitudes) if differing >> bit & 1)
+    total = int(query.totals[x, a])
+    return apart * (((len(table.rows[0]) - 1) << 32) // total) >> 32 if total else 0
 
 
 def _burstiness(scores: dict[Feature, float], kind: str) -> dict[Feature, float]:

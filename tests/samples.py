@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SearchOptions
 from polyvoc.search.index import Index
 from polyvoc.types import Array, Features
-from polyvoc.vocabulary.vocabulary import Vocabulary, random_rotation
+from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, VocabularySet, random_rotation
 
 DIMENSION = 12
 BITS = 8
@@ -43,6 +44,15 @@ def vocabularies(k: int = 2, size: int = 30, signed: bool = True, dimension: int
     return found
 
 
+def coded(k: int = 2, dimension: int = DIMENSION) -> VocabularySet:
+    """Return K vocabularies for words with signatures, and a fine one of 40 words for codes."""
+    rng = np.random.default_rng(4)
+    matrix, parts = rng.normal(0, 0.1, (dimension, BITS)), rng.normal(0, 0.05, (4, 6, -(-dimension // 4)))
+    decoder = Decoder(matrix.astype(np.float32), parts.astype(np.float32))
+    fine = replace(vocabularies(1, size=40, dimension=dimension)[0], medians=None, decoder=decoder)
+    return VocabularySet(tuple(vocabularies(k, dimension=dimension)), fine, signed=True)
+
+
 def features(seed: int, count: int = 20, dimension: int = DIMENSION) -> Features:
     """Return random features; a third of them repeat others with a little noise, so that words repeat."""
     rng = np.random.default_rng([2, seed])
@@ -65,7 +75,9 @@ def collection(count: int, first: int = 0) -> dict[str, Features]:
     return {f"image {seed}": features(seed, 0 if seed % 7 == 6 else 8 + seed % 13) for seed in range(first, first + count)}
 
 
-def build(path: Path, images: Mapping[str, Features], made_with: Sequence[Vocabulary] | None = None, commits: int = 1) -> Index:
+def build(
+    path: Path, images: Mapping[str, Features], made_with: VocabularySet | Sequence[Vocabulary] | None = None, commits: int = 1
+) -> Index:
     """Make an index, or add to it, in some commits; and open it."""
     known = (path / "catalogue.sqlite").exists()
     with IndexWriter.open(path, made_with or (None if known else vocabularies())) as writer:
@@ -78,7 +90,9 @@ def build(path: Path, images: Mapping[str, Features], made_with: Sequence[Vocabu
 
 def quantised(index: Index, query: Features, options: SearchOptions) -> tuple[Array, Array | None]:
     """Return the words and signatures of features by the vocabularies of an index."""
-    return index.folder.quantiser.quantise(query.descriptors, options.assignments)
+    quantiser = index.folder.models.quantiser
+    assert quantiser is not None
+    return quantiser.quantise(query.descriptors, options.n_assignments)
 
 
 def scores(index: Index, query: Features, options: SearchOptions) -> dict[str, float]:

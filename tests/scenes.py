@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.segment import OCTAVE, SMALLEST, TURN, Batch, Geometry, Segment
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.query import Query
 from polyvoc.types import Keypoints
@@ -23,7 +23,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """The features of one image. The scales and angles are such that float16 keeps them."""
+    """The features of one image. The scales and angles are such that an index keeps them."""
 
     words: Array  # [n, K]
     signatures: Array | None  # [n, K], or [n, K, 2] of 128 bits
@@ -38,7 +38,7 @@ class Picture:
     @property
     def query(self) -> Query:
         """Return a query for it."""
-        return Query(self.words, self.signatures, Keypoints(self.xy, self.scale, self.angle))
+        return Query(None, self.words, self.signatures, Keypoints(self.xy, self.scale, self.angle))
 
     def chosen(self, rows: Any) -> Picture:
         """Return a picture of some of its features."""
@@ -57,8 +57,8 @@ def picture(rng: Random, count: int = 40, bits: int = 64) -> Picture:
         rng.integers(0, SIZES, (count, len(SIZES))).astype(np.int32),
         rng.integers(0, 2**64, shape, dtype=np.uint64) if bits else None,
         rng.uniform(0, SIDE, (count, 2)),
-        _half(rng.uniform(4, 30, count)),
-        _half(rng.uniform(0, 359, count)),
+        kept_scale(rng.uniform(4, 30, count)),
+        kept_angle(rng.uniform(0, 359, count)),
     )
 
 
@@ -72,8 +72,8 @@ def seen_again(rng: Random, before: Picture, stray: float = 0.1, flips: int = 6)
         np.where(other, rng.integers(0, SIZES, before.words.shape), before.words).astype(np.int32),
         None if before.signatures is None else flipped(rng, before.signatures, flips),
         before.xy @ turned.T + rng.uniform(0, 100, 2) + rng.normal(0, 1, before.xy.shape),
-        _half(before.scale * zoom),
-        _half((before.angle + np.degrees(turn)) % 360),
+        kept_scale(before.scale * zoom),
+        kept_angle(before.angle + np.degrees(turn)),
     )
 
 
@@ -108,10 +108,9 @@ def engine_of(pictures: Sequence[Picture], segment_images: int = 1000) -> Engine
         batch = Batch(
             ids=np.arange(first, first + len(part)),
             feature_starts=starts,
+            geometry=Geometry.of(every.xy, every.scale, every.angle, starts),
             words=every.words,
             signatures=every.signatures,
-            xy=every.xy.astype(np.float32),
-            shape=np.column_stack([every.scale, every.angle]).astype(np.float16),
         )
         segments.append(Segment.build(batch, SIZES))
     return Engine(segments, SIZES)
@@ -130,5 +129,11 @@ def world(seed: int, bits: int = 64, others: int = 30) -> tuple[Picture, list[Pi
     return query, images
 
 
-def _half(values: Array) -> Array:
-    return values.astype(np.float16).astype(np.float64)
+def kept_scale(scale: Array) -> Array:
+    """Return scales rounded as an index keeps them."""
+    return np.asarray(2 ** (np.rint((np.log2(scale) + SMALLEST) * OCTAVE) / OCTAVE - SMALLEST))
+
+
+def kept_angle(angle: Array) -> Array:
+    """Return angles rounded as an index keeps them."""
+    return np.asarray(np.rint(angle * (TURN / 360)) % TURN * (360 / TURN))

@@ -23,19 +23,20 @@ from polyvoc.options import (
     preset,
 )
 from polyvoc.search.pipeline import search
-from polyvoc.types import LikelihoodTable
+from polyvoc.types import CodeTable, LikelihoodTable
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import engine_of, picture, seen_again
 
 __all__ = ["unflushed"]
 
+FITTED = "code_table"  # fitted to an index only, thus no option
 RECORDS = (FeatureOptions, ScoringOptions, SearchOptions, PairOptions, TrainOptions, ClusterOptions)
 
 
 @pytest.mark.parametrize(
     "record, changes, expected",
     [
-        (SearchOptions, {"merge": "best"}, "merge='best' should be one of likelihood, posterior"),
+        (SearchOptions, {"merge": "best"}, "merge='best' should be one of codes, likelihood, posterior"),
         (SearchOptions, {"burstiness": "both"}, "should be one of none, best, intra"),
         (SearchOptions, {"norm": "self"}, "should be one of tfidf"),
         (SearchOptions, {"top": 0}, "top=0 should be at least 1"),
@@ -64,7 +65,7 @@ def test_impossible_values_raise(record: Any, changes: dict[str, Any], expected:
 def test_every_field_is_an_option_with_help(record: Any) -> None:
     """The defaults are within the limits of a server, and the fields of a search have a stage."""
     options = options_of(record)
-    assert [one.name for one in options] == list(record.__dataclass_fields__)
+    assert [one.name for one in options] == [name for name in record.__dataclass_fields__ if name != FITTED]
     for one in options:
         assert one.help.endswith(".") and not one.help[0].islower(), one.name
         assert bool(one.stage) == issubclass(record, (ScoringOptions, ClusterOptions))
@@ -73,8 +74,10 @@ def test_every_field_is_an_option_with_help(record: Any) -> None:
 
 def test_as_dict_names_a_table_by_its_source() -> None:
     table = LikelihoodTable((0, 0, 0, 1), (), ((1.0, 0.0),) * 2, "a test")
-    values = SearchOptions(likelihood_table=table).as_dict()
-    assert (values["likelihood_table"], values["merge"]) == ("a test", "likelihood")
+    codes = CodeTable((), ((1.0, 0.0),), 1, "another test")
+    values = SearchOptions(likelihood_table=table, code_table=codes).as_dict()
+    assert (values["likelihood_table"], values["merge"]) == ("a test", "codes")
+    assert FITTED not in values
     assert SearchOptions().as_dict()["likelihood_table"] is None
     assert json.loads(json.dumps(values))["line"] == [0.6, 0.4]
 
@@ -94,13 +97,31 @@ def test_a_preset_finds_with_and_without_signatures(name: str, bits: int) -> Non
     assert best.image == 1 and (best.inliers > 15) == (name not in ("fast", "paper"))
 
 
-@pytest.mark.parametrize("bits, merge", [(0, "posterior"), (32, "b1"), (64, "likelihood"), (128, "likelihood")])
-def test_presets_differ_in_their_effort(bits: int, merge: str) -> None:
-    fast, default, best = (preset(name, bits) for name in get_args(Preset)[:3])
+@pytest.mark.parametrize(
+    "bits, code_bits, merge",
+    [
+        (0, 0, "posterior"),
+        (32, 0, "b1"),
+        (64, 0, "likelihood"),
+        (128, 0, "likelihood"),
+        (0, 128, "codes"),
+        (64, 128, "codes"),
+        (128, 64, "codes"),
+    ],
+)
+def test_presets_differ_in_their_effort(bits: int, code_bits: int, merge: str) -> None:
+    fast, default, best, paper = (preset(name, bits, code_bits) for name in get_args(Preset))
     assert fast.verify == 0 < default.verify <= best.verify
     assert fast.expand == default.expand == 0 < best.expand
     assert fast.merge == default.merge == best.merge == merge
-    assert preset("default") == SearchOptions()
+    assert (default == SearchOptions()) == (code_bits > 0)
+    assert paper == preset("paper", bits) and (paper.merge, paper.verify) == ("bayes", 0)  # by words, whatever the codes
+
+
+@pytest.mark.parametrize("merge, expected", [("codes", 10), ("likelihood", 1), ("bayes", 1), ("b0", 1)])
+def test_a_query_feature_visits_more_words_by_codes(merge: Any, expected: int) -> None:
+    assert ScoringOptions(merge=merge).n_assignments == expected
+    assert ScoringOptions(merge=merge, assignments=3).n_assignments == 3
 
 
 def test_an_unknown_preset_raises() -> None:

@@ -13,6 +13,7 @@ import pytest
 from commands import answer, refuse, run, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
+from polyvoc.experiments.fit.code_table import fit_code_table_pairs, save_code_table
 from polyvoc.experiments.fit.likelihood import fit_table, fit_table_pairs, save_likelihood_table, tally, tally_groups
 from polyvoc.experiments.fit.line import Fit, fit_lines_pairs, save_lines
 from polyvoc.experiments.fit.reliability import reliability
@@ -22,9 +23,10 @@ from polyvoc.index.catalogue import Catalogue
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import Preset, SearchOptions, SetKind
+from polyvoc.scoring.codes import code_table_as_dict, code_table_from_dict, default_code_table
 from polyvoc.scoring.rules import check_table, default_table, load_table, save_table, table_as_dict, table_from_dict
 from polyvoc.search.index import Index
-from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from samples import unflushed
 from servers import serving
 from views import SCENES, VIEWS
@@ -69,7 +71,7 @@ def test_an_index_calibrates_itself(index: Path) -> None:
         pairs = find_pairs(opened)
         lines, table = fit_lines_pairs(opened, pairs), fit_table_pairs(opened, pairs)
         learnt = {"line": {kind: fit.as_dict() for kind, fit in lines.items()}, "likelihood_table": table_as_dict(table)}
-        assert result == {"index": str(index), **learnt, "saved": False, "table": None}
+        assert result == {"index": str(index), **learnt, "code_table": None, "saved": False, "table": None}
         assert opened.default_options == SearchOptions(**{**vars(opened.default_options), "likelihood_table": None})
         assert opened.default_options.line == SearchOptions().line
     assert table.source == "36 verified pairs of 18 among 18 photographs, words 300 + 300, 64 bits"
@@ -233,6 +235,116 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
     assert "b = -0.200 is no probability" in refuse("calibrate", "--index", index, "--save")
     known = answer("info", "--index", index)["default_options"]
     assert (known["line"], known["likelihood_table"]) == (list(SearchOptions().line), None)  # no line, and no table
+
+
+# -- an index with codes
+
+
+@pytest.fixture(scope="module")
+def coded_views(
+    views: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("coded") / "views.polyvoc"
+    with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
+        writer.update([views])
+    return path
+
+
+@pytest.fixture
+def coded(coded_views: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(coded_views, tmp_path / "coded.polyvoc"))
+
+
+def test_an_index_with_codes_calibrates_itself(coded: Path) -> None:
+    result = answer("calibrate", "--index", coded)
+    with Index.open(coded) as opened:
+        table = fit_code_table_pairs(opened, find_pairs(opened))
+        assert opened.default_options.code_table is None
+    nothing = {"line": {}, "likelihood_table": None, "saved": False, "table": None}  # without signatures
+    assert result == {"index": str(coded), "code_table": code_table_as_dict(table), **nothing}
+    assert table.source == "36 verified pairs of 18 among 18 photographs, 128 bits"
+    first = table.rows[0]
+    assert first[0] > first[32] >= first[64] == 0  # nearer codes are more evidence
+    shown = run("calibrate", "--index", coded)
+    lines = shown.stdout.splitlines()
+    assert lines[0] == f"index         {coded}" and lines[1].strip() == table.source
+    assert lines[2].startswith(f"codes         nearest word: {first[0]:.2f} at 0, ")
+    assert [line.split(":")[0].strip() for line in lines[3:]] == [f"beyond {edge:g} x" for edge in table.edges]
+    assert shown.stderr == f"Use it: polyvoc calibrate --index {coded} --save\n"
+
+
+def test_saving_keeps_the_table_of_codes_in_the_index(coded: Path, views: Path) -> None:
+    asked = views / "1" / "0.jpg"
+    with Index.open(coded) as opened:
+        before = opened.search(asked)
+    result = answer("calibrate", "--index", coded, "--save")
+    assert result["saved"] and errors_of(coded) == []
+    table = code_table_from_dict(result["code_table"], "")
+    with Index.open(coded) as opened:
+        assert {opened.preset(name).code_table for name in get_args(Preset)} == {table}
+        after = opened.search(asked)
+        assert after == opened.search(asked, replace(SearchOptions(), code_table=table))
+        assert before == opened.search(asked, SearchOptions())  # by the table of polyvoc
+    assert [hit.score for hit in after] != [hit.score for hit in before]
+    assert answer("search", asked, "--index", coded)["hits"][0]["score"] == pytest.approx(after[0].score)
+    with IndexWriter.open(coded) as writer:
+        writer.remove([views / "0"])
+        writer.update([views])
+    assert Index.open(coded).default_options.code_table == table
+
+
+def test_an_index_with_codes_and_signatures_calibrates_both(
+    views: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path: Path
+) -> None:
+    path, file = tmp_path / "both.polyvoc", tmp_path / "table.json"
+    with IndexWriter.open(path, VocabularySet(vocabularies, fine, signed=True)) as writer:
+        writer.update([views])
+    result = answer("calibrate", "--index", path, "--save", "--table", file)
+    assert list(result["line"]) == ["feature", "image"] and table_as_dict(load_table(file)) == result["likelihood_table"]
+    with Index.open(path) as opened:
+        assert code_table_as_dict(opened.default_options.code_table) == result["code_table"]  # type: ignore[arg-type]
+        assert opened.options(merge="likelihood").likelihood_table == load_table(file)
+    shown = run("calibrate", "--index", path).stdout.splitlines()
+    starts = [line.split("  ")[0] for line in shown if not line.startswith(" ")]
+    assert starts == ["index", "feature sets", "image sets", "likelihood", "codes"]
+
+
+def test_words_without_signatures_have_no_table(coded: Path, tmp_path: Path) -> None:
+    line = refuse("calibrate", "--index", coded, "--save", "--table", tmp_path / "table.json")
+    assert "the words of this index have no signatures; index with --signatures" in line
+    assert Index.open(coded).default_options.code_table is None  # nothing was saved
+    assert not (tmp_path / "table.json").exists()
+
+
+def test_without_codes_and_signatures_there_is_nothing_to_calibrate(
+    views: Path, vocabularies: tuple[Vocabulary, ...], tmp_path: Path
+) -> None:
+    with IndexWriter.open(tmp_path / "plain.polyvoc", VocabularySet(vocabularies, None)) as writer:
+        writer.update([views])
+    line = refuse("calibrate", "--index", tmp_path / "plain.polyvoc", "--save")
+    assert "calibration needs an index with codes or signatures; make one with: polyvoc index FOLDER" in line
+
+
+def test_a_plot_of_codes(coded: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    answer("calibrate", "--index", coded, "--plot", tmp_path / "codes.svg")
+    drawn = (tmp_path / "codes.svg").read_text(encoding="utf-8")
+    assert "asymmetric distance" in drawn and "nearest word" in drawn
+
+
+@pytest.mark.parametrize("change", [{"rows": [[0.0]]}, {"format": "another"}, {"edges": [2.0, 1.0]}, {"reach": None}])
+def test_a_damaged_table_of_codes_is_an_error(coded: Path, change: dict[str, Any]) -> None:
+    put_settings(coded, code_table={**code_table_as_dict(default_code_table(128)), **change})
+    (line,) = errors_of(coded)
+    assert "likelihood table of codes" in line and len(line) < 500
+    with pytest.raises(DamagedError, match=r"catalogue.sqlite: not a likelihood table of codes"):
+        Index.open(coded)
+
+
+def test_a_table_of_codes_needs_codes(index: Path) -> None:
+    with IndexWriter.open(index) as writer, pytest.raises(OptionError, match="holds no codes"):
+        save_code_table(writer, default_code_table(128))
+    assert Index.open(index).default_options.code_table is None
 
 
 # -- datasets with labels

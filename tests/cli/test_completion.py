@@ -21,7 +21,7 @@ def shell(**environment: str) -> str:
     [
         ("polyvoc se", 1, {"search", "serve"}),
         ("polyvoc search --merg", 2, {"--merge"}),
-        ("polyvoc search --merge ", 3, {"likelihood", "posterior", "bayes", "b0", "b1", "b2"}),
+        ("polyvoc search --merge ", 3, {"codes", "likelihood", "posterior", "bayes", "b0", "b1", "b2"}),
         ("polyvoc evaluate uk", 2, {"ukbench"}),
     ],
 )

@@ -23,7 +23,7 @@ from polyvoc.cli.demo_photos import (
 )
 from polyvoc.errors import OptionError
 from polyvoc.search.hits import Hit
-from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
 VIEWS = {"original", "viewpoint", "turned", "crop", "dark", "small", "noisy"}
 
@@ -53,8 +53,10 @@ def test_demo_and_its_second_run(drawn: None, vocabularies: tuple[Vocabulary, ..
     assert again.results == report.results
 
 
-def test_command(drawn: None, vocabularies: tuple[Vocabulary, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.index.folder.default_vocabularies", lambda: vocabularies)
+def test_command(
+    drawn: None, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VocabularySet, "default", lambda: VocabularySet(vocabularies, fine))
     result = answer("demo", "--out", tmp_path)
     assert (result["queries"], result["images"], result["right"]) == (3, 21, 21)
     assert len(result["results"][0]["hits"]) == TOP

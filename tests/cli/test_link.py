@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import typer
 
 from commands import answer, refuse
@@ -14,7 +15,9 @@ from samples import unflushed
 __all__ = ["unflushed"]
 
 
-def test_link_and_smooth(index_path: Path, photographs: Path) -> None:
+@pytest.mark.parametrize("fixture", ["index_path", "coded_index_path"])
+def test_link_and_smooth(fixture: str, photographs: Path, request: pytest.FixtureRequest) -> None:
+    index_path = request.getfixturevalue(fixture)
     search = ("search", photographs / "wall-b.jpg", "--index", index_path)
     assert "polyvoc link" in refuse(*search, "--smooth", 1)
     result = answer("link", "--index", index_path)

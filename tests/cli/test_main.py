@@ -23,12 +23,19 @@ from polyvoc.options import FeatureOptions, PairOptions, ScoringOptions, SearchO
 from polyvoc.search.info import index_distributions
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
+FITTED = "code_table"  # fitted to an index, no option
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def words(vocabularies: tuple[Vocabulary, ...], tmp_path: Path) -> list[object]:
     return vocabulary_flags(vocabularies, tmp_path)
+
+
+@pytest.fixture(params=["index_path", "coded_index_path"])
+def any_index(request: pytest.FixtureRequest) -> Path:
+    """An index of words with signatures, then one with codes."""
+    return Path(request.getfixturevalue(request.param))
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -75,7 +82,7 @@ def test_the_package_runs_as_a_module() -> None:
 )
 def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[Any]) -> None:
     flags = {parameter.name: parameter for parameter in COMMANDS[command].params}
-    assert [option.name for option in options_of(record)] == [field.name for field in fields(record)]
+    assert [option.name for option in options_of(record)] == [field.name for field in fields(record) if field.name != FITTED]
     for option in options_of(record):
         flag = flags[option.name]
         assert flag.opts == [flag_name(option.name)] and flag.help.startswith(option.help)
@@ -87,13 +94,13 @@ def test_each_field_of_an_options_record_has_a_flag(command: str, record: type[A
 def test_research_flags_are_apart() -> None:
     panels = {parameter.name: parameter.rich_help_panel for parameter in COMMANDS["search"].params if parameter.name != "help"}
     research = {name for name, panel in panels.items() if panel is not None and panel.startswith("Research")}
-    assert research == {field.name for field in fields(ScoringOptions)}
+    assert research == {field.name for field in fields(ScoringOptions)} - {FITTED}
     assert {panels[name] for name in ("top", "min_probability", "index", "fast", "best", "paper", "html", "json")} == {None}
 
 
-def test_flags_not_given_are_those_of_the_index(index_path: Path, photographs: Path) -> None:
-    result = answer("search", photographs / "wall-b.jpg", "--index", index_path)
-    expected = polyvoc.Index.open(index_path).default_options.as_dict()
+def test_flags_not_given_are_those_of_the_index(any_index: Path, photographs: Path) -> None:
+    result = answer("search", photographs / "wall-b.jpg", "--index", any_index)
+    expected = polyvoc.Index.open(any_index).default_options.as_dict()
     assert result["options"] == json.loads(json.dumps(expected))
 
 
@@ -104,7 +111,7 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
         "likelihood_table": None, "verify": 7, "expand": 2, "smooth": 0.5, "fuse": False, "min_probability": 0.0,
         "require_all": False,
     }  # fmt: skip
-    assert sorted(given) == sorted(field.name for field in fields(SearchOptions))
+    assert given.keys() == {field.name for field in fields(SearchOptions)} - {FITTED}
     typed: list[object] = []
     for name, value in given.items():
         if name in ("fuse", "require_all"):  # switches: not given
@@ -118,9 +125,9 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["fast", "best", "paper"])
-def test_a_flag_of_each_preset(name: str, index_path: Path, photographs: Path) -> None:
-    result = answer("search", photographs / "wall-b.jpg", f"--{name}", "--top", 2, "--index", index_path)
-    with polyvoc.Index.open(index_path) as index:
+def test_a_flag_of_each_preset(name: str, any_index: Path, photographs: Path) -> None:
+    result = answer("search", photographs / "wall-b.jpg", f"--{name}", "--top", 2, "--index", any_index)
+    with polyvoc.Index.open(any_index) as index:
         assert result["options"] == json.loads(json.dumps(replace(index.preset(name), top=2).as_dict()))
         assert [hit["image"] for hit in result["hits"]] == [
             hit.image for hit in index.search(photographs / "wall-b.jpg", preset=name, top=2)
@@ -192,6 +199,49 @@ def test_broken_files_are_named_and_the_others_indexed(photographs: Path, words:
     assert len(answer(*command)["problems"]) == 22
 
 
+def test_flags_of_what_is_stored(
+    photographs: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, words: list[object], tmp_path: Path
+) -> None:
+    fine.save(tmp_path / "fine")
+    own: tuple[object, ...] = ("--fine", tmp_path / "fine")
+    cases: list[tuple[tuple[object, ...], list[int], int | None, int, str]] = [
+        ((*words, *own), [300, 300], 1000, 0, "codes"),
+        ((*words, *own, "--signatures"), [300, 300], 1000, 64, "codes"),
+        (("--vocabularies", 0, *own), [], 1000, 0, "codes"),
+        (("--vocabulary", tmp_path / "fine"), [1000], 1000, 0, "codes"),  # it can decode codes itself
+        (("--vocabulary", tmp_path / "fine", "--no-codes"), [1000], None, 128, "likelihood"),
+        (tuple(words), [300, 300], None, 64, "likelihood"),
+        ((*words, "--no-signatures"), [300, 300], None, 0, "posterior"),
+    ]
+    for number, (flags, sizes, fine_size, bits, merge) in enumerate(cases):
+        index = tmp_path / f"{number}.polyvoc"
+        assert answer("index", photographs, "--index", index, *flags)["added"] == 12, flags
+        facts = answer("info", "--index", index)
+        assert [one["size"] for one in facts["vocabularies"]] == sizes, flags
+        assert (facts["fine_vocabulary"] or {}).get("size") == fine_size, flags
+        assert (facts["signatures"], facts["default_options"]["merge"]) == (bits, merge), flags
+        hits = answer("search", photographs / "tower-b.jpg", "--index", index, "--top", 3)["hits"]
+        assert {Path(hit["path"]).name for hit in hits} == {"tower-a.jpg", "tower-b.jpg", "tower-c.jpg"}, flags
+        assert answer("check", "--index", index)["ok"], flags
+
+
+def test_what_cannot_be_stored_together_is_an_error(
+    photographs: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, coded_index_path: Path, tmp_path: Path
+) -> None:
+    fine.save(tmp_path / "fine")
+    vocabularies[0].save(tmp_path / "words")
+    Vocabulary.create(vocabularies[0].centroids).save(tmp_path / "plain")
+    index = ("index", photographs, "--index", tmp_path / "new.polyvoc")
+    assert "--fine and --no-codes exclude each other" in refuse(*index, "--fine", tmp_path / "fine", "--no-codes")
+    assert "no decoder for codes" in refuse(*index, "--fine", tmp_path / "words")
+    assert "no vocabulary given" in refuse(*index, "--vocabularies", 0, "--no-codes")
+    line = refuse(*index, "--vocabulary", tmp_path / "plain", "--signatures")
+    assert "signatures need vocabularies that were trained with bits" in line
+    assert not (tmp_path / "new.polyvoc").exists()
+    line = refuse("index", photographs, "--index", coded_index_path, "--vocabulary", tmp_path / "words")
+    assert str(coded_index_path) in line and "other vocabularies" in line
+
+
 def test_nothing_to_index_is_an_error(words: list[object], tmp_path: Path) -> None:
     assert "nowhere does not exist" in refuse("index", tmp_path / "nowhere", "--index", tmp_path / "new.polyvoc", *words)
     assert not (tmp_path / "new.polyvoc").exists()
@@ -243,20 +293,20 @@ def test_names_that_are_not_text(photographs: Path, words: list[object], tmp_pat
 # -- search
 
 
-def test_search_returns_what_the_library_does(index_path: Path, photographs: Path) -> None:
+def test_search_returns_what_the_library_does(any_index: Path, photographs: Path) -> None:
     query = photographs / "market-c.jpg"
-    index = polyvoc.Index.open(index_path)
+    index = polyvoc.Index.open(any_index)
     for changed in ({}, {"merge": "posterior", "assignments": 2, "verify": 0}):
         typed = [part for name, value in changed.items() for part in (flag_name(name), value)]
-        result = answer("search", query, "--index", index_path, *typed)
+        result = answer("search", query, "--index", any_index, *typed)
         expected = index.search(query, options=replace(index.default_options, **changed))  # type: ignore[arg-type]
         assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
     assert list(result["seconds"]) == ["open", "decode", "sift", "quantise", "score"]
     assert result["query"] == str(query)
 
 
-def test_search_prints_text(index_path: Path, photographs: Path) -> None:
-    result = run("search", photographs / "market-c.jpg", "--index", index_path, "--top", 2, "--timings")
+def test_search_prints_text(any_index: Path, photographs: Path) -> None:
+    result = run("search", photographs / "market-c.jpg", "--index", any_index, "--top", 2, "--timings")
     lines = result.stdout.splitlines()
     assert len(lines) == 2 and lines[0].split()[0] == "1" and lines[0].endswith(str(photographs / "market-c.jpg"))
     assert result.stderr.startswith("seconds: open ")
@@ -276,32 +326,32 @@ def test_a_broken_photograph_among_several(index_path: Path, photographs: Path) 
     assert [line.split()[-1] for line in shown.stdout.splitlines()] == [str(photographs / "wall-a.jpg")] * 2
 
 
-def test_images_of_the_index_as_queries(index_path: Path, photographs: Path) -> None:
-    index = polyvoc.Index.open(index_path)
+def test_images_of_the_index_as_queries(any_index: Path, photographs: Path) -> None:
+    index = polyvoc.Index.open(any_index)
     by_path = {row.path: row.image for row in index.images()}
     path = str(photographs / "tower-b.jpg")
-    result = answer("search", "--image", by_path[path], "--index", index_path)
+    result = answer("search", "--image", by_path[path], "--index", any_index)
     assert (result["query"], result["region"], list(result["seconds"])) == (path, None, ["open", "score"])
     assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in index.search(by_path[path])]))
     assert result["hits"][0]["path"] == path
-    both = answer("search", photographs / "wall-a.jpg", "--image", 1, "--image", 2, "--index", index_path)
+    both = answer("search", photographs / "wall-a.jpg", "--image", 1, "--image", 2, "--index", any_index)
     assert [one["query"] for one in both] == [
         str(photographs / name) for name in ("wall-a.jpg", "bridge-a.jpg", "bridge-b.jpg")
     ]
-    assert "image 99 is not in the index" in refuse("search", "--image", 1, "--image", 99, "--index", index_path)
+    assert "image 99 is not in the index" in refuse("search", "--image", 1, "--image", 99, "--index", any_index)
 
 
-def test_a_region_as_query(index_path: Path, photographs: Path) -> None:
+def test_a_region_as_query(any_index: Path, photographs: Path) -> None:
     query, region = photographs / "market-a.jpg", (40, 30, 300, 200)
-    result = answer("search", query, "--region", *region, "--index", index_path)
+    result = answer("search", query, "--region", *region, "--index", any_index)
     assert result["region"] == list(region)
-    expected = polyvoc.Index.open(index_path).search(query, region=region)
+    expected = polyvoc.Index.open(any_index).search(query, region=region)
     assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
-    assert "draw a larger one" in refuse("search", query, "--region", 5, 5, 5.5, 5.5, "--index", index_path)
-    assert "x0 < x1" in refuse("search", query, "--region", 50, 5, 5, 5.5, "--index", index_path)
-    assert "x0 < x1" in refuse("search", query, "--region", "nan", 5, 5, 5.5, "--index", index_path)
-    assert "360 x 270 pixels" in refuse("search", query, "--region", -9, -9, -5, 400, "--index", index_path)
-    line = refuse("search", query, "--image", 3, "--region", *region, "--index", index_path)
+    assert "draw a larger one" in refuse("search", query, "--region", 5, 5, 5.5, 5.5, "--index", any_index)
+    assert "x0 < x1" in refuse("search", query, "--region", 50, 5, 5, 5.5, "--index", any_index)
+    assert "x0 < x1" in refuse("search", query, "--region", "nan", 5, 5, 5.5, "--index", any_index)
+    assert "360 x 270 pixels" in refuse("search", query, "--region", -9, -9, -5, 400, "--index", any_index)
+    line = refuse("search", query, "--image", 3, "--region", *region, "--index", any_index)
     assert "--region is part of one photograph, not of 2" in line
 
 
@@ -317,7 +367,7 @@ def test_search_writes_a_page(index_path: Path, photographs: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (["--merge", "bayse"], "merge='bayse' should be one of likelihood, posterior, bayes"),
+        (["--merge", "bayse"], "merge='bayse' should be one of codes, likelihood, posterior, bayes"),
         (["--idf", "x"], "idf='x' should be one of average, plain, none"),
         (["--hamming", "near"], "hamming='near' should be a number or none"),
         (["--hamming", "-1"], "hamming=-1 should be at least 0"),
@@ -329,6 +379,25 @@ def test_search_writes_a_page(index_path: Path, photographs: Path, tmp_path: Pat
 )
 def test_bad_values_are_errors(index_path: Path, photographs: Path, typed: list[str], expected: str) -> None:
     assert expected in refuse("search", photographs / "wall-a.jpg", "--index", index_path, *typed)
+
+
+def test_rules_need_what_is_stored(
+    index_path: Path, coded_index_path: Path, photographs: Path, fine: Vocabulary, tmp_path: Path
+) -> None:
+    photo = photographs / "wall-a.jpg"
+    line = refuse("search", photo, "--merge", "codes", "--index", index_path)
+    assert line == "polyvoc: merge='codes' needs an index with codes; this one has none"
+    for given in (("--merge", "likelihood"), ("--merge", "b1", "--hamming", 20)):
+        assert "needs an index with signatures; this one has none" in refuse(
+            "search", photo, *given, "--index", coded_index_path
+        )
+    fine.save(tmp_path / "fine")
+    codes_only = ("--index", tmp_path / "codes.polyvoc")
+    answer("index", photographs, *codes_only, "--vocabularies", 0, "--fine", tmp_path / "fine")
+    assert answer("search", photo, *codes_only)["hits"][0]["path"] == str(photo)
+    needs = "needs words, and this index holds codes only; index again with --vocabularies 2"
+    assert refuse("search", photo, "--merge", "b1", *codes_only) == f"polyvoc: merge='b1' {needs}"
+    assert refuse("search", photo, "--paper", *codes_only) == f"polyvoc: preset='paper' {needs}"
 
 
 def test_what_is_missing_is_named(index_path: Path, tmp_path: Path, photographs: Path) -> None:
@@ -351,13 +420,13 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 # -- remove, info, check
 
 
-def test_remove(index_path: Path, photographs: Path, tmp_path: Path) -> None:
+def test_remove(any_index: Path, photographs: Path, tmp_path: Path) -> None:
     assert "make it with: polyvoc index" in refuse("remove", "photo.jpg", "--index", tmp_path / "none.polyvoc")
     assert not (tmp_path / "none.polyvoc").exists()
-    assert answer("remove", photographs / "wall-a.jpg", "--index", index_path)["removed"] == 1
-    assert answer("info", "--index", index_path)["images"] == 11
-    assert "is not in the index" in refuse("remove", photographs / "wall-a.jpg", "--index", index_path)
-    assert run("remove", photographs / "wall-b.jpg", "--index", index_path).stdout == "1 removed\n"
+    assert answer("remove", photographs / "wall-a.jpg", "--index", any_index)["removed"] == 1
+    assert answer("info", "--index", any_index)["images"] == 11
+    assert "is not in the index" in refuse("remove", photographs / "wall-a.jpg", "--index", any_index)
+    assert run("remove", photographs / "wall-b.jpg", "--index", any_index).stdout == "1 removed\n"
 
 
 def test_info(index_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...]) -> None:
@@ -377,6 +446,24 @@ def test_info(index_path: Path, photographs: Path, vocabularies: tuple[Vocabular
     assert lines[0].startswith(f"index         {index_path} (format ")
     assert lines[1] == "images        12 in 1 segments, 0 deleted"
     assert lines[-1].endswith(str(photographs / "wall-c.jpg"))
+
+
+def test_info_of_codes(index_path: Path, coded_index_path: Path, fine: Vocabulary) -> None:
+    facts = answer("info", "--index", coded_index_path)
+    assert (facts["format"], facts["signatures"]) == (2, 0)
+    described = facts["fine_vocabulary"]
+    assert (described["fingerprint"], described["size"], described["bits"]) == (fine.fingerprint, 1000, 128)
+    assert facts["bytes"]["segments/codes"] >= 16 * facts["features"]  # 128 bits
+    lines = run("info", "--index", coded_index_path).stdout.splitlines()
+    assert [
+        line for line in lines if line.startswith(f"codes         128 bits relative to {fine.fingerprint}: 1,000 words of ")
+    ]
+    assert [
+        line for line in lines if line.startswith(f"words         {facts['vocabularies'][0]['fingerprint']}: 300 words of ")
+    ]
+    facts, lines = answer("info", "--index", index_path), run("info", "--index", index_path).stdout.splitlines()
+    assert (facts["fine_vocabulary"], facts["signatures"]) == (None, 64)
+    assert "codes         none" in lines and "words         signatures of 64 bits" in lines
 
 
 def test_info_of_distributions(index_path: Path) -> None:
@@ -406,6 +493,17 @@ def test_check(index_path: Path) -> None:
     assert not found["ok"]
     assert str(postings) in found["errors"][0]
     assert run("check", "--index", index_path).exit_code == 1
+
+
+def test_an_index_of_an_older_format_is_an_error(photographs: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(Path(__file__).parent.parent / "data" / "index_v1", tmp_path / "old.polyvoc")
+    before = state_of(old)
+    expected = f"polyvoc: {old} has format 1, made by an older polyvoc; index the photographs again"
+    for command in (("search", photographs / "wall-a.jpg"), ("info",), ("index", photographs), ("remove", "scene-0a.png")):
+        assert refuse(*command, "--index", old) == expected
+    result = run("check", "--index", old)
+    assert result.exit_code == 1 and result.stdout + result.stderr == f"{expected}\n"
+    assert {name: state for name, state in state_of(old).items() if name != "lock"} == before
 
 
 def test_a_damaged_index_is_an_error(index_path: Path, photographs: Path) -> None:

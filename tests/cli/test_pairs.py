@@ -22,7 +22,9 @@ def scene(name: str) -> str:
     return Path(name).name.partition("-")[0]
 
 
-def test_verified_pairs_show_one_scene(index_path: Path, photographs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fixture", ["index_path", "coded_index_path"])
+def test_verified_pairs_show_one_scene(fixture: str, photographs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    index_path = request.getfixturevalue(fixture)
     out = tmp_path / "pairs.txt"
     result = answer("pairs", "--index", index_path, "--verify", "--out", out)
     pairs = read_pairs(out)

@@ -163,6 +163,22 @@ def test_the_line_is_fitted_on_another_dataset(datasets: Path, words: list[objec
     assert "needs two vocabularies with signatures" in refuse(*single, "--fit", "holidays", datasets / "holidays")
 
 
+def test_codes_are_evaluated_by_a_vocabulary_that_decodes_them(
+    datasets: Path, fine: Vocabulary, words: list[object], cache: Path, tmp_path: Path
+) -> None:
+    fine.save(tmp_path / "fine")
+    command = ("evaluate", "groups", datasets / "train", "--vocabulary", tmp_path / "fine", "--cache", cache)
+    rules = answer(*command, "--merge", "codes", "--merge", "b1")["rules"]
+    assert [rule["rule"] for rule in rules] == ["codes", "b1", "b1 + burstiness", "b1 + HE", "b1 + HE + burstiness"]
+    assert rules[0]["value"] > 0.95 and rules[0]["gain_over_b1"]["mean"] == pytest.approx(rules[0]["value"] - rules[1]["value"])
+    presets = {rule["rule"]: rule for rule in answer(*command)["rules"] if rule["rule"].startswith("preset")}
+    merges = {name: rule["options"]["merge"] for name, rule in presets.items()}
+    assert merges == {**{f"preset {name}": "codes" for name in ("fast", "default", "best")}, "preset paper": "bayes"}
+    assert presets["preset fast"]["queries"] == rules[0]["queries"]
+    line = refuse("evaluate", "groups", datasets / "train", *words, "--merge", "codes", "--cache", cache)
+    assert "merge='codes' needs" in line
+
+
 def test_vocabularies_can_be_trained_first(datasets: Path, cache: Path) -> None:
     result = answer("evaluate", "groups", datasets / "train", "--train", datasets / "train", "--size", 60,
                   "--vocabularies", 2, "--merge", "b0", "--merge", "b1", "--cache", cache)  # fmt: skip
@@ -188,14 +204,15 @@ def test_what_cannot_be_evaluated_is_one_line(datasets: Path, words: list[object
     assert "no such folder; expected one with 100000.jpg" in refuse(
         "evaluate", "holidays", tmp_path / "away", "--cache", tmp_path
     )
-    assert "merge='b3' should be one of likelihood, posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
+    assert "merge='b3' should be one of codes, likelihood, posterior, bayes, b0" in refuse(*holidays, "--merge", "b3")
     assert "hamming='far' should be a number or none" in refuse(*holidays, "--hamming", "far")
     assert "burstiness='much' should be one of" in refuse(*holidays, "--burstiness", "much")
     assert "n=0 should be at least 1" in refuse(*holidays, "--queries", 0)
     assert "--train and --vocabulary exclude each other" in refuse(*holidays, "--train", datasets / "train")
     assert "--vocabularies and --vocabulary exclude each other" in refuse(*holidays, "--vocabularies", 1)
     assert "no photographs" in refuse(*holidays, "--distractors", tmp_path)
-    assert "count=9 should be 1 to 3" in refuse(*holidays[:3], "--vocabularies", 9)
+    assert "vocabularies=0 should be at least 1: the rules merge words" in refuse(*holidays[:3], "--vocabularies", 0)
+    assert "count=9 should be 0 to 3" in refuse(*holidays[:3], "--vocabularies", 9)
     assert not list(tmp_path.iterdir())  # nothing was begun
 
 

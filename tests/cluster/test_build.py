@@ -26,6 +26,7 @@ from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from polyvoc.types import IndexReport
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from random_collections import plain
 from samples import photograph, scores, unflushed
 
@@ -57,8 +58,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def update(path: Path, folder: Path, workers: RayWorkers | None = None, **more: Any) -> IndexReport:
-    with IndexWriter.open(path, WORDS, SMALL) as writer:
+def update(path: Path, folder: Path, workers: RayWorkers | None = None, words: Any = WORDS, **more: Any) -> IndexReport:
+    with IndexWriter.open(path, words, SMALL) as writer:
         return writer.update([folder], workers=workers, **more)
 
 
@@ -82,7 +83,8 @@ def contents(index: Index) -> Any:
         segment, position = index.find(row.image)
         stored = index.engine.segments[segment].image_features(position)
         keypoints = stored.keypoints
-        arrays = (stored.words, stored.signatures, keypoints.xy, keypoints.scale, keypoints.angle)
+        codes = () if stored.codes is None else (stored.codes.words, stored.codes.codes, stored.codes.rest)
+        arrays = (stored.words, stored.signatures, keypoints.xy, keypoints.scale, keypoints.angle, *codes)
         facts = (row.path, row.state, row.digest, row.width, row.height, row.n_features)
         rows.append((*facts, *(array.tolist() for array in arrays)))
     return rows, index.folder.catalogue.problems()
@@ -111,6 +113,16 @@ def test_the_first_build_equals_a_local_one(workers: RayWorkers, folder: Path, t
     assert all(before <= after for (_, before, _), (_, after, _) in pairwise(steps))
     with Index.open(tmp_path / "many") as index:  # eight batches were merged
         assert len(index.engine.segments) == 1
+
+
+def test_codes_are_those_of_one_machine(workers: RayWorkers, folder: Path, fine: Vocabulary, tmp_path: Path) -> None:
+    words = VocabularySet(tuple(WORDS), fine, signed=True)
+    assert update(tmp_path / "many", folder, workers, words) == update(tmp_path / "one", folder, words=words)
+    assert_equal(tmp_path / "many", tmp_path / "one", folder)
+    with Index.open(tmp_path / "many") as index:
+        assert (index.folder.code_bits, index.default_options.merge) == (128, "codes")
+        query = queries_in(folder)[1]
+        assert index.search(query)[0].path == str(query)
 
 
 def test_changes_are_followed_as_on_one_machine(workers: RayWorkers, folder: Path, tmp_path: Path) -> None:

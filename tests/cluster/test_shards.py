@@ -20,22 +20,34 @@ from hypothesis import strategies as st
 
 import polyvoc
 from clusters import Nodes, actor_of, load_engine, process_of, quiet, ray, shards_of, store_segments, wait_until
+from coded_scenes import (
+    CodedPicture,
+    coded_again,
+    coded_engine,
+    coded_joined,
+    coded_picture,
+    coded_scrambled,
+    coder_of,
+)
 from polyvoc.cluster.shards import ReplicaSet, assign_replicas, assign_segments, open_index
 from polyvoc.errors import ClusterError, DamagedError, OptionError, UnusableIndexError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Segment
-from polyvoc.options import preset
+from polyvoc.options import SearchOptions, TrainOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import image_features_at
 from polyvoc.search.explain import explain
 from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.info import index_distributions
 from polyvoc.search.links import LinkGraph, find_links
+from polyvoc.search.pairs import StoredQueries
 from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query
 from polyvoc.search.verify import is_reliable
 from polyvoc.storage.folders import list_photographs
+from polyvoc.vocabulary.train import train
 from random_collections import RULES, World, grid_options, random_evidence, random_world, with_assignments, with_long_signatures
-from samples import VARIABLE, build, collection, features, unflushed, vocabularies
+from samples import VARIABLE, build, collection, features, quantised, unflushed, vocabularies
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
 __all__ = ["unflushed"]
@@ -152,7 +164,7 @@ def with_vectors(segments: list[Segment]) -> list[Segment]:
 def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
     picture, images = gallery(bits, bits)
     segments = with_vectors(engine_of(images, 3).segments)
-    links = find_links(engine_of(images), preset("fast", bits))
+    links = find_links(StoredQueries(engine_of(images), preset("fast", bits)))
     local = Engine(segments, segments[0].sizes)
     remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments))
     query = replace(picture.query, vector=np.ones(8, np.float32) / np.float32(np.sqrt(8)))
@@ -170,8 +182,56 @@ def test_searches_with_all_stages(count: int, bits: int, replica_sets: dict[int,
     assert [remote.find(image) for image in range(21)] == [local.find(image) for image in range(21)]
 
 
-def test_the_methods_of_an_index(nodes: Nodes, index: Path) -> None:
+def coded_gallery(seed: int) -> tuple[CodedPicture, list[CodedPicture]]:
+    """Return a gallery whose features have codes."""
+    rng = np.random.default_rng([18, seed])
+    query = coded_picture(rng, 40)
+    images = [coded_joined(coded_again(rng, query), coded_picture(rng, 10)) for _ in range(4)]
+    images += [coded_joined(coded_scrambled(rng, query.chosen(slice(0, 20))), coded_picture(rng, 10)) for _ in range(6)]
+    return query, [*images, images[4], images[0], *(coded_picture(rng, 30) for _ in range(8))]
+
+
+@pytest.mark.parametrize("count", SHARDS)
+@pytest.mark.parametrize("bits", [64, 128])
+def test_searches_by_codes_with_all_stages(count: int, bits: int, replica_sets: dict[int, ReplicaSet], tmp_path: Path) -> None:
+    shown, images = coded_gallery(bits)
+    coder, fast = coder_of(bits), preset("fast", 0, bits)
+    every = coded_engine(images, 3, bits).segments
+    segments = with_vectors([part.without([1]) if number == 2 else part for number, part in enumerate(every)])
+    local = Engine(segments, segments[0].sizes)
+    remote = load_engine(replica_sets[count], store_segments(tmp_path / "index", segments))
+    assert remote.shards.infos == local.shards.infos and remote.code_bits == local.code_bits == bits
+    assert np.array_equal(remote.statistics.code_occurrences, local.statistics.code_occurrences)
+    links = [find_links(StoredQueries(engine, fast, coder)) for engine in (remote, local)]
+    assert np.array_equal(*links) and len(links[0]) > 0
+    vector = np.ones(8, np.float32) / np.float32(np.sqrt(8))
+    query = Query(shown.coded(bits=bits), shown.shown.words, None, shown.keypoints, vector)
+    searches = [replace(preset("default", 0, bits), fuse=True), preset("paper", 0, bits)]
+    for name, top in ((name, top) for name in ("fast", "default", "best") for top in (1, 6, 50)):
+        for change in ({}, {"verify": 2 if name != "fast" else 0}, {"smooth": 0.5}):
+            searches.append(replace(preset(name, 0, bits), top=top, **change))
+    for options in searches:
+        one, other = (search(engine, query, options, links=LinkGraph(links[0]), coder=coder) for engine in (remote, local))
+        assert values(one) == values(other) != []
+    for segment, position in ((0, 0), (3, 1)):
+        hit = Hit(3 * segment + position, "", 0.0)
+        one, other = (explain(engine, query, searches[-1], (segment, position), hit) for engine in (remote, local))
+        assert repr(vars(one)) == repr(vars(other))
+
+
+@pytest.fixture(scope="module")
+def coded_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, images = tmp_path_factory.mktemp("coded") / "index", collection(60)
+    descriptors = np.concatenate([image.descriptors for image in images.values()])
+    build(path, images, [train(descriptors, TrainOptions(size=30, rounds=3, bits=12))], commits=7).close()
+    return path
+
+
+@pytest.mark.parametrize("fixture", ["index", "coded_index"])
+def test_the_methods_of_an_index(nodes: Nodes, fixture: str, request: pytest.FixtureRequest) -> None:
+    index = request.getfixturevalue(fixture)
     with polyvoc.open(index) as local, open_index(index, None, nodes.options(2)) as remote:
+        assert (local.folder.code_bits > 0, local.default_options.merge == "codes") == (fixture == "coded_index",) * 2
         assert (len(remote), remote.commit, remote.default_options) == (len(local), local.commit, local.default_options)
         assert len(remote.engine.shards.infos) > 3
         for seed in range(6):
@@ -179,7 +239,8 @@ def test_the_methods_of_an_index(nodes: Nodes, index: Path) -> None:
             assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
         assert plain(remote.search(5)) == plain(local.search(5))
         assert index_distributions(remote) == index_distributions(local)
-        words = local.folder.quantiser.quantise(features(3).descriptors)
+        assert np.array_equal(remote.pairs(top=5), local.pairs(top=5))
+        words = quantised(local, features(3), SearchOptions(merge="posterior"))
         assert np.array_equal(remote.score_words(*words), local.score_words(*words))
         assert repr(remote.explain(features(2), 3)) == repr(local.explain(features(2), 3))
         with pytest.raises(OptionError, match="image 999 is not in the index"):

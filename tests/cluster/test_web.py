@@ -16,7 +16,7 @@ from polyvoc.index.writer import IndexWriter
 from servers import BEARER, TOKEN, Served, refused, serving, upload
 
 pytestmark = quiet
-FLAGS: list[dict[str, Any]] = [{}, {"preset": "fast"}, {"preset": "best"}, {"merge": "posterior", "hamming": 24}]
+FLAGS: list[dict[str, Any]] = [{}, {"preset": "fast"}, {"preset": "best"}, {"merge": "posterior"}, {"preset": "paper"}]
 
 
 @pytest.fixture
@@ -47,7 +47,14 @@ def test_responses_are_those_of_one_machine(nodes: Nodes, index: Path, photograp
             for photo, query in ((photographs / "wall-b.jpg", {}), (None, {"query": "3"}), (None, {"query": "5"})):
                 one, other = (served.search(photo, **query, **flags).json() for served in (remote, local))
                 assert without_seconds(one) == without_seconds(other) and one["complete"]
-        for path in ("/explain?query=2&image=3", "/statistics", "/images", "/images/4/thumbnail", "/health"):
+        for path in (
+            "/explain?query=2&image=3",
+            "/explain?query=2&image=3&merge=b1",
+            "/statistics",
+            "/images",
+            "/images/4/thumbnail",
+            "/health",
+        ):
             one, other = remote.get(path), local.get(path)
             assert one.status_code == other.status_code == 200 and one.content == other.content
 

@@ -29,15 +29,16 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.types import Features, GreyImage
-from samples import build, features, photograph, vocabularies
+from samples import build, coded, features, photograph, vocabularies
 
 SIFT = 128  # numbers of a descriptor
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
+@pytest.fixture(params=["codes", "words"])
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     images = {f"image {number}": features(number, 0 if number == 6 else 8 + number, SIFT) for number in range(8)}
-    build(tmp_path / "index", images, vocabularies(dimension=SIFT)).close()
+    made_with = coded(dimension=SIFT) if request.param == "codes" else vocabularies(dimension=SIFT)
+    build(tmp_path / "index", images, made_with).close()
     return tmp_path / "index"
 
 

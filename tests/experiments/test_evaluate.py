@@ -25,7 +25,9 @@ from polyvoc.experiments.evaluate import (
 )
 from polyvoc.experiments.measures import Truth, average_precision, bootstrap, difference, precision_at, recall_at
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
-from polyvoc.options import Line, SetKind
+from polyvoc.options import Line, SearchOptions, SetKind
+from polyvoc.scoring.codes import default_code_table
+from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
 def synthetic(n_images: int, truths: dict[str, list[Truth]], measure: str = "mAP") -> Dataset:
@@ -52,11 +54,15 @@ def test_rules_are_named_by_their_options() -> None:
     named = evaluation_rules(lines=lines)
     assert all(options.line == lines["image" if options.merge in ("b2", "bayes") else "feature"] for options in named.values())
     assert {options.line for options in evaluation_rules(lines=lines, sets="image").values()} == {(0.5, 0.5)}
-    presets = recommended(None, 64, lines)
+    presets = recommended(None, (64, 0), lines)
     assert {name: options.line for name, options in presets.items() if options.line != (0.7, 0.3)} == {
         "preset paper": (0.5, 0.5)
     }
-    assert {options.line for options in recommended(None, 64).values()} == {(0.6, 0.4)}
+    assert {options.line for options in recommended(None, (64, 0)).values()} == {(0.6, 0.4)}
+    table = replace(default_code_table(128), source="other photographs")
+    coded = recommended(None, (0, 128), code_table=table)
+    assert coded.keys() == presets.keys() and all(options.code_table is table for options in coded.values())
+    assert {name for name, options in coded.items() if options.merge == "codes"} == coded.keys() - {"preset paper"}
     named = evaluation_rules(("b1", "bayes"), (None, 20, 28), ("none",))
     thresholds = {"": None, " + HE 20": 20, " + HE 28": 28}
     expected = {f"{merge}{suffix}": h for suffix, h in thresholds.items() for merge in ("b1", "bayes")}
@@ -130,8 +136,26 @@ def test_outcomes_are_those_of_the_scores(workbench: Workbench, bench: Quantised
     (outcome,) = evaluate(workbench, bench, {"mine": options})
     expected = measure_ranking(bench.dataset, lambda question: bench.scores(question, options))
     assert outcome.name == "mine" and outcome.values == expected
-    assert dict(outcome.options) == asdict(options) | {"line": options.line}
+    plain = asdict(options) | {"line": options.line}
+    del plain["code_table"]  # which has no plain form
+    assert dict(outcome.options) == plain
     assert outcome.seconds > 0 and len(outcome.values["mAP"]) == 12
+
+
+def test_a_result_by_codes_belongs_to_its_table(
+    workbench: Workbench, bench: QuantisedDataset, fine: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coded = workbench.bench(bench.dataset, bench.vocabularies, fine)
+    table = replace(default_code_table(128), source="other photographs")
+    codes, words = SearchOptions(verify=0), scoring_options(merge="b1")
+    first = evaluate(workbench, coded, {"codes": codes, "words": words})
+    assert first[0].values == measure_ranking(bench.dataset, lambda question: coded.scores(question, codes))
+    assert np.mean(first[0].values["mAP"]) == 1.0  # by three views of each scene
+    monkeypatch.setattr(QuantisedDataset, "scores", never)
+    again = evaluate(workbench, coded, {"codes": codes, "words": replace(words, code_table=table)})  # words have no use for it
+    assert [outcome.as_dict() for outcome in again] == [outcome.as_dict() for outcome in first]
+    with pytest.raises(AssertionError, match="done before"):
+        evaluate(workbench, coded, {"codes": replace(codes, code_table=table)})
 
 
 def test_gains_are_over_b1_under_the_same_conditions() -> None:

@@ -22,8 +22,10 @@ from polyvoc.experiments.fit.hit_probability import (
     without,
 )
 from polyvoc.experiments.measures import Truth
-from polyvoc.options import preset
+from polyvoc.experiments.workbench import QuantisedDataset, Workbench
+from polyvoc.options import SearchOptions, preset
 from polyvoc.search.probability import HitProbability
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from scenes import engine_of, picture, seen_again, world
 
 TRUE = HitProbability((-1.5, 1.2), (-4.0, 0.9, 7.0))
@@ -110,7 +112,7 @@ def test_a_figure_has_a_line_per_kind() -> None:
 
 def test_questions_are_asked_with_and_without_their_answers() -> None:
     rng = np.random.default_rng(11)
-    pictures = [picture(rng) for _ in range(12)]
+    pictures = [picture(rng) for _ in range(24)]  # fewer show no noise
     pictures[1] = seen_again(rng, pictures[0])
     images, bits = [one.words % 40 for one in pictures], [one.signatures for one in pictures]
     question = Question("0", Path("0.jpg"), 0, group="a")
@@ -118,4 +120,15 @@ def test_questions_are_asked_with_and_without_their_answers() -> None:
     samples = collect(bench, preset("fast", 64))
     assert samples.first.right.tolist() == [True, False] and samples.first.answerable.tolist() == [True, False]
     assert samples.right.sum() == 1 and np.isnan(samples.weight).all() and (np.diff(samples.search) >= 0).all()
-    assert samples.noise_rank[0] > samples.noise_rank[1:].max()
+    assert samples.noise_rank[0] > samples.noise_rank[1:].max() + 1
+
+
+def test_questions_are_asked_by_codes(workbench: Workbench, bench: QuantisedDataset, fine: Vocabulary) -> None:
+    coded = workbench.bench(bench.dataset, bench.vocabularies, fine)
+    samples = collect(coded, SearchOptions(verify=6, expand=2, top=4))
+    n = len(bench.dataset.questions)
+    final = samples.verified.first
+    assert final.search.tolist() == list(range(2 * n)) and final.answerable.tolist() == [True, False] * n
+    assert final.right.tolist() == [True, False] * n  # three views of each scene: the others are found, if they are there
+    assert final.weight[final.right].min() > 20 > final.weight[~final.right].max()
+    assert len(samples.by_words) > 0 and np.array_equal(np.unique(samples.by_words.search), np.arange(2 * n))

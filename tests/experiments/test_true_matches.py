@@ -30,7 +30,7 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SetKind
 from polyvoc.search.index import Index
-from polyvoc.types import ImageRef, ImageFeatures, Keypoints
+from polyvoc.types import ImageFeatures, ImageRef, Keypoints
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from random_collections import World, random_world
 from views import SCENES, VIEWS
@@ -251,7 +251,7 @@ def test_copies_are_left_out(index_path: Path) -> None:
 def test_signatures_are_needed() -> None:
     words = [np.array([[1, 1], [2, 2]], np.int32)] * 3
     bits = [np.zeros((2, 2), np.uint64)] * 3
-    with pytest.raises(OptionError, match="needs an index with signatures"):
+    with pytest.raises(OptionError, match="needs an index with codes or signatures"):
         observe_verified(Index.from_words(words, (5, 5)))
     with pytest.raises(OptionError, match="of two vocabularies"):
         observe_verified(Index.from_words([w[:, :1] for w in words], (5,), [b[:, :1] for b in bits]))

@@ -21,9 +21,10 @@ from polyvoc.experiments.evaluate import scoring_options
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.features.extract import extract
-from polyvoc.options import FeatureOptions, Merge, TrainOptions
+from polyvoc.index.writer import IndexWriter
+from polyvoc.options import CODES, FeatureOptions, Merge, SearchOptions, TrainOptions
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.vocabulary import Vocabulary
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
 OPTIONS = FeatureOptions(max_features=80)
 Vocabularies = tuple[Vocabulary, ...]
@@ -110,7 +111,7 @@ def test_a_vocabulary_is_trained_once_and_always_the_same(tmp_path: Path, monkey
 # -- scores
 
 
-@pytest.mark.parametrize("merge", get_args(Merge))
+@pytest.mark.parametrize("merge", [merge for merge in get_args(Merge) if merge != CODES])
 def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge) -> None:
     words, signatures = (np.split(rows, bench.store.starts[1:-1]) for rows in (bench.words, bench.signatures))
     index = polyvoc.Index.from_words(words, bench.sizes, signatures)
@@ -119,6 +120,31 @@ def test_scores_are_those_of_an_index(bench: QuantisedDataset, merge: Merge) -> 
         for question in (0, 5, 11):
             expected = index.score_words(words[question], signatures[question], options)
             assert np.array_equal(bench.scores(question, options), expected), options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SearchOptions(verify=0),
+        SearchOptions(verify=0, assignments=3),
+        SearchOptions(verify=8),
+        SearchOptions(verify=8, expand=3),
+        SearchOptions(merge="posterior", burstiness="none", verify=8),  # words, then geometry by codes
+    ],
+    ids=["codes", "three words", "verified", "expanded", "posterior"],
+)
+def test_scores_by_codes_are_those_of_an_index(
+    options: SearchOptions, bench: QuantisedDataset, workbench: Workbench, photographs: Path, fine: Vocabulary, tmp_path: Path
+) -> None:
+    coded = workbench.bench(bench.dataset, bench.vocabularies, fine)
+    assert coded.name != bench.name and coded.engine.code_bits == 128
+    with IndexWriter.open(tmp_path / "i", VocabularySet(bench.vocabularies, fine), OPTIONS) as writer:
+        writer.update([photographs])
+    index, files = polyvoc.open(tmp_path / "i"), sorted(photographs.glob("*.jpg"))
+    for question in (0, 5, 11):
+        hits = {Path(hit.path): hit.score for hit in index.search(files[question], options, top=12)}
+        expected = [hits.get(file, 0.0) for file in files]
+        assert len(hits) > 3 and coded.scores(question, options).tolist() == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_several_words_per_feature(bench: QuantisedDataset, photographs: Path, vocabularies: Vocabularies) -> None:

@@ -23,23 +23,24 @@ from polyvoc.index.build import (
     read_image,
 )
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.folder import IndexFolder
+from polyvoc.index.folder import IndexFolder, Models
+from polyvoc.index.segment import Geometry
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import checksum
 from polyvoc.storage.folders import FileState, file_state
 from polyvoc.types import Features
-from polyvoc.vocabulary.assign import Quantiser
-from samples import features, photograph, unflushed, vocabularies
+from samples import coded, features, photograph, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
 SMALL = FeatureOptions(long_side=160, max_features=30)
+GEOMETRY = ("xy", "scale", "angle")
 
 
 @pytest.fixture(scope="module")
-def quantiser() -> Quantiser:
-    return Quantiser(vocabularies())
+def models() -> Models:
+    return Models.of(coded())
 
 
 def row(image: int, found: Features) -> ImageRow:
@@ -54,33 +55,33 @@ def item(path: Path) -> BuildItem:
 
 
 @pytest.mark.parametrize("together", [1, 25, 10_000])
-def test_pending_images_come_out_as_they_were_added(
-    quantiser: Quantiser, together: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pending_images_come_out_as_they_were_added(models: Models, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyvoc.index.build.QUANTISE_FEATURES", together)
     images = [features(seed, count) for seed, count in enumerate((12, 0, 7, 20))]
     vectors = [np.array([0.6, 0.8], np.float32), None, np.array([1, 0], np.float32), None]
-    pending = PendingImages(lambda: quantiser, 2)
+    pending = PendingImages(lambda: models, 2)
     for number, (image, vector) in enumerate(zip(images, vectors, strict=True), start=5):
         pending.add(row(number, image), image, vector)
     assert len(pending) == 4
     batch = pending.batch()
     assert batch.ids.tolist() == [one.image for one in pending.rows] == [5, 6, 7, 8]
     assert len(pending) == 4 and pending.n_features == 39 and np.diff(batch.feature_starts).tolist() == [12, 0, 7, 20]
-    words, signatures = quantiser.quantise(np.concatenate([image.descriptors for image in images]))
+    joined = {name: np.concatenate([getattr(image, name) for image in images]) for name in GEOMETRY}
+    assert all(map(np.array_equal, batch.geometry, Geometry.of(**joined, feature_starts=batch.feature_starts)))
+    words, signatures, codes = models.quantise(np.concatenate([image.descriptors for image in images]))
     assert np.array_equal(batch.words, words) and np.array_equal(batch.signatures, signatures)
-    assert np.array_equal(batch.xy, np.concatenate([image.xy for image in images]))
+    assert codes is not None and batch.codes is not None and all(map(np.array_equal, batch.codes, codes))
     assert batch.embeddings is not None and batch.embeddings.dtype == np.float16
     assert np.allclose(batch.embeddings, [[0.6, 0.8], [0, 0], [1, 0], [0, 0]], atol=1e-3)
 
 
-def test_the_quantiser_is_loaded_for_the_first_image_only() -> None:
+def test_the_vocabularies_are_loaded_for_the_first_image_only() -> None:
     pending = PendingImages(lambda: pytest.fail("not needed"), 0)
     assert len(pending) == 0 and pending.n_features == 0 and pending.rows == []
 
 
-def test_without_a_model_there_are_no_vectors(quantiser: Quantiser) -> None:
-    pending = PendingImages(lambda: quantiser, 0)
+def test_without_a_model_there_are_no_vectors(models: Models) -> None:
+    pending = PendingImages(lambda: models, 0)
     pending.add(row(1, features(1)), features(1))
     assert pending.batch().embeddings is None
 
@@ -137,7 +138,7 @@ def builder(tmp_path: Path) -> SegmentBuilder:
 
 def results_of(builder: SegmentBuilder, paths: list[Path], limits: CommitLimits) -> list[BuildResult | MergeResult]:
     plan = BuildPlan(11, [(str(path), file_state(os.fspath(path))) for path in paths])
-    workers = LocalWorkers(lambda: builder.folder.quantiser, None, limits, threads=2)
+    workers = LocalWorkers(lambda: builder.folder.models, None, limits, threads=2)
     return list(workers.work(builder, plan, lambda busy: (), lambda stage, done, total: None))
 
 

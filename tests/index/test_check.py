@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from polyvoc.index.folder import IndexFolder
 from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.storage.files import META, checksum, write_file
+from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState
-from polyvoc.types import Problem
-from samples import build, collection, features, unflushed, vocabularies
+from polyvoc.types import FeatureCodes, Problem
+from polyvoc.vocabulary.vocabulary import VocabularySet
+from samples import build, coded, collection, features, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
@@ -32,9 +34,9 @@ SEGMENT = "segments/000004"
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three vocabularies; four segments; replaced, removed and empty images; a problem; norms."""
+    """Codes and words of three vocabularies; four segments; replaced, removed and empty images; a problem."""
     path = tmp_path_factory.mktemp("healthy") / "healthy.polyvoc"
-    build(path, collection(24), vocabularies(3), commits=3).close()
+    build(path, collection(24), coded(3), commits=3).close()
     with IndexWriter.open(path) as writer:
         writer.add("image 9", features(900))
         writer.remove(["image 3"])
@@ -122,6 +124,16 @@ def test_an_index_without_errors(tmp_path: Path, k: int, signed: bool) -> None:
     assert list(check(path)) == []
 
 
+@pytest.mark.parametrize("k", [0, 2])
+def test_an_index_of_codes_without_errors(tmp_path: Path, k: int) -> None:
+    path, given = tmp_path / "a.polyvoc", coded(k)
+    build(path, collection(20), VocabularySet(given.words, given.fine), commits=3).close()
+    assert list(check(path)) == []
+    with IndexWriter.open(path) as writer:
+        writer.remove(["image 1", "image 2"])
+    assert list(check(path)) == []
+
+
 def test_an_empty_index(tmp_path: Path) -> None:
     build(tmp_path / "a.polyvoc", {}).close()
     assert list(check(tmp_path / "a.polyvoc")) == []
@@ -191,7 +203,7 @@ def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes | None]:
 
 def test_every_damaged_file_is_named(index: Path) -> None:
     rng = np.random.default_rng(4)
-    names = [name for name in files(index) if name.startswith((SEGMENT, "vocabularies/1", "norms"))]
+    names = [name for name in files(index) if name.startswith((SEGMENT, "vocabularies/1", "vocabularies/fine"))]
     assert {Path(name).name for name in names} == {Path(name).name for name in files(index) if name != FILE}
     for name in names:
         path = index / name
@@ -235,22 +247,30 @@ def test_a_damaged_catalogue_is_named_or_harmless(index: Path) -> None:
 
 
 def test_another_segment_in_its_place_is_found(index: Path, tmp_path: Path) -> None:
-    build(tmp_path / "other.polyvoc", collection(5, first=50), vocabularies(3)).close()
+    build(tmp_path / "other.polyvoc", collection(5, first=50), coded(3)).close()
     shutil.rmtree(index / SEGMENT)
     shutil.copytree(tmp_path / "other.polyvoc/segments/000001", index / SEGMENT)
     assert any(SEGMENT in line for line in check(index))
 
 
-def test_another_vocabulary_in_its_place_is_found(index: Path) -> None:
-    shutil.rmtree(index / "vocabularies/1")
-    vocabularies(3, size=31)[1].save(index / "vocabularies/1")
-    assert any("vocabularies/1" in line for line in check(index))
+@pytest.mark.parametrize("name", ["1", "fine"])
+def test_another_vocabulary_in_its_place_is_found(index: Path, name: str) -> None:
+    shutil.rmtree(index / "vocabularies" / name)
+    vocabularies(3, size=31)[1].save(index / "vocabularies" / name)
+    assert any(f"vocabularies/{name}" in line for line in check(index))
 
 
 # --- damaged references: every checksum is right ------------------------------------------------------------
 
-REQUIRED = ("sizes", "vocabularies", "vocabulary_checksums", "bits", "kind", "features", "commit", "last_segment")
-OPTIONAL = ("line", "image_line", "embedding", "norms", "links", "duplicate_pairs")  # may be None or missing
+REQUIRED = ("sizes", "vocabularies", "vocabulary_checksums", "bits", "fine", "kind", "features", "commit", "last_segment")
+OPTIONAL = ("line", "image_line", "embedding", "links", "duplicate_pairs")  # may be None or missing
+POSSIBLE = {"sizes": [[]], "fine": [None]}  # an index without words, or without codes: another line names what differs
+
+
+def test_an_index_of_neither_words_nor_codes_is_found(tmp_path: Path) -> None:
+    build(tmp_path / "a.polyvoc", {}).close()
+    put_settings(tmp_path / "a.polyvoc", {"sizes": [], "vocabularies": [], "vocabulary_checksums": []})
+    assert names_setting(tmp_path / "a.polyvoc", "sizes")
 
 
 def names_setting(path: Path, name: str) -> bool:
@@ -263,9 +283,9 @@ def test_a_missing_or_odd_setting_is_found(index: Path, name: str) -> None:
     for odd in ([], "text", -1, {"surprise": 1}, *([None] if name in REQUIRED else [])):
         copy = Path(shutil.copytree(index, index.with_name("odd.polyvoc")))
         put_settings(copy, {name: odd})
-        assert names_setting(copy, name), odd
+        assert list(check(copy)) if odd in POSSIBLE.get(name, []) else names_setting(copy, name), odd
         shutil.rmtree(copy)
-    if name in OPTIONAL and name != "norms":
+    if name in OPTIONAL:
         put_settings(index, {name: None})
         assert list(check(index)) == []
     edit(index, "UPDATE settings SET value = replace(value, '1', '2') || ' ' WHERE name = ?", name)
@@ -364,7 +384,7 @@ def resize(name: str, shape: tuple[int, ...]) -> Change:
     return change
 
 
-# A segment of 6 images, 3 vocabularies of 5, 6 and 7 words: what is changed, and the array that a line should name.
+# A segment of 6 images, 3 vocabularies of 5, 6 and 7 words, 8 fine words: what is changed, and the array that a line names.
 MISTAKES: list[tuple[str, Change]] = [
     ("feature_starts", put("feature_starts", -1, 3)),
     ("feature_starts", put("feature_starts", 1, 10_000)),
@@ -385,12 +405,20 @@ MISTAKES: list[tuple[str, Change]] = [
     ("places", swap("places", 0, 1)),
     ("columns", add("columns", (0, 3), 1)),
     ("documents", add("documents", 2, 1)),
-    ("repeats", add("repeats", (0, 2), 1)),
-    ("repeats", put("repeats", (0, 0), 60_000)),
-    ("repeats", resize("repeats", (0, 3))),
     ("documents", resize("documents", (3,))),
     ("signatures", resize("signatures", (1,))),
-    ("xy", resize("xy", (2, 2))),
+    ("shapes", resize("positions", (2, 2))),  # the number of features is that of the positions
+    ("shapes", resize("shapes", (2, 2))),
+    ("frames", put("frames", (2, 2), 0)),
+    ("frames", put("frames", (1, 0), np.nan)),
+    ("code_starts", put("code_starts", 0, 1)),
+    ("code_starts", put("code_starts", 3, 60_000)),
+    ("code_images", put("code_images", 7, 6)),
+    ("code_words", put("code_words", 3, 8)),
+    ("code_words", lambda arrays: put("code_words", 0, (arrays["code_words"][0] + 1) % 8)(arrays)),
+    ("codes", resize("codes", (1, 3))),
+    ("codes", lambda arrays: arrays.pop("codes")),
+    ("rest", resize("rest", (3, 4))),
 ]
 
 
@@ -401,7 +429,7 @@ def store(folder: Path, segment: Segment) -> None:
 
 def test_arrays_that_contradict_each_other_are_found(tmp_path: Path) -> None:
     path, images = tmp_path / "a.polyvoc", collection(6, first=7)
-    build(path, images, vocabularies(3)).close()
+    build(path, images, coded(3)).close()
     for named, change in [("nothing", lambda arrays: None), *MISTAKES]:
         segment = segment_of_few_words([len(found) for found in images.values()])
         segment.arrays.update({name: array.copy() for name, array in segment.arrays.items()})  # a segment is read-only
@@ -418,12 +446,19 @@ def segment_of_few_words(lengths: list[int]) -> Segment:
     sizes = (5, 6, 7)
     words = [np.column_stack([rng.integers(0, size, length) for size in sizes]) for length in lengths]
     bits = [rng.integers(0, 2**63, (length, 3)).astype(np.uint64) for length in lengths]
-    return Segment.build(Batch.of_words(words, 3, bits, first_id=1), sizes)
+    n = sum(lengths)
+    codes, rest = rng.integers(0, 2**63, (n, 1)).astype(np.uint64), rng.integers(0, 6, (n, 4)).astype(np.uint8)
+    batch = replace(
+        Batch.of_words(words, 3, bits, first_id=1), codes=FeatureCodes(rng.integers(0, 8, n).astype(np.uint32), codes, rest)
+    )
+    return Segment.build(batch, sizes, 8)
 
 
 def commit_to(path: Path, folder: Path, segment: Segment) -> None:
     """Make the catalogue refer to a segment."""
-    put_settings(path, {"sizes": list(segment.sizes), "norms": None})
+    with closing(Catalogue.open(path)) as catalogue:
+        fine = catalogue.setting("fine")
+    put_settings(path, {"sizes": list(segment.sizes), "fine": fine and {**fine, "size": segment.fine}})
     edit(path, "UPDATE segments SET checksum = ?", checksum(folder / META))
     correct_checksums(path)
 
@@ -432,7 +467,7 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
     """Two postings of one list change places, and all that refers to them follows: only their order is wrong."""
     images = {f"image {n}": features(5, 6) for n in range(3)}  # three images of the same words
     path = tmp_path / "a.polyvoc"
-    build(path, images, vocabularies(2, signed=False)).close()
+    build(path, images, coded(2)).close()
     folder = path / "segments/000001"
     opened = Segment.open(folder)
     segment = Segment(opened.sizes, np.array(opened.ids), {name: np.array(array) for name, array in opened.arrays.items()})
@@ -444,7 +479,12 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
         swap("postings", p, q)(arrays)
         store(folder, segment)
         commit_to(path, folder, segment)
-        assert any("order" in line or "sorted" in line for line in check(path))
+        assert any("postings.npy differs from what words.npy gives" in line for line in check(path))
+    first = int(np.flatnonzero(np.diff(arrays["code_images"].astype(int)) == 1)[0])  # within a list: then it falls
+    swap("code_images", first, first + 1)(arrays)
+    store(folder, segment)
+    commit_to(path, folder, segment)
+    assert any("code_images.npy differs from what code_words.npy gives" in line for line in check(path))
 
 
 MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
@@ -469,7 +509,7 @@ def test_impossible_vectors_are_found(
 ) -> None:
     monkeypatch.setattr("polyvoc.index.check.CHUNK", 7)
     path, images = tmp_path / "a.polyvoc", collection(6, first=7)
-    build(path, images, vocabularies(3)).close()
+    build(path, images, coded(3)).close()
     segment = segment_of_few_words([len(found) for found in images.values()])
     if vectors is not None:
         segment.arrays["embeddings"] = vectors
@@ -490,19 +530,6 @@ def test_an_odd_model_is_found(index: Path, odd: Any) -> None:
     lines = list(check(index))
     assert any(FILE in line and "embedding" in line for line in lines)
     assert not any("\n" in line for line in lines)
-
-
-def test_wrong_norms_are_found(index: Path) -> None:
-    folder = IndexFolder(index)
-    side = folder.side_file("norms")
-    assert side is not None
-    path = folder.side_path(side)
-    values = np.load(path)
-    for wrong in (values[:-1], np.full_like(values, np.nan), -values, values.astype(np.float64)):
-        side = replace(side, rows=len(wrong), checksum=write_file(path, wrong))
-        put_settings(index, {"norms": side.as_setting()})
-        assert any(str(path) in line for line in check(index))
-        try_to_open(index)
 
 
 def test_an_odd_description_with_the_right_checksum_is_found(index: Path) -> None:

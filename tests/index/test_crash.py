@@ -21,9 +21,10 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
 from polyvoc.storage import files, sqlite
+from polyvoc.types import Features
 from processes import ForkServer, Run, watched
 from random_collections import plain
-from samples import features, photograph, quantised, scores, unflushed, vocabularies
+from samples import build, coded, features, photograph, quantised, scores, unflushed
 
 __all__ = ["unflushed"]
 
@@ -60,7 +61,7 @@ def states_of(length: int) -> list[State]:
 
 def work(path: str, length: str) -> None:
     """Do a plan from its beginning; images that exist are replaced, and those that were removed stay so."""
-    with IndexWriter.open(path, vocabularies(2), limits=OFTEN) as writer:
+    with IndexWriter.open(path, coded(), limits=OFTEN) as writer:
         for verb, name, seed in plan(int(length)):
             if verb == "add":
                 writer.add(name, features(seed, 6))
@@ -70,7 +71,7 @@ def work(path: str, length: str) -> None:
 
 def follow(path: str, folder: str) -> None:
     """Bring an index up to date with a folder."""
-    with IndexWriter.open(path, vocabularies(2, size=20, dimension=128), SMALL, limits=OFTEN) as writer:
+    with IndexWriter.open(path, coded(dimension=128), SMALL, limits=OFTEN) as writer:
         writer.update([folder])
 
 
@@ -78,9 +79,10 @@ def warm() -> None:
     """Load everything that the jobs need; leave out flushing, which matters only in a power cut."""
     cv2.setNumThreads(1)
     files._flush, sqlite.FLUSH = lambda descriptor: None, "OFF"
-    index = Index.from_words([np.zeros((2, 2), np.int32)] * 3, [3, 4], [np.zeros((2, 2), np.uint64)] * 3)
-    index.score_words(np.zeros((1, 2), np.int32), merge="posterior", burstiness="none")
-    index.engine.segments[0].without([1]).live_batch()
+    images = {"image": features(1), "other": features(2)}
+    with tempfile.TemporaryDirectory() as folder, build(Path(folder) / "index", images, coded()) as index:
+        scores(index, features(1), plain())
+        index.engine.segments[0].without([1]).live_batch()
 
 
 JOBS = {"work": work, "follow": follow}
@@ -136,25 +138,27 @@ def has_content(index: Index, state: State) -> bool:
         expected = anew.score_words(words, signatures, options).tolist()
         if list(scores(index, query, options).values()) != expected:
             return False
-    return all(np.array_equal(words_of(index, name), words) for name, (words, _) in images.items())
+    return all(has_features(index, name, features(state[name], 6)) for name in images)
 
 
-def words_of(index: Index, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.integer]]:
+def has_features(index: Index, name: str, expected: Features) -> bool:
+    """Return whether the words and codes that are stored of an image are those of some features."""
     row = index.folder.catalogue.image_at(name)
     assert row is not None
     segment, position = index.find(row.image)
-    return index.engine.segments[segment].image_features(position).words
+    stored = index.engine.segments[segment].image_features(position)
+    words, _, codes = index.folder.models.quantise(expected.descriptors)
+    assert stored.codes is not None and codes is not None
+    return np.array_equal(stored.words, words) and all(map(np.array_equal, stored.codes, codes))
 
 
 def assert_no_garbage(path: Path) -> None:
     """Nothing is left that no commit refers to."""
     with Index.open(path) as index:
         segments = {f"{number:06d}" for number in index.folder.catalogue.segments()}
-        norms = index.folder.side_file("norms")
-    assert {entry.name for entry in path.iterdir()} <= {"lock", FILE, "norms", "segments", "vocabularies"}
+    assert {entry.name for entry in path.iterdir()} <= {"lock", FILE, "segments", "vocabularies"}
     assert {entry.name for entry in (path / "segments").iterdir()} == segments
-    assert {entry.name for entry in (path / "norms").iterdir()} == ({f"{norms.serial:06d}.npy"} if norms else set())
-    assert {entry.name for entry in (path / "vocabularies").iterdir()} == {"0", "1"}
+    assert {entry.name for entry in (path / "vocabularies").iterdir()} == {"0", "1", "fine"}
 
 
 def assert_survived(path: Path, length: int) -> int:

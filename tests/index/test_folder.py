@@ -17,12 +17,11 @@ from polyvoc.index.folder import (
     SideFile,
     complete_feature_options,
     lock_folder,
-    split_norms,
 )
-from polyvoc.index.statistics import Statistics, norms
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, ScoringOptions
-from samples import build, collection, features, unflushed, vocabularies
+from polyvoc.options import FeatureOptions
+from polyvoc.vocabulary.vocabulary import VocabularySet
+from samples import build, collection, unflushed, vocabularies
 
 __all__ = ["unflushed"]
 
@@ -79,23 +78,23 @@ def test_a_side_file_comes_back_from_its_setting() -> None:
 # -- what a commit refers to
 
 
-def test_norms_are_those_of_the_last_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = IndexFolder(path)
-    layout = folder.read_layout()
-    segments = folder.read_segments(layout)
-    assert layout.norms is not None and [part.n_images for part in layout.parts] == [3, 3, 3]
-    statistics, key = Statistics.of_segments(segments, layout.sizes), ScoringOptions().norm_key(len(layout.sizes))
-    for stored, segment in zip(split_norms(layout.norms, [3, 3, 3]), segments, strict=True):
-        assert np.array_equal(stored, norms(segment, statistics, key))
-    monkeypatch.setattr(IndexWriter, "_write_norms", lambda writer: None)
-    with IndexWriter.open(path) as writer:
-        writer.add("one more", features(1))
-    assert folder.read_layout().norms is None  # those of the commit before
+def test_a_layout_is_that_of_the_last_commit(tmp_path: Path) -> None:
+    folder = IndexFolder(tmp_path / "index")
+    build(folder.path, collection(12), commits=2).close()
+    before = folder.read_layout()
+    assert [(part.n_images, part.deleted) for part in before.parts] == [(6, [])] * 2
+    with IndexWriter.open(folder.path) as writer:
+        writer.remove(["image 3"])
+    after = folder.read_layout()
+    assert after.commit > before.commit and after.sizes == before.sizes == (30, 33)
+    assert [(part.n_images, part.deleted) for part in after.parts] == [(6, [3]), (6, [])]
+    live = [segment.live_positions().tolist() for segment in folder.read_segments(after)]
+    assert live == [[0, 1, 2, 4, 5], [0, 1, 2, 3, 4, 5]]
 
 
 def test_loaded_models_are_shared_by_snapshots(path: Path) -> None:
     folder = IndexFolder(path)
-    assert folder.again().quantiser is folder.quantiser and folder.again().catalogue is not folder.catalogue
+    assert folder.again().models is folder.models and folder.again().catalogue is not folder.catalogue
     assert folder.exists and folder.identity == folder.again().identity
     assert not IndexFolder(path / "none").exists and IndexFolder(path / "none").identity is None
 
@@ -114,7 +113,7 @@ def test_a_locked_folder_raises(path: Path) -> None:
 def test_feature_options_are_completed(path: Path) -> None:
     assert complete_feature_options({}, IndexFolder(path), None) is None
     assert complete_feature_options({"max_features": 7}, IndexFolder(path), None) == FeatureOptions(max_features=7)
-    new = complete_feature_options({"max_features": 7}, IndexFolder(path / "new"), vocabularies())
+    new = complete_feature_options({"max_features": 7}, IndexFolder(path / "new"), VocabularySet.of(vocabularies()))
     assert new == FeatureOptions(max_features=7)
 
 

@@ -1,9 +1,10 @@
-"""A segment returns what it was built from: in memory, from its folder, and after merging."""
+"""A segment returns what it was built from: in memory, from its folder, and after merging; geometry is rounded a little."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import numpy.typing as npt
 import pytest
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.segment import MAX_IMAGES, Batch, Segment, word_offsets
+from polyvoc.index.segment import MAX_IMAGES, STEPS, Batch, Geometry, Segment, unpack_keypoints
+from polyvoc.index.words import word_offsets
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.storage.files import read_meta
+from polyvoc.types import Keypoints
 from random_collections import World, plain, random_world
 from samples import unflushed
 
@@ -29,12 +33,14 @@ def batch_of(world: World, signed: bool = True, first_id: int = 0) -> Batch:
     rng = np.random.default_rng(first_id)
     n = len(batch.words)
     vectors = rng.random((len(batch.ids), 3)).astype(np.float16) if first_id % 2 == 0 else None
-    return replace(batch, xy=rng.random((n, 2), np.float32), shape=rng.random((n, 2)).astype(np.float16), embeddings=vectors)
+    geometry = Geometry.of(rng.random((n, 2)), rng.random(n), 360 * rng.random(n), batch.feature_starts)
+    return replace(batch, geometry=geometry, embeddings=vectors)
 
 
 def assert_same_batch(a: Batch, b: Batch) -> None:
-    for name in ("ids", "feature_starts", "words", "xy", "shape"):
+    for name in ("ids", "feature_starts", "words"):
         assert np.array_equal(getattr(a, name), getattr(b, name)), name
+    assert all(map(np.array_equal, a.geometry, b.geometry))
     if a.signatures is None or b.signatures is None:
         assert a.signatures is b.signatures or not len(a.words)
     else:
@@ -52,10 +58,9 @@ def part_of(batch: Batch, positions: list[int]) -> Batch:
     return Batch(
         ids=batch.ids[positions],
         feature_starts=np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64),
+        geometry=Geometry(batch.geometry.frames[positions], *(part[chosen] for part in batch.geometry[1:])),
         words=batch.words[chosen],
         signatures=None if batch.signatures is None else batch.signatures[chosen],
-        xy=batch.xy[chosen],
-        shape=batch.shape[chosen],
         embeddings=None if batch.embeddings is None else batch.embeddings[positions],
     )
 
@@ -88,6 +93,17 @@ def test_a_saved_segment_is_loaded_as_it_was(tmp_path: Path, seed: int) -> None:
         assert np.array_equal(scores, expected), options
 
 
+def test_the_bounds_of_arrays_are_written(tmp_path: Path) -> None:
+    world = random_world(3, k=3)
+    segment = Segment.build(batch_of(world), world.sizes)
+    segment.save(tmp_path / "segment")
+    bounds = read_meta(tmp_path / "segment")["bounds"]
+    assert {"postings", "words", "starts", "places", "positions"} < bounds.keys() and "signatures" not in bounds
+    for name, values in bounds.items():
+        array = segment.arrays[name]
+        assert values == ([array.min(), array.max()] if array.size else []), name
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_batch_and_images_come_back(tmp_path: Path, seed: int) -> None:
     world = random_world(seed)
@@ -100,8 +116,10 @@ def test_batch_and_images_come_back(tmp_path: Path, seed: int) -> None:
             image = segment.image_features(position)
             expected = part_of(batch, [position])
             assert np.array_equal(image.words, expected.words)
-            shape = np.column_stack([image.keypoints.scale, image.keypoints.angle])
-            assert np.array_equal(image.keypoints.xy, expected.xy) and np.array_equal(shape, expected.shape)
+            found = image.keypoints
+            again = Geometry.of(found.xy, found.scale, found.angle, expected.feature_starts)
+            assert np.array_equal(again.positions, expected.geometry.positions)
+            assert np.array_equal(again.shapes, expected.geometry.shapes)
             if expected.signatures is not None and len(expected.words):
                 assert np.array_equal(image.signatures, expected.signatures)
 
@@ -181,6 +199,65 @@ def test_large_vocabularies_and_no_images(tmp_path: Path) -> None:
     for number, made in enumerate((segment, empty)):
         made.save(tmp_path / str(number))
         assert_same_batch(Segment.open(tmp_path / str(number)).live_batch(), made.live_batch())
+
+
+# -- geometry
+
+
+def stored(xy: Array, scale: Array, angle: Array) -> Keypoints:
+    """Return the keypoints of one image as they are stored."""
+    geometry = Geometry.of(xy, scale, angle, np.array([0, len(xy)]))
+    return unpack_keypoints(geometry.frames[0], geometry.positions, geometry.shapes)
+
+
+@pytest.mark.parametrize("side", [1e-3, 1.0, 640.0, 1e5])
+@pytest.mark.parametrize("corner", [0.0, -17.3, 2e4])
+def test_geometry_is_rounded_a_little(side: float, corner: float) -> None:
+    rng = np.random.default_rng(int(side))
+    xy, angle = corner + rng.uniform(0, side, (500, 2)) * [1, 0.6], rng.uniform(-720, 720, 500)
+    scale = 2 ** rng.uniform(-4, 12.9, 500)
+    found = stored(xy, scale, angle)
+    rounding = 4 * np.spacing(np.float32(np.abs(xy).max()))  # frames are float32
+    assert np.abs(found.xy - xy).max() <= (xy.max(axis=0) - xy.min(axis=0)).max() / STEPS / 2 * 1.001 + rounding
+    assert np.abs(np.log2(found.scale / scale)).max() <= 1 / 30 + 1e-9
+    apart = (found.angle - angle) % 360
+    assert np.minimum(apart, 360 - apart).max() <= 360 / 512 + 1e-9
+    assert (found.angle >= 0).all() and (found.angle < 360).all()
+
+
+def test_unknown_scales_and_extreme_ones() -> None:
+    scale = np.array([0, 5, np.inf, np.nan, 1e-9, 1e9, 1.0])
+    angle = np.array([90, np.nan, 90, 90, 90, 90, 359.9])
+    found = stored(np.zeros((7, 2)), scale, angle)
+    assert found.scale.tolist() == [0, 0, 0, 0, 2**-4, pytest.approx(2 ** (254 / 15 - 4)), 1]
+    assert found.angle.tolist() == [0, 0, 0, 0, 90, 90, 0]
+
+
+def test_images_are_rounded_apart() -> None:
+    """One feature, or several at one place, keep it; an image without features has a frame, too."""
+    rng = np.random.default_rng(3)
+    counts = [0, 1, 20, 0, 3, 0]
+    starts = np.cumsum([0, *counts])
+    xy, scale, angle = rng.uniform(0, 900, (24, 2)), rng.uniform(1, 30, 24), rng.uniform(0, 360, 24)
+    xy[21:] = xy[21]
+    whole = Geometry.of(xy, scale, angle, starts)
+    assert whole.frames[[0, 3, 5]].tolist() == [[0, 0, 1]] * 3
+    for image, (first, last) in enumerate(pairwise(starts)):
+        alone = Geometry.of(xy[first:last], scale[first:last], angle[first:last], np.array([0, last - first]))
+        assert np.array_equal(whole.frames[image], alone.frames[0])
+        assert np.array_equal(whole.positions[first:last], alone.positions)
+        assert np.array_equal(whole.shapes[first:last], alone.shapes)
+        if last - first in (1, 3):
+            assert np.allclose(unpack_keypoints(alone.frames[0], alone.positions, alone.shapes).xy, xy[first:last], rtol=1e-6)
+
+
+def test_features_without_positions() -> None:
+    geometry = Geometry.unknown(2, 3)
+    found = unpack_keypoints(geometry.frames[1], geometry.positions, geometry.shapes)
+    assert not found.xy.any() and not found.scale.any() and not found.angle.any()
+
+
+# -- what does not fit
 
 
 NONE = np.empty((0, 2), int)

@@ -13,7 +13,7 @@ from polyvoc.index.segment import Batch, Segment
 from polyvoc.index.statistics import Statistics, norms
 from polyvoc.options import Idf, Norm, ScoringOptions
 
-STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10]))
+STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10]), np.array([5, 0, 11]))
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,10 @@ STATISTICS = Statistics(10, (4,), np.array([0, 2, 5, 40]), np.array([0, 1, 5, 10
 )
 def test_idf(idf: str, expected: list[float]) -> None:
     assert STATISTICS.idf_squared[idf].tolist() == pytest.approx(expected)  # type: ignore[index]
+
+
+def test_idf_of_fine_words() -> None:
+    assert STATISTICS.code_idf_squared.tolist() == pytest.approx([np.log(2) ** 2, 0, 0])
 
 
 @pytest.mark.parametrize("idf", ["average", "plain", "none"])
@@ -44,6 +48,9 @@ def test_statistics_of_parts_add_up() -> None:
     both = STATISTICS + STATISTICS
     assert both.n_images == 20 and both.occurrences.tolist() == [0, 4, 10, 80] and both.documents.tolist() == [0, 2, 10, 20]
     assert both.idf_squared["plain"].tolist() == STATISTICS.idf_squared["plain"].tolist()
+    assert both.code_occurrences.tolist() == [10, 0, 22]
+    for whole in (STATISTICS + Statistics.of_segments([], (4,)), Statistics.of_segments([], (4,)) + STATISTICS):
+        assert whole.n_images == 10 and whole.code_occurrences.tolist() == [5, 0, 11]  # a machine may hold no segment
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyvoc.index.segment import Batch, Segment, word_offsets
-from polyvoc.kernels.compiler import LANES, equal_lanes, kernel, lowest_bit, near_lanes, popcount
+from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.words import word_offsets
+from polyvoc.kernels.compiler import (
+    LANES,
+    above_lanes,
+    equal_lanes,
+    kernel,
+    lowest_bit,
+    near_lanes,
+    near_long_lanes,
+    popcount,
+    sum_lanes,
+    sum_long_lanes,
+)
 from polyvoc.kernels.images import add_shared, find_shared_postings, share_any, share_two, vote_images
 from polyvoc.kernels.matches import KEEP_ALL
 from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
@@ -17,6 +29,21 @@ call_bits = kernel(lambda value: (popcount(value), lowest_bit(value)))
 @kernel
 def call_near_lanes(signatures, position, signature, threshold):  # type: ignore[no-untyped-def]
     return near_lanes(signatures, position, signature, threshold)
+
+
+@kernel
+def call_near_long_lanes(one, two, position, first, other, threshold):  # type: ignore[no-untyped-def]
+    return near_long_lanes(one, two, position, first, other, threshold)
+
+
+@kernel
+def call_sums(short, long, row, bits, other):  # type: ignore[no-untyped-def]
+    return sum_lanes(short, row, bits), sum_long_lanes(long, row, bits, other)
+
+
+@kernel
+def call_above_lanes(values, row, limits, other, first):  # type: ignore[no-untyped-def]
+    return above_lanes(values, row, limits, other, first)
 
 
 @kernel
@@ -42,6 +69,39 @@ def test_near_lanes_compares_distances(threshold: int) -> None:
     for position in (0, 7, 200 - LANES):
         expected = np.bitwise_count(signatures[position : position + LANES] ^ signatures[0]) <= threshold
         assert bits(call_near_lanes(signatures, position, signatures[0], threshold)) == expected.tolist()
+
+
+@pytest.mark.parametrize("threshold", [0, 52, 64, 128])
+def test_near_long_lanes_compares_distances(threshold: int) -> None:
+    rng = np.random.default_rng(threshold)
+    one, two = rng.integers(0, 1 << 64, size=(2, 200), dtype=np.uint64)
+    one[70], two[70] = one[0], two[0]
+    for position in (0, 7, 200 - LANES):
+        distances = np.bitwise_count(one ^ one[0]).astype(int) + np.bitwise_count(two ^ two[0])
+        expected = distances[position : position + LANES] <= threshold
+        assert bits(call_near_long_lanes(one, two, position, one[0], two[0], threshold)) == expected.tolist()
+
+
+def test_sums_of_chosen_bytes() -> None:
+    """Also of all bytes at their largest: no partial sum overflows."""
+    rng = np.random.default_rng(3)
+    short, long = rng.integers(0, 256, (5, LANES)).astype(np.uint8), rng.integers(0, 256, (5, 2 * LANES)).astype(np.uint8)
+    short[4], long[4] = 255, 255
+    for row in range(5):
+        for first, other in [(0, 0), (2**64 - 1, 2**64 - 1), *rng.integers(0, 1 << 64, (20, 2), dtype=np.uint64).tolist()]:
+            chosen = np.array([*bits(first), *bits(other)])
+            expected = int(short[row][chosen[:LANES]].sum(dtype=int)), int(long[row][chosen].sum(dtype=int))
+            assert call_sums(short, long, row, np.uint64(first), np.uint64(other)) == expected
+
+
+def test_above_lanes_compares_rows() -> None:
+    """Equal numbers are not above; rows may be parts of longer ones."""
+    rng = np.random.default_rng(4)
+    values, limits = rng.integers(-3, 4, (2, 6, 150)).astype(np.float32)
+    for table in (values, values[:, 3:140], values[::2]):
+        for row, other, first in ((0, 0, 0), (2, 5, 64), (1, 3, table.shape[1] - LANES)):
+            expected = table[row, first : first + LANES] > limits[other, first : first + LANES]
+            assert bits(call_above_lanes(table, row, limits, other, first)) == expected.tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])

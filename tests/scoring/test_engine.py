@@ -70,8 +70,8 @@ def test_long_images_have_right_norms() -> None:
 @pytest.mark.parametrize(
     "images, changes, message",
     [
-        ([], {"sizes": (5,) * 10}, "10 vocabularies; 1 to 9"),
-        ([], {"sizes": ()}, "0 vocabularies; 1 to 9"),
+        ([], {"sizes": (5,) * 10}, "10 vocabularies; at most 9"),
+        ([np.array([[0]])], {"sizes": ()}, r"integers \[n, 0\] are expected"),
         ([np.array([[10]])], {}, "words of vocabulary 0 should be 0 to 9"),
         ([np.array([[-1]])], {}, "words of vocabulary 0 should be 0 to 9"),
         ([np.array([[0.5]])], {}, "integers"),

@@ -28,7 +28,7 @@ def engine(*images: list[int], signed: bool = False) -> Engine:
         (np.full((1, 1), 10), None, OPTIONS, "outside"),
         (np.full((1, 1), -2), None, OPTIONS, "outside"),
         (ONE, None, plain(hamming=20), "hamming=20 needs the signatures of the query"),
-        (ONE, None, SearchOptions(), "merge='likelihood' needs the signatures of the query"),
+        (ONE, None, plain(merge="likelihood"), "merge='likelihood' needs the signatures of the query"),
         (ONE, np.zeros((2, 1), np.uint64), OPTIONS, "should have the shape of the words"),
         (ONE, np.zeros((1, 1, 2), np.uint64), plain(hamming=20), "signatures of 128 bits, the index of 64"),
     ],
@@ -47,7 +47,7 @@ def test_too_many_assignments_raise() -> None:
         made.query(np.zeros((1, 2, 1024), int), None, made.plan(OPTIONS))
 
 
-@pytest.mark.parametrize("options", [plain(hamming=20), SearchOptions()])
+@pytest.mark.parametrize("options", [plain(hamming=20), plain(merge="likelihood")])
 def test_signatures_that_the_index_lacks_raise(options: SearchOptions) -> None:
     made = engine([1])
     with pytest.raises(OptionError, match="needs an index with signatures; this one has none"):

@@ -15,6 +15,7 @@ from polyvoc.errors import DamagedError, OptionError, WriteError
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import Merge, SearchOptions
+from polyvoc.scoring.codes import code_table_as_dict, default_code_table
 from polyvoc.scoring.rules import (
     BayesModel,
     cardinality_ratios,
@@ -30,7 +31,7 @@ from polyvoc.scoring.rules import (
 )
 from polyvoc.types import LikelihoodTable
 from random_collections import plain
-from samples import build, collection, unflushed
+from samples import build, coded, collection, unflushed
 
 __all__ = ["unflushed"]
 
@@ -95,8 +96,16 @@ def test_hamming_weights_end_at_the_threshold() -> None:
 
 
 def test_likelihood_without_signatures_scores_nothing() -> None:
-    assert make_plan(SearchOptions(), (5, 6), 0).is_empty
-    assert not make_plan(SearchOptions(), (5, 6), 64).is_empty and not make_plan(plain(), (5, 6), 0).is_empty
+    assert make_plan(plain(merge="likelihood"), (5, 6), 0).is_empty
+    assert not make_plan(plain(merge="likelihood"), (5, 6), 64).is_empty and not make_plan(plain(), (5, 6), 0).is_empty
+
+
+def test_codes_need_codes_and_words_need_words() -> None:
+    assert make_plan(SearchOptions(), (5, 6), 64, code_bits=0).is_empty
+    plan = make_plan(SearchOptions(), (), 0, code_bits=128)
+    assert not plan.is_empty and plan.code_table is default_code_table(128)
+    with pytest.raises(OptionError, match=r"merge='posterior' needs words, and this index holds codes only; index again"):
+        make_plan(plain(), (), 0, code_bits=128)
 
 
 def test_a_table_that_does_not_fit_raises() -> None:
@@ -249,5 +258,14 @@ def test_the_check_of_a_stored_table(tmp_path: Path) -> None:
         with IndexWriter.open(tmp_path / "index") as writer:
             stored = table_as_dict(table) if isinstance(table, LikelihoodTable) else table
             writer.save_settings({"likelihood_table": stored})
+        lines = list(check(tmp_path / "index", more=[check_table]))
+        assert (len(lines) == 1 and error in lines[0]) if error else lines == []
+
+
+def test_the_check_of_a_stored_table_of_codes(tmp_path: Path) -> None:
+    build(tmp_path / "index", collection(3), coded()).close()
+    for stored, error in ((code_table_as_dict(default_code_table(128)), ""), ("odd", "not a likelihood table of codes")):
+        with IndexWriter.open(tmp_path / "index") as writer:
+            writer.save_settings({"code_table": stored})
         lines = list(check(tmp_path / "index", more=[check_table]))
         assert (len(lines) == 1 and error in lines[0]) if error else lines == []

@@ -20,7 +20,8 @@ from polyvoc.experiments.datasets.synthetic import WorldOptions, read_world, tra
 from polyvoc.experiments.evaluate import measure_ranking
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import Preset, SearchOptions, TrainOptions, preset
-from polyvoc.vocabulary.vocabulary import default_vocabularies
+from polyvoc.vocabulary.train import train
+from polyvoc.vocabulary.vocabulary import default_fine_vocabulary, default_vocabularies
 from random_collections import plain
 from samples import VARIABLE
 
@@ -45,25 +46,37 @@ def first_groups(dataset: Dataset, count: int) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def synthetic(tmp_path_factory: pytest.TempPathFactory) -> QuantisedDataset:
-    """A hard world, quantised by three vocabularies of its own."""
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[QuantisedDataset, QuantisedDataset]:
+    """A hard world, quantised by three vocabularies of its own: words with signatures alone, and with codes."""
     folder = tmp_path_factory.mktemp("synthetic")
     hard = WorldOptions(groups=40, views=3, distractors=100, features=150, shown=0.3, noise=1.1)
     dataset = read_world(folder / "world", hard)
     workbench = Workbench(folder / "cache")
     training = workbench.store(training_images(folder / "world"), "siftgeo")
     options = TrainOptions(size=500, rounds=5)
-    return workbench.bench(dataset, [workbench.vocabulary(training, replace(options, seed=seed)) for seed in range(3)])
+    words = [workbench.vocabulary(training, replace(options, seed=seed)) for seed in range(3)]
+    descriptors = np.concatenate([training.descriptors(number) for number in range(len(training))])
+    fine = train(descriptors, replace(options, size=2000))
+    return workbench.bench(dataset, words), workbench.bench(dataset, words, fine)
 
 
-def test_presets_keep_their_order_on_a_synthetic_world(synthetic: QuantisedDataset) -> None:
-    """Measured: b1 0.230, fast 0.530, default 0.839, best 0.892."""
-    b1 = accuracy(synthetic, B1)
-    fast, default, best = (accuracy(synthetic, preset(name)) for name in get_args(Preset)[:3])
-    assert best >= default >= fast >= b1
-    assert fast > 0.48
-    assert default > 0.79
-    assert best > 0.84
+@pytest.mark.parametrize(
+    "coded, floors",
+    [
+        (False, (0.48, 0.79, 0.84)),  # measured: fast 0.530, default 0.839, best 0.892
+        (True, (0.53, 0.92, 0.95)),  # measured: fast 0.588, default 0.954, best 0.982
+    ],
+    ids=["words", "codes"],
+)
+def test_presets_keep_their_order_on_a_synthetic_world(
+    coded: bool, floors: tuple[float, ...], synthetic: tuple[QuantisedDataset, QuantisedDataset]
+) -> None:
+    """Measured: b1 0.241."""
+    bench = synthetic[coded]
+    b1 = accuracy(bench, B1)
+    reached = [accuracy(bench, preset(name, 128, 128 * coded)) for name in get_args(Preset)[:3]]
+    assert [b1, *reached] == sorted([b1, *reached])
+    assert all(value > floor for value, floor in zip(reached, floors, strict=True)), reached
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +103,8 @@ def test_presets_keep_their_accuracy_on_photographs(
     if not (photographs / name).is_dir():
         pytest.skip(f"{VARIABLE}={photographs} has no folder {name}")
     dataset = first_groups(READERS[reader](photographs / name), GROUPS)
-    bench = Workbench(tmp_path).bench(dataset, default_vocabularies())
-    reached = {name: accuracy(bench, preset(name)) for name in floors}
+    bench = Workbench(tmp_path).bench(dataset, default_vocabularies(), default_fine_vocabulary())
+    reached = {name: accuracy(bench, preset(name, 0, 128)) for name in floors}
+    print(reached, accuracy(bench, B1))
     assert all(reached[name] > floor for name, floor in floors.items()), reached
     assert min(reached.values()) > accuracy(bench, B1)

@@ -11,14 +11,27 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from coded_scenes import (
+    CodedPicture,
+    coded_again,
+    coded_engine,
+    coded_joined,
+    coded_picture,
+    coded_scrambled,
+    coder_of,
+)
+from polyvoc.errors import OptionError
 from polyvoc.options import Norm, SearchOptions, Sets, preset
+from polyvoc.scoring.codes import default_code_table
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.explain import Explanation, explain, explanation_as_dict, name_set
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import score_all, search
+from polyvoc.search.query import Query
 from polyvoc.search.verify import TOLERANCE, outline
 from polyvoc.types import ImageRef
+from polyvoc.vocabulary.codes import unpack_signs
 from random_collections import RULES, plain
 from scenes import Picture, engine_of, joined, picture, scrambled, seen_again
 
@@ -219,3 +232,134 @@ def test_explanations_as_json(views: Path, views_index: Path) -> None:
 )
 def test_names_of_sets(mask: int, n: int, name: str) -> None:
     assert name_set(mask, n) == name
+
+
+# -- by codes
+
+
+CodedWorld = tuple[CodedPicture, Engine, SearchOptions]
+
+
+@pytest.fixture(params=[1, 10], ids="{} words".format)
+def coded_world(request: pytest.FixtureRequest) -> CodedWorld:
+    """A query, and images: seen again with clutter, its descriptors elsewhere and twice, something else, no features."""
+    rng = np.random.default_rng(31)
+    query = coded_picture(rng, 40)
+    images = [
+        coded_joined(coded_picture(rng, 15), coded_again(rng, query)),
+        coded_joined(coded_scrambled(rng, query), coded_again(rng, query.chosen(slice(0, 9)))),
+        coded_scrambled(rng, query),
+        coded_picture(rng, 30),
+        coded_picture(rng, 0),
+        *(coded_picture(rng, 20) for _ in range(5)),
+    ]
+    return query, coded_engine(images, 2), SearchOptions(assignments=request.param, top=20)
+
+
+def explained_by_codes(engine: Engine, query: CodedPicture, options: SearchOptions, ref: ImageRef) -> Explanation:
+    return explain(engine, coded_query(query, options), options, ref, Hit(0, "", 0.0))
+
+
+def coded_query(query: CodedPicture, options: SearchOptions) -> Query:
+    return replace(query.query, codes=query.coded(options.n_assignments))
+
+
+def test_weights_by_codes_sum_to_the_score(coded_world: CodedWorld) -> None:
+    """Of each query feature the best match of an image counts."""
+    query, engine, options = coded_world
+    scores = score_all(engine, coded_query(query, options), replace(options, verify=0))
+    several = 0
+    for segment, part in enumerate(engine.images()):
+        for position in part.live.tolist():
+            explanation = explained_by_codes(engine, query, options, (segment, position))
+            best = np.zeros(len(query))
+            np.maximum.at(best, explanation.query, explanation.weight)
+            assert best.sum() == pytest.approx(float(scores[segment][position]), rel=1e-3, abs=1e-3)  # votes are whole numbers
+            several += np.count_nonzero(explanation.weight) > np.count_nonzero(best)
+    assert scores[0].min() > 0 and several > 0
+
+
+def test_explanations_by_codes_show_both_features(coded_world: CodedWorld) -> None:
+    query, engine, options = coded_world
+    codes = query.coded(options.n_assignments)
+    for ref in ((0, 0), (0, 1), (1, 0)):
+        found, image = explained_by_codes(engine, query, options, ref), engine.image_features([ref])[0]
+        assert image.codes is not None and len(found.weight) > 12
+        q, f, word = found.query, found.feature, found.words[:, 0]
+        assert len(set(zip(q.tolist(), f.tolist(), strict=True))) == len(q)
+        assert np.array_equal(word, image.codes.words[f]) and (codes.words[q] == word[:, None]).any(axis=1).all()
+        assert np.array_equal(found.query_xy, query.shown.xy[q].astype(np.float32))
+        assert np.array_equal(found.feature_xy, image.keypoints.xy[f].astype(np.float32))
+        assert (np.diff(found.weight) <= 0).all() and (found.mask == 1).all() and (found.ratio == 1).all()
+        at = (codes.words[q] == word[:, None]).argmax(axis=1)
+        apart = unpack_signs(codes.codes[q, at] ^ image.codes.codes[f], 128) > 0  # [m, bits]
+        assert apart.sum(axis=1).max() <= default_code_table(128).reach
+        magnitudes = codes.magnitudes.reshape(*codes.words.shape, 128)[q, at]
+        relative = 128 * (magnitudes * apart).sum(axis=1) / codes.totals[q, at]
+        assert np.abs(found.distance[:, 0] - relative).max() <= 1
+    exact = explained_by_codes(engine, query, options, (1, 0))
+    itself = exact.query == exact.feature
+    assert set(exact.query[itself].tolist()) == set(range(len(query))) and (exact.distance[itself] == 0).all()
+
+
+def test_inliers_by_codes_are_those_that_the_search_counted(
+    coded_world: CodedWorld,
+) -> None:
+    query, engine, options = coded_world
+    for expand in (0, 5):
+        for found in search(engine, coded_query(query, options), replace(options, expand=expand), coder=coder_of()):
+            explanation = explained_by_codes(engine, query, options, found.ref)
+            assert np.count_nonzero(explanation.inlier) == found.inliers
+            if found.transform is None:
+                assert explanation.transform is None
+            else:
+                assert np.array_equal(explanation.transform, found.transform)
+    right = explained_by_codes(engine, query, options, (0, 0))
+    q, f = right.query[right.inlier], right.feature[right.inlier]
+    assert len(q) > (30 if options.assignments == 10 else 12) and np.array_equal(f, q + 15)  # the clutter comes first
+
+
+def test_images_without_a_match_by_codes(coded_world: CodedWorld) -> None:
+    query, engine, options = coded_world
+    explanation = explained_by_codes(engine, query, options, (2, 0))
+    assert explanation.inlier.shape == (0,) and explanation.inlier.dtype == bool and explanation.transform is None
+    assert explanation.words.shape == explanation.distance.shape == (0, 1)
+
+
+def test_words_with_codes_are_explained_by_words_and_verified_by_codes(
+    coded_world: CodedWorld,
+) -> None:
+    query, engine, options = coded_world
+    chosen = plain(merge="posterior", verify=20)
+    by_words = explain(engine, query.query, chosen, (0, 0), Hit(0, "", 0.0))
+    assert by_words.words.shape[1] == 3 and by_words.transform is not None
+    score = score_all(engine, query.query, replace(chosen, verify=0))[0][0]
+    assert by_words.weight.sum() == pytest.approx(float(score), rel=1e-4)
+    by_codes = explained_by_codes(engine, query, replace(options, assignments=10), (0, 0))
+    assert np.array_equal(by_words.transform, by_codes.transform)
+
+
+def test_codes_are_needed_to_explain_by_them(world: tuple[int, Picture, Engine]) -> None:
+    _, query, engine = world
+    with pytest.raises(OptionError, match="merge='codes' needs an index with codes"):
+        explained(engine, query, SearchOptions(), (0, 0))
+
+
+def test_photographs_are_explained_by_codes_as_they_were_found(coded_index_path: Path, photographs: Path) -> None:
+    with Index.open(coded_index_path) as index:
+        assert index.default_options.merge == "codes"
+        photograph, confirmed = photographs / "tower-b.jpg", 0
+        size = index.features(photograph)
+        fast = {hit.image: hit.score for hit in index.search(photograph, preset="fast", top=12)}
+        for hit in index.search(photograph, top=12):
+            explanation = index.explain(photograph, hit)
+            assert np.count_nonzero(explanation.inlier) == hit.inliers
+            best = np.zeros(len(size))
+            np.maximum.at(best, explanation.query, explanation.weight)
+            assert best.sum() == pytest.approx(fast[hit.image], rel=1e-3, abs=1e-3)
+            if explanation.transform is not None:
+                assert outline((0, 0, size.width, size.height), explanation.transform) == hit.outline
+                confirmed += hit.inliers > 20
+        assert confirmed >= 3
+        values = json.loads(json.dumps(explanation_as_dict(explanation, None, {"width": 9, "height": 9}, 5)))
+    assert values["n_vocabularies"] == 1 and values["inliers"] == hit.inliers and len(values["matches"]) <= 5

@@ -82,10 +82,10 @@ def test_index_info(tmp_path: Path) -> None:
     info = index_info(index)
     assert json.loads(json.dumps(info)).keys() == info.keys()
     rows = list(index.images())
-    expected = {"index": str(index.folder.path), "format": 1, "commit": index.commit, "images": 9, "segments": 2, "deleted": 1}
+    expected = {"index": str(index.folder.path), "format": 2, "commit": index.commit, "images": 9, "segments": 2, "deleted": 1}
     assert {name: info[name] for name in expected} == expected
     assert info["features"] == sum(row.n_features for row in rows) and info["default_options"]["merge"] == "b1"
     assert [vocabulary["size"] for vocabulary in info["vocabularies"]] == list(index.engine.sizes)
     sizes = dict(info["bytes"])
-    assert sizes.pop("total") == sum(sizes.values()) and {"catalogue", "vocabularies", "norms", "segments/words"} <= set(sizes)
+    assert sizes.pop("total") == sum(sizes.values()) and {"catalogue", "vocabularies", "segments/words"} <= set(sizes)
     assert [(one["image"], one["path"], one["name"]) for one in list_images(index)] == [(r.image, r.path, r.path) for r in rows]

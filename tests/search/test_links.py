@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coded_scenes import coded_again, coded_engine, coded_joined, coded_picture, coder_of
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.check import check
 from polyvoc.index.segment import Segment
@@ -19,6 +20,7 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import SegmentImages
 from polyvoc.search.index import Index
 from polyvoc.search.links import CANDIDATES, LINK, LinkGraph, Links, check_links, find_links, link
+from polyvoc.search.pairs import StoredQueries
 from polyvoc.search.pipeline import score_all, search
 from polyvoc.search.verify import MIN_INLIERS, VerificationQuery, match_table, verify
 from samples import unflushed
@@ -36,7 +38,7 @@ def scenes(seed: int = 0, bits: int = 64) -> list[Picture]:
 
 
 def found(engine: Engine, bits: int = 64, candidates: int = 5) -> Links:
-    return find_links(engine, preset("fast", bits), candidates)
+    return find_links(StoredQueries(engine, preset("fast", bits)), candidates)
 
 
 def ends(links: Links) -> list[tuple[int, int]]:
@@ -105,6 +107,20 @@ def test_images_that_show_the_same_thing_are_linked(seed: int, bits: int) -> Non
     assert links["weight"].min() >= math.log1p(MIN_INLIERS)
 
 
+def test_images_that_show_the_same_thing_are_linked_by_codes() -> None:
+    rng = np.random.default_rng(18)
+    one, other = coded_picture(rng, 60), coded_picture(rng, 60)
+    again = [coded_joined(coded_again(rng, shown), coded_picture(rng, 10)) for shown in (one, one, other)]
+    engine = coded_engine([one, *again[:2], other, again[2], *(coded_picture(rng, 60) for _ in range(5))], 4)
+    source = StoredQueries(engine, preset("fast", 0, 128), coder_of())
+    links = find_links(source, 5)
+    assert ends(links) == [(0, 1), (0, 2), (1, 2), (3, 4)]
+    inliers = [verify(engine, source.verification(a), [b])[b].inliers for a, b in (((0, 3), (1, 0)), ((1, 0), (0, 3)))]
+    assert links["weight"][3] == np.float32(math.log1p(max(inliers)))
+    with pytest.raises(OptionError, match="candidates=0 should be at least 1"):
+        find_links(source, 0)
+
+
 def test_segments_do_not_matter() -> None:
     images = scenes(2)
     expected = found(engine_of(images))
@@ -156,7 +172,7 @@ def test_impossible_candidates_raise() -> None:
 
 def link_index(path: Path, *arguments: object) -> int:
     with IndexWriter.open(path) as writer, Index.open(path, links=False) as index:
-        return link(writer, index.engine, index.preset("fast"), *arguments)  # type: ignore[arg-type]
+        return link(writer, index.stored_queries, *arguments)  # type: ignore[arg-type]
 
 
 def stored(path: Path) -> Links:
@@ -169,14 +185,15 @@ def lines_of(path: Path) -> list[str]:
     return list(check(path, more=[check_links]))
 
 
-def test_links_of_the_views_of_each_scene(index_path: Path, photographs: Path) -> None:
-    query = photographs / "wall-b.jpg"
+@pytest.mark.parametrize("made", ["index_path", "coded_index_path"])
+def test_links_of_the_views_of_each_scene(made: str, photographs: Path, request: pytest.FixtureRequest) -> None:
+    index_path, query = request.getfixturevalue(made), photographs / "wall-b.jpg"
     with Index.open(index_path) as index:
         before = index.search(query)
         with pytest.raises(OptionError, match="polyvoc link"):
             index.search(query, smooth=1.0)
         scene = {row.image: Path(row.path).name.split("-")[0] for row in index.images()}
-        expected = find_links(index.engine, index.preset("fast"), CANDIDATES)
+        expected = find_links(index.stored_queries, CANDIDATES)
         assert link_index(index_path) == 12  # of 4 scenes in 3 views
         assert index.links is None and index.reopened().links is not None
         hits = index.reopened().search(query, smooth=1.0)

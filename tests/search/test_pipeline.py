@@ -10,13 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coded_scenes import (
+    WORDS,
+    CodedPicture,
+    coded_again,
+    coded_engine,
+    coded_joined,
+    coded_picture,
+    coded_scrambled,
+    coder_of,
+    descriptors,
+)
 from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
-from polyvoc.options import SearchOptions, preset
+from polyvoc.options import CODE_CUT, SearchOptions, TrainOptions, preset
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import Candidate
 from polyvoc.search.pipeline import score_all, search, warm_up
 from polyvoc.search.query import Query
+from polyvoc.vocabulary.codes import Coder
+from polyvoc.vocabulary.train import train
 from scenes import RIGHT, SIDE, SIZES, engine_of, world
 
 SEEDS = range(6)
@@ -144,6 +157,7 @@ def test_further_assignments_do_not_change_what_is_verified() -> None:
     engine = engine_of(images)
     assert query.signatures is not None
     several = Query(
+        None,
         np.stack([query.words, np.full_like(query.words, -1)], axis=2),
         np.stack([query.signatures, np.zeros_like(query.signatures)], axis=2),
         query.query.keypoints,
@@ -252,6 +266,105 @@ def test_the_ranking_of_the_best_is_that_of_all_scores(verify: int, top: int) ->
         assert [(hit.ref, hit.image, hit.score) for hit in hits] == [(one.ref, one.image, one.score) for one in ranked]
 
 
-@pytest.mark.parametrize("bits", [0, 64, 128])
-def test_warm_up_runs(bits: int) -> None:
-    warm_up((30, 20), bits)
+@pytest.mark.parametrize(
+    "sizes, bits, code_bits",
+    [((30, 20), 0, 0), ((30, 20), 64, 0), ((30, 20), 128, 0), ((30, 20), 0, 128), ((30,), 64, 64), ((), 0, 128)],
+)
+def test_warm_up_runs(sizes: tuple[int, ...], bits: int, code_bits: int) -> None:
+    warm_up(sizes, bits, code_bits)
+
+
+# -- by codes
+
+
+def coded_world(seed: int) -> tuple[CodedPicture, list[CodedPicture]]:
+    """Return a query and a collection: one image shows it anew, four have its features elsewhere, others some of them."""
+    rng = np.random.default_rng([13, seed])
+    query = coded_picture(rng, 40)
+    images = [coded_joined(coded_scrambled(rng, query), coded_picture(rng, int(rng.integers(20)))) for _ in range(4)]
+    images.insert(RIGHT, coded_joined(coded_again(rng, query), coded_picture(rng, 15)))
+    for _ in range(30):
+        some = rng.permutation(40)[: int(rng.integers(1, 12))]
+        images.append(coded_joined(coded_scrambled(rng, query.chosen(some)), coded_picture(rng, 20)))
+    return query, images
+
+
+def found_by_codes(
+    engine: Engine, query: CodedPicture, options: SearchOptions, threads: int | None = None
+) -> list[tuple[Any, ...]]:
+    return values(search(engine, query.query, options, threads=threads, coder=coder_of()))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_image_with_a_consistent_transform_comes_first_by_codes(seed: int) -> None:
+    query, images = coded_world(seed)
+    engine, options = coded_engine(images, 7), SearchOptions(top=100)
+    before, after = (np.concatenate(score_all(engine, query.query, replace(options, verify=verify))) for verify in (0, 100))
+    assert before.argmax() != RIGHT == after.argmax()
+    assert (after >= before).all() and np.count_nonzero(before) > 20
+    hits = search(engine, query.query, options)
+    assert hits[0].image == RIGHT and hits[0].inliers > 20 and hits[0].transform is not None
+    moved = query.shown.xy @ hits[0].transform[:, :2].T + hits[0].transform[:, 2]
+    assert np.abs(moved - images[RIGHT].shown.xy[:40]).max() < 0.03 * SIDE
+    for hit in hits:
+        assert hit.score == after[hit.image] and (hit.transform is None) == (hit.inliers == 0) == (hit.weight == 0)
+        assert (after[hit.image] > before[hit.image]) == (hit.inliers > 0)
+
+
+@pytest.mark.parametrize("expand", [0, 5])
+def test_segments_and_threads_do_not_matter_by_codes(expand: int) -> None:
+    query, images = coded_world(0)
+    options = SearchOptions(verify=20, expand=expand, top=100)
+    expected = found_by_codes(coded_engine(images), query, options, threads=1)
+    assert expected[0][0] == RIGHT
+    for segment_images in (1, 6, len(images)):
+        engine = coded_engine(images, segment_images)
+        for threads in (1, 2, None):
+            assert found_by_codes(engine, query, options, threads) == expected
+
+
+def test_loaded_segments_give_the_same_by_codes(tmp_path: Path) -> None:
+    query, images = coded_world(1)
+    made = coded_engine(images, 20)
+    for number, segment in enumerate(made.segments):
+        segment.save(tmp_path / str(number))
+    loaded = Engine([Segment.open(tmp_path / str(number)) for number in range(len(made.segments))], SIZES)
+    for name in ("fast", "default", "best"):
+        options = preset(name, 0, 128)
+        assert found_by_codes(loaded, query, options) == found_by_codes(made, query, options) != []
+
+
+def test_deleted_images_are_no_candidates_by_codes() -> None:
+    query, images = coded_world(2)
+    left = [number for number in range(len(images)) if number not in (RIGHT, 0)]
+    engine = Engine([coded_engine(images).segments[0].without([RIGHT, 0])], SIZES)
+    anew = coded_engine([images[number] for number in left])
+    for name in ("fast", "default", "best"):
+        options = replace(preset(name, 0, 128), top=100)
+        wanted = [(left[image], *rest) for image, *rest in found_by_codes(anew, query, options)]
+        assert found_by_codes(engine, query, options) == wanted != []
+
+
+def test_a_query_by_codes_needs_its_codes_and_keypoints() -> None:
+    query, images = coded_world(0)
+    engine, options = coded_engine(images), SearchOptions()
+    with pytest.raises(OptionError, match="merge='codes' needs the codes of the query"):
+        search(engine, replace(query.query, codes=None), options)
+    with pytest.raises(OptionError, match="verify needs the keypoints"):
+        search(engine, replace(query.query, keypoints=None), options)
+    with pytest.raises(OptionError, match="merge='b1' needs the words of the query"):
+        search(engine, replace(query.query, words=None), replace(options, merge="b1"))
+    other = Coder(train(descriptors(np.random.default_rng(0), 1000), TrainOptions(size=WORDS + 50, rounds=1)))
+    for codes in (other.query(query.descriptors, 1, CODE_CUT), query.coded(bits=64)):
+        with pytest.raises(OptionError, match=f"do not fit codes of 128 bits relative to {WORDS} words"):
+            search(engine, replace(query.query, codes=codes), options)
+
+
+@pytest.mark.parametrize("name", ["fast", "default", "best"])
+def test_an_empty_collection_by_codes(name: str) -> None:
+    query, images = coded_world(0)
+    options = preset(name, 0, 128)
+    first: list[list[Candidate]] = []
+    for engine in (Engine([], ()), Engine([], SIZES), Engine([coded_engine(images[:1]).segments[0].without([0])], SIZES)):
+        assert search(engine, query.query, options, coder=coder_of(), on_first=first.append) == []
+    assert first == ([] if name == "fast" else [[]] * 3)

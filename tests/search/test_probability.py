@@ -165,7 +165,7 @@ def test_any_number_of_vocabularies_has_probabilities(k: int) -> None:
     rng = np.random.default_rng(k)
     images = [picture(rng) for _ in range(20)]
     engine = Engine.from_words([one.words[:, :k] for one in images], SIZES[:k], [one.signatures[:, :k] for one in images])
-    query = Query(images[4].words[:, :k], images[4].signatures[:, :k])
+    query = Query(None, images[4].words[:, :k], images[4].signatures[:, :k])
     first = search(engine, query, preset("fast", 64), SHIPPED)[0]
     assert first.image == 4 and first.probability is not None and 0 < first.probability <= 1
 
@@ -177,7 +177,7 @@ def test_an_index_without_a_fitted_model_has_no_probabilities(index_path: Path) 
     words = Index.from_words([np.array([[1, 2]]), np.array([[3, 4]])], (5, 5))
     assert words.probability is None
     with pytest.raises(OptionError, match=r"min_probability=0\.5: no probability model .* leave min_probability out"):
-        search(words.engine, Query(np.array([[1, 2]]), None), plain(min_probability=0.5), words.probability)
+        search(words.engine, Query(words=np.array([[1, 2]])), plain(min_probability=0.5), words.probability)
     with Index.open(index_path) as index:
         vars(index.folder)["kind"] = FeatureKind("superpoint", 256)
         assert index.probability is None and {hit.probability for hit in index.search(1)} == {None}

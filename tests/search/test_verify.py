@@ -1,8 +1,9 @@
-"""Matches are those of a loop; planted transforms are found among outliers; degenerate and mirrored ones are not."""
+"""Matches, by words and by codes, are those of a loop; planted transforms are found among outliers, impossible ones are not."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,29 +14,61 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coded_scenes import (
+    NOISE,
+    WORDS,
+    coded_again,
+    coded_batch,
+    coded_engine,
+    coded_joined,
+    coded_picture,
+    coded_scrambled,
+    coder_of,
+    descriptors,
+    noisy,
+)
 from polyvoc.errors import OptionError
-from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.segment import OCTAVE, STEPS, Batch, Geometry, Segment, unpack_keypoints
+from polyvoc.index.segment import TURN as TURN_STEPS
 from polyvoc.kernels.verification import (
     MAX_SUPPORT,
+    OCTAVES,
+    TURN,
+    WEIGHT,
+    U,
+    V,
+    X,
+    Y,
     find_matches,
     find_shared,
-    half,
     image_extent,
     list_words,
     one_to_one,
     order_matches,
+    write_pairs,
 )
+from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, SearchOptions
+from polyvoc.scoring.codes import default_code_table
+from polyvoc.scoring.engine import Engine
 from polyvoc.search.verify import (
     MAX_PER_WORD,
+    MIN_INLIERS,
+    MIN_LLR,
     TOLERANCE,
+    CodedVerification,
     VerificationQuery,
     _ranks,
     default_match_table,
     inlier_pairs,
+    is_reliable,
     outline,
+    prepare_verification,
+    verify,
     verify_images,
 )
-from polyvoc.types import ImageFeatures, Keypoints, with_planes
+from polyvoc.types import CodeTable, FeatureCodes, ImageFeatures, Keypoints, with_planes
+from polyvoc.vocabulary.codes import CodedQuery
+from scenes import SIZES
 
 SIDE = 1000.0
 SIZE = 1000  # words of each vocabulary
@@ -75,8 +108,8 @@ def segment_of(*images: ImageFeatures) -> Segment:
     xy, scale, angle = (
         np.concatenate([getattr(image.keypoints, name) for image in images]) for name in ("xy", "scale", "angle")
     )
-    shape = np.column_stack([scale, angle % 360]).astype(np.float16)
-    return Segment.build(replace(batch, xy=xy.astype(np.float32), shape=shape), (SIZE,) * n_vocabularies)
+    geometry = Geometry.of(xy, scale, angle, batch.feature_starts)
+    return Segment.build(replace(batch, geometry=geometry), (SIZE,) * n_vocabularies)
 
 
 def table_of(segment: Segment) -> Array:
@@ -129,7 +162,7 @@ def plant(
 
 
 def exact(count: int, scaled: bool = True) -> Case:
-    """Return matches that a similarity maps exactly; their scales and angles are such that float16 keeps them."""
+    """Return matches that a similarity maps exactly; an index keeps their scales, and their angles nearly."""
     case = plant(rotation(30, 0.5), inliers=count, outliers=0, noise=0.0)
     rank = case.query.words[:, 0]
     scale = 2.0 ** (rank % 4 + 1) * scaled
@@ -149,18 +182,23 @@ def assert_found(case: Case, found: Result, share: float = 0.9, error: float = 0
     assert (found.numbers >= case.inliers).sum() < 0.1 * (len(case.query.words) - case.inliers) + 1
 
 
-@pytest.mark.parametrize(
-    "turned",
-    [
-        np.eye(2),
-        rotation(90),
-        rotation(-170, 0.4),
-        rotation(35, 2.5),
-        rotation(10) @ np.array([[1.3, 0.2], [0.0, 0.8]]),
-        np.array([[1.0, 0.0], [0.3, 0.6]]),
-    ],
-    ids=["shift", "quarter turn", "turned and smaller", "turned and larger", "stretched", "sheared"],
-)
+def assert_near(found: Array, expected: Array) -> None:
+    """The transforms are the same but for the rounding of positions, 1 / 131,070 of the side of an image."""
+    np.testing.assert_allclose(found[:, :2], expected[:, :2], atol=2e-4)
+    np.testing.assert_allclose(found[:, 2], expected[:, 2], atol=0.05)
+
+
+TURNED = {
+    "shift": np.eye(2),
+    "quarter turn": rotation(90),
+    "turned and smaller": rotation(-170, 0.4),
+    "turned and larger": rotation(35, 2.5),
+    "stretched": rotation(10) @ np.array([[1.3, 0.2], [0.0, 0.8]]),
+    "sheared": np.array([[1.0, 0.0], [0.3, 0.6]]),
+}
+
+
+@pytest.mark.parametrize("turned", TURNED.values(), ids=TURNED)
 def test_a_planted_transform_is_found(turned: Array) -> None:
     case = plant(turned)
     found = verified(case.query, case.image)
@@ -317,31 +355,49 @@ def test_angles_are_cyclic() -> None:
     assert found.count == 40
 
 
-def with_shape(segment: Segment, shape: Array) -> Segment:
-    return replace(segment, arrays=segment.arrays | {"shape": shape.astype(np.float16)})
+def with_shapes(segment: Segment, shapes: Array) -> Segment:
+    return replace(segment, arrays=segment.arrays | {"shapes": shapes})
 
 
 def test_angles_may_be_negative() -> None:
     case = exact(40)
-    segment = segment_of(case.image)
-    shape = segment.arrays["shape"] - np.array([0, 360])
-    assert (shape[:, 1] < 0).all()
-    assert verify_images(prepared(case.query, segment), with_shape(segment, shape), [0]).counts[0] == 40
+    turned = [reframed(case.image, angle=case.image.keypoints.angle + turn) for turn in (0, -720)]
+    assert (turned[1].keypoints.angle < 0).all()
+    first, second = (verified(case.query, image) for image in turned)
+    assert first.count == second.count == 40
+    np.testing.assert_array_equal(first.transform, second.transform)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_shapes_that_are_not_finite_are_unknown(value: float) -> None:
     case = exact(40)
-    segment = segment_of(case.image)
-    shape = segment.arrays["shape"].copy()
-    shape[:5, 0] = shape[5:10, 1] = value
-    assert verify_images(prepared(case.query, segment), with_shape(segment, shape), [0]).counts[0] == 40
+    segment, at = segment_of(case.image), case.image.keypoints
+    scale, angle = at.scale.copy(), at.angle.copy()
+    scale[:5] = angle[5:10] = value
+    shapes = Geometry.of(at.xy, scale, angle, np.array([0, 40])).shapes
+    assert not shapes[:10].any() and np.array_equal(shapes[10:], segment.arrays["shapes"][10:])
+    assert verify_images(prepared(case.query, segment), with_shapes(segment, shapes), [0]).counts[0] == 40
 
 
-def test_a_shape_is_read_as_float16() -> None:
-    bits = np.arange(0, 1 << 16, 7, dtype=np.uint16)
-    values = bits.view(np.float16).astype(np.float64)
-    np.testing.assert_array_equal([half(one) for one in bits], np.where(np.isfinite(values), values, np.nan))
+def test_geometry_is_read_as_it_is_stored() -> None:
+    """All scales and angles, the unknown one too, at some positions: what the kernel reads is what `image_features` returns."""
+    shapes = np.stack(np.meshgrid(np.arange(256), np.arange(0, 256, 5)), axis=-1).reshape(-1, 2).astype(np.uint8)
+    n = len(shapes)
+    positions = np.random.default_rng(0).integers(0, 1 << 16, (n, 2)).astype(np.uint16)
+    frame = np.array([-3.25, 17.5, 0.037], np.float32)
+    query = np.tile([5.0, 6.0, 2.0, 10.0], (n, 1))
+    rows = np.arange(n, dtype=np.uint32)
+    pairs = np.empty((WEIGHT + 1, n))
+    matches = np.column_stack([rows, rows, rows % 2, rows])
+    write_pairs(matches, rows, np.full(n, 0.5), np.array([3.0, 7.0]), query, frame, positions, shapes, pairs)
+    read = unpack_keypoints(frame, positions, shapes)
+    np.testing.assert_allclose(pairs[[X, Y]], query[:, :2].T)
+    np.testing.assert_allclose(pairs[[U, V]], read.xy.T)
+    known = read.scale > 0
+    assert known.sum() == n - 52 and np.isnan(pairs[OCTAVES:WEIGHT, ~known]).all()
+    np.testing.assert_allclose(pairs[OCTAVES, known], np.log2(read.scale[known] / 2))
+    np.testing.assert_allclose(pairs[TURN, known], (read.angle[known] - 10 + 180) % 360 - 180, atol=1e-9)
+    np.testing.assert_allclose(pairs[WEIGHT], np.where(rows % 2, 3.5, 1.5))
 
 
 # -- nothing to find
@@ -358,7 +414,7 @@ def test_few_matches_give_a_similarity(count: int) -> None:
     case = exact(10)
     found = verified(replace(case.query, words=np.where(case.query.words < count, case.query.words, 99)), case.image)
     assert sorted(found.numbers) == list(range(count))
-    np.testing.assert_allclose(found.transform, case.transform, atol=1e-3)
+    assert_near(found.transform, case.transform)
 
 
 def test_without_scales_one_match_more_is_needed() -> None:
@@ -366,7 +422,7 @@ def test_without_scales_one_match_more_is_needed() -> None:
     assert verified(three.query, three.image).is_empty
     found = verified(four.query, four.image)
     assert found.count == 4
-    np.testing.assert_allclose(found.transform, four.transform, atol=1e-3)
+    assert_near(found.transform, four.transform)
 
 
 def test_images_without_features() -> None:
@@ -409,7 +465,7 @@ def test_positions_on_one_line() -> None:
     query, image = (numbered(Keypoints(places, np.full(30, 4.0), np.zeros(30)), np.arange(30)) for places in (xy, xy + 7))
     found = verified(query, image)
     assert found.count == 30
-    np.testing.assert_allclose(found.transform, [[1, 0, 7], [0, 1, 7]], atol=1e-3)  # nothing stretches across the line
+    assert_near(found.transform, np.array([[1, 0, 7], [0, 1, 7]]))  # nothing stretches across the line
 
 
 @pytest.mark.parametrize("which", ["query", "image", "both"])
@@ -581,7 +637,8 @@ def matches_of_the_kernels(query: ImageFeatures, segment: Segment, table: Array,
     ranks, weights = _ranks(table)
     a, n_features = segment.arrays, segment.n_features
     hits = np.empty((a["words"].size + 1, 4), np.uint32)
-    n = find_shared(a["words"], a["places"], a["signatures"], bases, slots, hits)
+    places = a["places"] if segment.planes else np.zeros_like(a["words"], np.uint32)
+    n = find_shared(a["words"], places, a["signatures"], bases, slots, hits)
     pairs = np.empty((a["words"].size * len(words), 4), np.uint32)
     met = np.random.default_rng(0).integers(0, max(len(pairs), 1), len(words)).astype(np.uint32)  # left by other images
     signed = np.ascontiguousarray(with_planes(query.signatures, 2)[:, :, : segment.planes])
@@ -625,7 +682,7 @@ def test_the_mean_distance_is_rounded_halves_up() -> None:
         assert matches_of_the_kernels(query, segment, table, MAX_PER_WORD)[1] == [(0, 0, float(table[2, h]))]
 
 
-# -- tables, outlines, imagees
+# -- tables, outlines, images
 
 
 def test_the_default_table_is_a_gaussian_within_its_limit() -> None:
@@ -648,17 +705,209 @@ def test_an_outline_goes_clockwise_from_the_upper_left() -> None:
 
 def test_the_extent_is_the_long_side() -> None:
     keypoints = Keypoints(np.array([[3, 5], [7, 20], [4, 6]]), np.ones(3), np.zeros(3))
-    assert image_extent(keypoints.xy.astype(np.float32)) == 15
+    geometry = Geometry.of(keypoints.xy, keypoints.scale, keypoints.angle, np.array([0, 3]))
+    assert image_extent(geometry.frames[0], geometry.positions) == pytest.approx(15)
+    assert (
+        image_extent(geometry.frames[0], geometry.positions[:1])
+        == image_extent(geometry.frames[0], geometry.positions[:0])
+        == 0
+    )
 
 
 @pytest.mark.parametrize("planes", [0, 1, 2])
-def test_image_words_are_those_of_the_segment(planes: int) -> None:
+def test_image_features_are_those_of_the_segment(planes: int) -> None:
     rng = np.random.default_rng(0)
     made = [random_image(rng, 12, 3, planes) for _ in range(3)]
     made = [reframed(one, scale=np.arange(12) / 2, angle=np.arange(12) * 8) for one in made]
     read = segment_of(*made).image_features(1)
     np.testing.assert_array_equal(read.words, made[1].words)
     np.testing.assert_array_equal(read.signatures, made[1].signatures)
-    np.testing.assert_array_equal(read.keypoints.xy, made[1].keypoints.xy.astype(np.float32))
-    np.testing.assert_array_equal(read.keypoints.scale, made[1].keypoints.scale)
-    np.testing.assert_array_equal(read.keypoints.angle, made[1].keypoints.angle)
+    assert read.codes is None
+    side = np.ptp(made[1].keypoints.xy, axis=0).max()
+    np.testing.assert_allclose(read.keypoints.xy, made[1].keypoints.xy, atol=0.51 * side / STEPS)
+    assert read.keypoints.scale[0] == read.keypoints.angle[0] == 0  # unknown
+    np.testing.assert_allclose(np.log2(read.keypoints.scale[1:] / made[1].keypoints.scale[1:]), 0, atol=0.51 / OCTAVE)
+    np.testing.assert_allclose(read.keypoints.angle[1:], made[1].keypoints.angle[1:], atol=0.51 * 360 / TURN_STEPS)
+
+
+# -- by codes
+
+
+TABLE = default_code_table(128)
+
+
+def by_codes(case: Case, noise: float = NOISE) -> tuple[CodedVerification, Segment]:
+    """Return a case by codes: every feature has a descriptor of its own, which differs a little in the image."""
+    rng = np.random.default_rng(21)
+    known = descriptors(rng, len(case.query.words))
+    query, image = case.query.words[:, 0], case.image.words[:, 0]
+    coded = coder_of().query(known[query], CODE_ASSIGNMENTS, CODE_CUT)
+    prepared = CodedVerification.of(coded, case.query.keypoints, TABLE, WORDS)
+    return prepared, coded_segment([case.image.keypoints], [noisy(rng, known, noise)[image]])
+
+
+def coded_segment(keypoints: Sequence[Keypoints], described: Sequence[Array], bits: int = 128) -> Segment:
+    """Return a segment of images without words."""
+    starts = np.cumsum([0, *map(len, described)])
+    places = (np.concatenate([getattr(one, name) for one in keypoints]) for name in ("xy", "scale", "angle"))
+    codes = coder_of(bits).encode(np.concatenate(described))
+    nothing = np.empty((starts[-1], 0), np.int32)
+    batch = Batch(np.arange(len(described)), starts, Geometry.of(*places, starts), nothing, None, codes)
+    return Segment.build(batch, (), WORDS)
+
+
+def verified_by_codes(case: Case, noise: float = NOISE) -> Result:
+    query, segment = by_codes(case, noise)
+    found, pairs = verify_images(query, segment, [0]), inlier_pairs(query, segment, 0)
+    assert len(pairs) == found.counts[0]
+    numbers = case.query.words[pairs[:, 0], 0]
+    return Result(int(found.counts[0]), float(found.weights[0]), found.transforms[0], pairs, numbers)
+
+
+@pytest.mark.parametrize("turned", TURNED.values(), ids=TURNED)
+def test_a_planted_transform_is_found_by_codes(turned: Array) -> None:
+    case = plant(turned)
+    found = verified_by_codes(case)
+    assert_found(case, found)
+    assert found.weight > 3 * found.count  # nats
+
+
+def test_most_matches_by_codes_may_be_wrong() -> None:
+    case = plant(rotation(50, 0.7), inliers=25, outliers=225)
+    assert_found(case, verified_by_codes(case))
+
+
+def test_a_few_exact_matches_by_codes_give_the_transform() -> None:
+    case = exact(10)
+    found = verified_by_codes(case, noise=0.0)
+    assert sorted(found.numbers) == list(range(10))
+    assert_near(found.transform, case.transform)
+
+
+def test_random_images_are_rejected_by_codes() -> None:
+    """Neither other descriptors nor the same ones at random positions are confirmed."""
+    rng = np.random.default_rng(23)
+    query = coded_picture(rng, 100)
+    others = [coded_picture(rng, 100) for _ in range(30)] + [coded_scrambled(rng, query) for _ in range(30)]
+    segment = Segment.build(coded_batch(others), SIZES, WORDS)
+    prepared = CodedVerification.of(query.coded(), query.keypoints, TABLE, WORDS)
+    found = verify_images(prepared, segment, np.arange(60))
+    assert found.counts[:30].max() < MIN_INLIERS and found.weights[:30].max() < MIN_LLR
+    assert found.counts[30:].max() < FEW
+    assert not any(np.isfinite(found.transforms[found.counts == 0]).ravel())
+    engine = Engine([segment], SIZES)
+    candidates = verify(engine, prepared, [(0, position) for position in range(60)])
+    assert [candidates[0, position].inliers for position in range(60)] == found.counts.tolist()
+    assert not any(is_reliable(candidates[0, position]) for position in range(30))
+
+
+def code_matches_of_a_loop(query: CodedQuery, image: FeatureCodes, table: CodeTable, most: int) -> list[Match]:
+    """Return all matches by codes, heaviest first: query feature, feature, weight."""
+    columns, matches, visits = len(table.rows[0]) - 1, list[Match](), dict[int, list[tuple[int, int]]]()
+    for q, words in enumerate(query.words.tolist()):
+        for a, word in enumerate(words):
+            visits.setdefault(word, []).append((q, a))
+    magnitudes = query.magnitudes.reshape(*query.words.shape, -1).astype(np.int64)
+    for f, word in enumerate(image.words.tolist()):
+        for q, a in visits.get(word, [])[:most]:
+            planes = [int(x ^ y) for x, y in zip(query.codes[q, a], image.codes[f], strict=True)]
+            apart = [i for i in range(64 * len(planes)) if planes[i // 64] >> i % 64 & 1]
+            total = int(query.totals[q, a])
+            distance = int(magnitudes[q, a, apart].sum()) * ((columns << 32) // total if total else 0) >> 32
+            row = sum(edge < query.ratios[q, a] for edge in table.edges)
+            if len(apart) <= table.reach and table.rows[row][distance] > 0:
+                matches.append((q, f, table.rows[row][distance]))
+    return sorted(matches, key=lambda match: -match[2])
+
+
+@pytest.mark.parametrize("bits", [64, 128])
+def test_inliers_by_codes_are_matches_of_a_loop(bits: int) -> None:
+    """Each is kept by the loop, and their weights sum to that of the image."""
+    rng, table = np.random.default_rng(24), default_code_table(bits)
+    query = coded_picture(rng, 60)
+    images = [coded_joined(coded_again(rng, query), coded_picture(rng, 20)) for _ in range(3)]
+    images += [coded_scrambled(rng, query), coded_joined(images[0], images[1])]  # two of each feature
+    segment = Segment.build(coded_batch(images, bits=bits), SIZES, WORDS)
+    coded = query.coded(bits=bits)
+    prepared = CodedVerification.of(coded, query.keypoints, table, WORDS)
+    found = verify_images(prepared, segment, np.arange(len(images)))
+    for position in range(len(images)):
+        stored = segment.image_features(position).codes
+        assert stored is not None
+        kept = {(q, f): weight for q, f, weight in kept_of_a_loop(code_matches_of_a_loop(coded, stored, table, MAX_PER_WORD))}
+        pairs = [tuple(pair) for pair in inlier_pairs(prepared, segment, position).tolist()]
+        assert len(pairs) == len(set(pairs)) == found.counts[position] and set(pairs) <= kept.keys()
+        assert found.weights[position] == pytest.approx(sum(kept[pair] for pair in pairs))
+    assert found.counts[[0, 1, 2]].min() > 30 < found.counts[4]
+
+
+def test_visits_beyond_the_most_of_a_word_are_not_matched() -> None:
+    """A texture: all features of the query visit the same words."""
+    rng = np.random.default_rng(25)
+    same = noisy(rng, np.tile(descriptors(rng, 1), (MAX_PER_WORD + 40, 1)), 0.001)
+    at = exact(len(same))
+    segment = coded_segment([at.image.keypoints], [same])
+    query = CodedVerification.of(coder_of().query(same, 1, CODE_CUT), at.query.keypoints, TABLE, WORDS)
+    assert (inlier_pairs(query, segment, 0)[:, 0] < MAX_PER_WORD).all()
+
+
+def test_images_verified_together_by_codes_give_the_same_as_alone() -> None:
+    rng = np.random.default_rng(26)
+    query = coded_picture(rng, 50)
+    images = [coded_again(rng, query.chosen(slice(0, n))) for n in (50, 30, 0, 12)]
+    images += [coded_picture(rng, 300), coded_joined(*(coded_again(rng, query) for _ in range(3)))]
+    segment = Segment.build(coded_batch(images), SIZES, WORDS)
+    prepared = CodedVerification.of(query.coded(), query.keypoints, TABLE, WORDS)
+    positions = np.array([5, 2, 0, 4, 3, 5, 1])
+    found = verify_images(prepared, segment, positions)
+    for row, position in enumerate(positions.tolist()):
+        alone = verify_images(prepared, Segment.build(coded_batch([images[position]]), SIZES, WORDS), [0])
+        assert (found.counts[row], found.weights[row]) == (alone.counts[0], alone.weights[0])
+        np.testing.assert_array_equal(found.transforms[row], alone.transforms[0])
+    assert (found.counts > 8).tolist() == [True, False, True, False, True, True, True]
+
+
+def test_inputs_of_verification_by_codes_are_not_modified() -> None:
+    case = plant(rotation(30))
+    query, segment = by_codes(case)
+    arrays = [query.features, *query.query[:-1], *query.visited, query.ranks, query.weights, *segment.arrays.values()]
+    before = [array.copy() for array in arrays]
+    assert verify_images(query, segment, [0]).counts[0] == len(inlier_pairs(query, segment, 0)) > 30
+    assert len(query) == len(case.query.words) and np.array_equal(query.xy, case.query.keypoints.xy)
+    for old, new in zip(before, arrays, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_codes_that_do_not_fit_raise() -> None:
+    case = exact(10)
+    query, segment = by_codes(case)
+    with pytest.raises(OptionError, match="codes of 10 features, 9 keypoints"):
+        CodedVerification.of(coder_of().query(descriptors(np.random.default_rng(0), 10), 3, CODE_CUT), Keypoints(
+            np.ones((9, 2)), np.ones(9), np.ones(9)), TABLE, WORDS)  # fmt: skip
+    short = coded_segment([case.image.keypoints], [descriptors(np.random.default_rng(0), 10)], bits=64)
+    with pytest.raises(
+        OptionError, match=f"codes of 2 x 64 bits relative to {WORDS} words where 1 x 64 relative to {WORDS} are"
+    ):
+        verify_images(query, short, [0])
+    with pytest.raises(OptionError, match=r"relative to word \d+ where 3 words are expected"):
+        CodedVerification.of(coder_of().query(descriptors(np.random.default_rng(0), 10), 3, CODE_CUT), case.query.keypoints,
+                             TABLE, 3)  # fmt: skip
+    with pytest.raises(OptionError, match="where 0 x 64 relative to 0 are stored"):
+        verify_images(query, segment_of(case.image), [0])
+    with pytest.raises(OptionError, match="the segment has 1 images"):
+        verify_images(query, segment, [1])
+    with pytest.raises(OptionError, match="tolerance=2 should be between 0 and 1"):
+        inlier_pairs(query, segment, 0, 2)
+
+
+def test_a_query_is_verified_by_codes_where_it_has_them() -> None:
+    rng = np.random.default_rng(27)
+    shown = coded_picture(rng, 40)
+    engine = coded_engine([coded_again(rng, shown), coded_picture(rng)])
+    by_words = replace(shown.query, codes=None)
+    assert isinstance(prepare_verification(engine, shown.query, SearchOptions()), CodedVerification)
+    assert isinstance(prepare_verification(engine, by_words, SearchOptions()), VerificationQuery)
+    rows = tuple((2.0,) * 129 for _ in TABLE.rows)  # every match weighs the same
+    for options, most in ((SearchOptions(), 13.4), (SearchOptions(code_table=replace(TABLE, rows=rows)), 2.0)):
+        prepared = prepare_verification(engine, shown.query, options)
+        assert isinstance(prepared, CodedVerification) and prepared.weights.max() == pytest.approx(most, rel=0.1)

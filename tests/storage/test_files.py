@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,18 @@ def test_arrays_and_meta_are_read_back(folder: Path) -> None:
     assert read_meta(folder)["answer"] == 42
     assert list(folder_errors(folder, checksum(folder / META))) == []
     assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
+
+
+def test_every_block_has_a_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyvoc.storage.files.BLOCK", 150)
+    write_folder(tmp_path / "folder", {**ARRAYS, "long": np.arange(1000)}, {})
+    meta = read_meta(tmp_path / "folder")
+    for name in (*ARRAYS, "long"):
+        content = (tmp_path / "folder" / f"{name}.npy").read_bytes()
+        blocks = [content[first : first + 150] for first in range(0, len(content), 150)]
+        assert meta["blocks"][f"{name}.npy"] == "".join(f"{zlib.crc32(block):08x}" for block in blocks)
+        assert meta["checksums"][f"{name}.npy"] == checksum(tmp_path / "folder" / f"{name}.npy")
+    assert len(meta["blocks"]["long.npy"]) > 8 * 50 and len(meta["blocks"]["empty.npy"]) == 8
 
 
 def test_an_unfinished_folder_is_removed(tmp_path: Path) -> None:

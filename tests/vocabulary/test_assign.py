@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.vocabulary.assign import Assigner, PrincipalAxes
+from polyvoc.vocabulary.assign import Assigner, PrincipalAxes, prepare_cells
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
@@ -69,6 +71,25 @@ def test_large_vocabularies_agree_and_may_differ_in_size() -> None:
         assert np.mean(words[:, k] == truth[:, 0]) >= 0.99
         assert np.mean(three[:, k] == truth) >= 0.97
     assert np.mean(words[:, 1] == exact(descriptors, vocabularies[1])[:, 0]) == 1  # searched exhaustively
+
+
+def test_less_effort_finds_most_nearest_words() -> None:
+    vocabulary, descriptors = Vocabulary.create(clustered(9000, 3)), clustered(1000, 7)
+    words = Assigner([vocabulary]).assign(descriptors, effort=0.5)[:, 0]
+    assert np.mean(words == exact(descriptors, vocabulary)[:, 0]) >= 0.95
+
+
+def test_stored_cells_change_nothing(tmp_path: Path) -> None:
+    vocabulary, descriptors = Vocabulary.create(clustered(5000, 0)), clustered(1000, 7)
+    prepared = replace(vocabulary, cells=prepare_cells(vocabulary))
+    prepared.save(tmp_path / "v")
+    loaded = Vocabulary.load(tmp_path / "v")
+    assert prepared.cells is not None and loaded.cells is not None and loaded.fingerprint == vocabulary.fingerprint
+    assert all(np.array_equal(one, vars(loaded.cells)[name]) for name, one in vars(prepared.cells).items())
+    expected = Assigner([vocabulary]).assign(descriptors, 3)
+    for other in (prepared, loaded):
+        assert np.array_equal(Assigner([other]).assign(descriptors, 3), expected)
+    assert prepare_cells(Vocabulary.create(clustered(100, 0))) is None  # searched exhaustively
 
 
 def test_a_word_is_nearest_to_itself() -> None:
@@ -143,4 +164,6 @@ def test_principal_axes_keep_distances(dimension: int) -> None:
         np.linalg.norm(rows[1:] - rows[:-1], axis=1), np.linalg.norm(np.diff(points.rows, axis=0), axis=1), atol=1e-4
     )
     assert np.allclose(axes.unrotate(points.rows), rows, atol=1e-4)
-    assert np.allclose(points.tail, np.linalg.norm(points.rows[:, axes.head :], axis=1), atol=1e-6)
+    norms = np.linalg.norm(points.rows[:, axes.head :], axis=1)
+    assert np.allclose(points.tail * norms[0], points.tail[0] * norms, atol=1e-5)  # in proportion
+    assert (points.tail <= norms + 1e-6).all()

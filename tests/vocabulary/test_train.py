@@ -99,6 +99,18 @@ def test_medians_halve_the_descriptors_of_a_word() -> None:
     assert np.abs(above.mean(axis=0) - 0.5).max() < 0.03
 
 
+def test_a_vocabulary_serves_codes_unless_none_are_wanted() -> None:
+    descriptors = blobs()
+    options = TrainOptions(size=30, bits=16, rounds=3)
+    coded, plain = train(descriptors, options), train(descriptors, options, codes=False)
+    assert coded.decoder is not None and plain.decoder is None
+    assert coded.decoder.matrix.shape == (16, 16) and coded.decoder.parts.shape == (8, 256, 2)
+    # the same words in another order: as near as their rounding, which depends on the range of each column only
+    assert np.array_equal(np.unique(coded.centroids, axis=0), np.unique(plain.centroids, axis=0))
+    assert not np.array_equal(coded.centroids, plain.centroids)
+    assert train(descriptors, TrainOptions(size=30, bits=0, rounds=3)).decoder is None
+
+
 def test_thresholds_by_hand() -> None:
     descriptors = np.array([[1, 0], [2, 5], [9, 7], [4, 1], [6, 3]], dtype=np.float32)
     words = np.array([0, 0, 0, 2, 2], dtype=np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,14 @@ from polyvoc.errors import OptionError, VocabularyError, WriteError
 from polyvoc.vocabulary.assign import Quantiser, project, sign
 from polyvoc.vocabulary.vocabulary import (
     DEFAULT_COUNT,
+    SHIPPED,
     ByteTable,
+    Decoder,
+    StoredCells,
     Vocabulary,
+    VocabularySet,
     check_vocabularies,
+    default_fine_vocabulary,
     default_vocabularies,
     load_vocabularies,
     random_rotation,
@@ -32,6 +38,14 @@ def make(size: int = 5, dimension: int = 6, bits: int = 3, seed: int = 0) -> Voc
     random = np.random.default_rng(seed)
     words, medians = random.normal(size=(size, dimension)), random.normal(size=(size, bits))
     return Vocabulary.create(words, medians, np.eye(bits, dimension), {"seed": seed, "source": "noise"})
+
+
+def make_fine(seed: int = 0) -> Vocabulary:
+    """Return a vocabulary with a decoder and cells, whose thresholds are the projected words."""
+    random = np.random.default_rng(seed)
+    matrix, parts, *tables = (random.random(shape, np.float32) for shape in ((6, 3), (3, 4, 2), 6, (6, 8), (2, 8)))
+    cells = StoredCells(*tables, np.array([0, 1, 1, 0, 1], np.uint16))
+    return replace(make(seed=seed), medians=None, decoder=Decoder(matrix, parts), cells=cells)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -76,6 +90,20 @@ def test_signatures_and_provenance_are_loaded(tmp_path: Path) -> None:
     assert loaded.thresholds is not None and np.array_equal(loaded.thresholds, np.asarray(vocabulary.thresholds))
     assert loaded.rotation is not None and loaded.rotation.dtype == np.float32
     assert (loaded.provenance, loaded.fingerprint) == ({"seed": 0, "source": "noise"}, vocabulary.fingerprint)
+    assert loaded.decoder is None
+
+
+def test_a_decoder_is_loaded_and_medians_may_be_missing(tmp_path: Path) -> None:
+    vocabulary = make_fine()
+    vocabulary.save(tmp_path / "v")
+    loaded = Vocabulary.load(tmp_path / "v")
+    assert loaded.decoder is not None and vocabulary.decoder is not None
+    assert np.array_equal(loaded.decoder.matrix, vocabulary.decoder.matrix)
+    assert np.array_equal(loaded.decoder.parts, vocabulary.decoder.parts)
+    assert loaded.medians is None and loaded.rotation is not None and loaded.thresholds is not None
+    assert np.allclose(loaded.thresholds, loaded.centroids @ loaded.rotation.T)
+    assert loaded.fingerprint == vocabulary.fingerprint != replace(vocabulary, decoder=None).fingerprint
+    assert loaded.shortened(2).decoder is None and loaded.shortened(2).bits == 2
 
 
 def test_fingerprint_depends_on_the_numbers_alone() -> None:
@@ -127,9 +155,12 @@ def test_folders_without_a_vocabulary(tmp_path: Path, text: str | None, message:
 
 
 @pytest.mark.parametrize("change", ["cut", "flip", "drop", "empty"])
-@pytest.mark.parametrize("name", ["words", "words_step", "medians", "rotation"])
+@pytest.mark.parametrize(
+    "name",
+    ["words", "words_step", "medians", "rotation", "decoder", "parts", "cell_mean", "cell_axes", "cell_centres", "cell_of"],
+)
 def test_damaged_arrays_are_found(tmp_path: Path, name: str, change: str) -> None:
-    make().save(tmp_path / "v")
+    (make_fine() if name in ("decoder", "parts") or name.startswith("cell") else make()).save(tmp_path / "v")
     path = tmp_path / "v" / f"{name}.npy"
     raw = path.read_bytes()
     path.write_bytes({"cut": raw[:-1], "flip": raw[:-1] + bytes([raw[-1] ^ 1])}.get(change, b""))
@@ -145,6 +176,8 @@ def test_damaged_arrays_are_found(tmp_path: Path, name: str, change: str) -> Non
         *({"kind": kind} for kind in (None, {"name": "", "dimension": 6}, {"colour": 1})),
         *({name: None} for name in ("checksums", "provenance")),
         *({name: value} for name, value in (("version", 1), ("size", 6), ("bits", 2), ("fingerprint", "0" * 16))),
+        *({name: value} for name in ("parts", "cells") for value in ([1], [3, 4, 2], "text", 7)),
+        {"medians": False},
     ],
 )
 def test_changed_meta_is_found(tmp_path: Path, change: dict[str, object]) -> None:
@@ -160,7 +193,7 @@ def test_changed_meta_is_found(tmp_path: Path, change: dict[str, object]) -> Non
     "shapes",  # of centroids, thresholds, rotation
     [
         *((3,), ((0, 3),), ((2, 129), (2, 129), (129, 129))),
-        *(((2, 3), *rest) for rest in (((2, 1), None), (None, (1, 3)), ((3, 1), (1, 3)), ((2, 1), (1, 2)))),
+        *(((2, 3), *rest) for rest in (((2, 1), None), (None, (1, 2)), ((3, 1), (1, 3)), ((2, 1), (1, 2)))),
     ],
 )
 def test_invalid_tables(shapes: tuple[Any, ...]) -> None:
@@ -171,27 +204,45 @@ def test_invalid_tables(shapes: tuple[Any, ...]) -> None:
 
 
 def test_default_vocabularies() -> None:
-    vocabularies = default_vocabularies()
-    assert [v.size for v in vocabularies] == [20_000] * DEFAULT_COUNT
+    vocabularies = default_vocabularies(SHIPPED)
+    assert [v.size for v in vocabularies] == [20_000] * SHIPPED and len(default_vocabularies()) == DEFAULT_COUNT == 2
     assert {(str(v.kind), v.bits) for v in vocabularies} == {("sift (128 numbers)", 128)}
     assert [v.fingerprint for v in vocabularies] == ["ed1e7313d556add6", "a5c2578ee13ac121", "331ee732b8e59ae3"]
     for v in vocabularies:  # centroids of vectors of length 1
         norms = np.linalg.norm(v.centroids, axis=1)
         assert norms.min() > 0.5 and norms.max() < 1.01
-    for count in (0, DEFAULT_COUNT + 1):
+    assert default_vocabularies(0) == ()
+    for count in (-1, SHIPPED + 1):
         with pytest.raises(OptionError, match=f"count={count}"):
             default_vocabularies(count)
+
+
+def test_the_default_fine_vocabulary() -> None:
+    fine = default_fine_vocabulary()
+    assert (str(fine.kind), fine.bits, fine.medians) == ("sift (128 numbers)", 128, None) and fine.decoder is not None
+    assert fine.rotation is not None and np.array_equal(fine.rotation, random_rotation(128, 128))
 
 
 def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:
     make().save(tmp_path / "a")
     make(seed=1).save(tmp_path / "b")
     assert load_vocabularies(None, []) is None
-    loaded = load_vocabularies(None, [tmp_path / "b", tmp_path / "a"]) or ()
-    assert [v.fingerprint for v in loaded] == [make(seed=1).fingerprint, make().fingerprint]
-    short = load_vocabularies(None, [], bits=64) or ()
-    assert [(v.bits, v.size) for v in short] == [(64, 20_000)] * DEFAULT_COUNT
-    assert [v.fingerprint for v in load_vocabularies(2, []) or ()] == [v.fingerprint for v in default_vocabularies(2)]
+    loaded = load_vocabularies(None, [tmp_path / "b", tmp_path / "a"])
+    assert loaded is not None and loaded.signed and loaded.fine is None
+    assert [v.fingerprint for v in loaded.words] == [make(seed=1).fingerprint, make().fingerprint]
+    make_fine().save(tmp_path / "fine")
+    with_codes = load_vocabularies(None, [tmp_path / "a"], fine=tmp_path / "fine")
+    assert with_codes is not None and with_codes.fine is not None and not with_codes.signed
+    assert with_codes.fine.fingerprint == make_fine().fingerprint and with_codes.sizes == (5,)
+    for count, options, expected in (
+        (2, {}, (2, True, False)),
+        (0, {}, (0, True, False)),
+        (None, {"codes": False}, (DEFAULT_COUNT, False, True)),
+        (1, {"codes": False, "signed": False}, (1, False, False)),
+        (None, {"signed": True}, (DEFAULT_COUNT, True, True)),
+    ):
+        shipped = load_vocabularies(count, **options)
+        assert shipped is not None and (len(shipped.words), shipped.fine is not None, shipped.signed) == expected
     with pytest.raises(OptionError, match="exclude each other"):
         load_vocabularies(1, [tmp_path / "a"])
 
@@ -220,6 +271,43 @@ def test_vocabularies_of_one_index_share_kind_and_rotation() -> None:
         check_vocabularies([BY_HAND, rotated])
     with pytest.raises(VocabularyError, match=r"sift \(2 numbers\) and sift \(3 numbers\) do not go together"):
         check_vocabularies([plain, Vocabulary.create(np.eye(3))])
+
+
+# -- the vocabularies of an index
+
+
+def test_codes_refer_to_the_first_vocabulary_that_can_decode_them() -> None:
+    plain, first, second = make(), make_fine(1), make_fine(2)
+    assert VocabularySet.of([plain, first, second]).fine is first
+    assert VocabularySet.of([plain, first], fine=second).fine is second
+    assert VocabularySet.of([plain, first], codes=False).fine is None
+    only = VocabularySet.of([], fine=first)
+    assert (only.sizes, only.bits, only.kind) == ((), 0, first.kind)
+
+
+def test_words_are_signed_without_codes_or_if_it_is_said() -> None:
+    signed, unsigned = make(), Vocabulary.create(make().centroids)
+    assert VocabularySet.of([signed, signed]).signed and VocabularySet.of([signed]).bits == 3
+    assert not VocabularySet.of([signed, unsigned]).signed
+    assert not VocabularySet.of([signed], make_fine()).signed
+    assert VocabularySet.of([signed], make_fine(), signed=True).signed
+    assert not VocabularySet.of([signed], signed=False).signed
+    assert not VocabularySet.of([], make_fine(), signed=True).signed  # there is nothing to sign
+    with pytest.raises(OptionError, match="signatures need vocabularies that were trained with bits"):
+        VocabularySet.of([signed, unsigned], signed=True)
+
+
+def test_vocabularies_that_no_index_can_use_together() -> None:
+    with pytest.raises(OptionError, match="no vocabulary given"):
+        VocabularySet.of([])
+    with pytest.raises(VocabularyError, match="the fine vocabulary has no decoder for codes"):
+        VocabularySet((), make())
+    with pytest.raises(VocabularyError, match="do not go together"):
+        VocabularySet((Vocabulary.create(np.eye(2)),), make_fine())
+    rotated = Vocabulary.create(make().centroids, rotation=np.eye(6)[3:])
+    with pytest.raises(VocabularyError, match="another rotation"):
+        VocabularySet((make(), rotated), None, signed=True)
+    assert not VocabularySet((make(), rotated), make_fine()).bits  # rotations matter only where words are signed
 
 
 def test_bits_by_hand() -> None:

@@ -26,6 +26,14 @@ def served(copied_index: Path, request: pytest.FixtureRequest) -> Iterator[Serve
         yield served
 
 
+@pytest.fixture(scope="module")
+def coded(_session_coded_index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server of an index with codes, as it is by default."""
+    path = Path(shutil.copytree(_session_coded_index, tmp_path_factory.mktemp("coded") / "photos.polyvoc"))
+    with serving(path, write=True) as served:
+        yield served
+
+
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     """A closed gate; it is opened at the end, so that no thread is left behind."""

@@ -250,11 +250,23 @@ def test_region_by_keyboard(ui: Ui, world: Path) -> None:
     expect(ui.page).not_to_have_url(re.compile("region="))
 
 
-@pytest.fixture
-def explained(api: httpx.Client, image: ImageId) -> tuple[str, dict[str, Any]]:
-    """The link to a matches view, and the explanation of the server."""
-    request = {"query": image("cat-crop"), "image": image("cat-viewpoint")}
+Explained = tuple[str, dict[str, Any]]  # the link to a matches view, and the explanation of the server
+
+
+def explain(api: httpx.Client, image: ImageId, **options: Any) -> Explained:
+    request = {"query": image("cat-crop"), "image": image("cat-viewpoint"), **options}
     return f"#/matches?{urlencode(request)}", api.get("/explain", params={**request, "limit": 1000}).json()
+
+
+@pytest.fixture
+def explained(api: httpx.Client, image: ImageId) -> Explained:
+    """By words of several vocabularies."""
+    return explain(api, image, merge="posterior")
+
+
+@pytest.fixture
+def explained_by_codes(api: httpx.Client, image: ImageId) -> Explained:
+    return explain(api, image)
 
 
 def test_matches_view(ui: Ui, world: Path) -> None:
@@ -272,7 +284,7 @@ def test_matches_view(ui: Ui, world: Path) -> None:
     ui.expect_hit(1, "cat-")
 
 
-def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
+def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: Explained) -> None:
     link, explanation = explained
     ui = Ui(watch.open(f"{link}&which=all&shown=1000"))
     matches = explanation["matches"]
@@ -290,6 +302,28 @@ def test_lines_show_sets_weights_and_inliers(watch: Watch, explained: tuple[str,
     assert float(style(lines("inlier").first, "opacity")) > 2 * float(style(lines("outlier").first, "opacity"))
     widths = [float(line.get_attribute("stroke-width") or 0) for line in (ui.lines.last, ui.lines.first)]
     assert widths[0] > widths[1]  # the highest weight is on top
+
+
+def test_matches_by_codes_have_no_sets(watch: Watch, explained_by_codes: Explained) -> None:
+    """Neither the controls nor the card name vocabularies, and a link with hidden sets hides nothing."""
+    link, explanation = explained_by_codes
+    matches = explanation["matches"]
+    assert explanation["n_vocabularies"] == 1
+    ui = Ui(watch.open(f"{link}&which=all&shown=1000&hide=all,one"))
+    expect(ui.lines).to_have_count(len(matches))
+    inliers = sum(match["inlier"] for match in matches)
+    assert ui.drawing.locator(".lines path.link.inlier").count() == inliers > 5
+    expect(ui.page.get_by_role("group", name="Sets")).to_have_count(0)
+    ui.drawing.focus()
+    ui.press("ArrowRight")
+    ui.expect_match(f"Match 1 of {len(matches)}$")
+    shown = dict(zip(ui.card.locator("dt").all_inner_texts(), ui.card.locator("dd").all_inner_texts(), strict=True))
+    assert list(shown) == ["Weight", "Geometry", "Word", "Distance"]
+    assert (shown["Word"], shown["Distance"]) == (str(matches[0]["words"][0]), str(matches[0]["distances"][0]))
+    assert shown["Geometry"] == ("consistent" if matches[0]["inlier"] else "not consistent")
+    assert float(shown["Weight"].split()[0].replace(",", "")) == pytest.approx(matches[0]["weight"], rel=0.01)
+    text = ui.main.inner_text().lower()
+    assert not re.search("vocabular|intersection|ratio", text)
 
 
 def test_matches_by_sets_of_images(watch: Watch, api: httpx.Client, image: ImageId) -> None:
@@ -318,7 +352,7 @@ def test_matches_by_sets_of_images(watch: Watch, api: httpx.Client, image: Image
     expect(ui.drawing.locator(".by-image")).to_have_count(0)
 
 
-def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
+def test_card_of_a_match(watch: Watch, explained: Explained) -> None:
     link, explanation = explained
     ui = Ui(watch.open(link))
     expect(ui.card).to_have_text("Point at a match, tap it, or select one with the arrow keys.")
@@ -340,7 +374,7 @@ def test_card_of_a_match(watch: Watch, explained: tuple[str, dict[str, Any]]) ->
     ui.expect_match("Match 1 of")
 
 
-def test_filters_and_slider(watch: Watch, explained: tuple[str, dict[str, Any]]) -> None:
+def test_filters_and_slider(watch: Watch, explained: Explained) -> None:
     link, explanation = explained
     matches = explanation["matches"]
     ui = Ui(watch.open(link))
@@ -387,20 +421,19 @@ def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
 def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("rocket-crop")
     ui.search(query)
-    rules = set(ui.choices("merge"))
-    assert rules >= {"b0", "b1", "b2", "bayes", "posterior"}
-    for rule in rules - {api.get("/about").json()["presets"]["default"]["merge"]}:
+    rules = ui.choices("merge")
+    assert rules == ["codes", "posterior", "bayes", "b0", "b1", "b2"]  # likelihood needs signatures
+    for rule in rules[1:]:
         ui.set_choice("merge", rule)
         ui.expect_url(f"merge={rule}")
         ui.expect_text(f"^\\d+ photographs? in .* · default, merge {rule}$")
         ui.assert_hits(api, query, {"merge": rule})
-    ui.button("Reset").click()
-    ui.set_number("hamming", "20")
-    with ui.page.expect_request(is_search("hamming=20", "burstiness=none")):
+    ui.set_number("vocabularies", "1")
+    with ui.page.expect_request(is_search("vocabularies=1", "burstiness=none")):
         ui.set_choice("burstiness", "none")
     ui.set_number("verify", "0")
-    ui.expect_text("by score only · default, .*hamming 20")
-    options = {"hamming": "20", "burstiness": "none", "verify": "0"}
+    ui.expect_text("by score only · default, .*vocabularies 1")
+    options = {"merge": "b2", "vocabularies": "1", "burstiness": "none", "verify": "0"}
     assert ui.params.items() >= options.items()
     expect(ui.verified).to_have_count(0)
     ui.assert_hits(api, query, options)
@@ -430,17 +463,40 @@ def test_options_of_the_paper(ui: Ui, api: httpx.Client, image: ImageId) -> None
     ui.assert_hits(api, query, {"preset": "paper", "merge": "posterior", "sets": "image", "vocabularies": 1})
 
 
+def test_options_of_words_are_hidden_where_codes_are_compared(ui: Ui, image: ImageId) -> None:
+    query = image("rocket-crop")
+    ui.search(query)
+
+    def expect_shown(*expected: str) -> None:
+        every = ("merge", "assignments", "verify", "norm", "burstiness", "vocabularies")
+        for name in every:
+            expect(ui.page.locator(f"[data-option='{name}']")).to_be_visible(visible=name in expected)
+
+    expect_shown("merge", "assignments", "verify")
+    ui.set_choice("merge", "b1")
+    expect_shown("merge", "assignments", "verify", "norm", "burstiness", "vocabularies")
+    ui.button("Reset").click()
+    expect_shown("merge", "assignments", "verify")
+    ui.go(f"#/search?query={query}&norm=tf")  # what the link changes is shown
+    ui.expect_text("· default, norm tf$")
+    expect_shown("merge", "assignments", "verify", "norm")
+
+
 def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: httpx.Client, image: ImageId) -> None:
-    ui.search(image("rocket-crop"))
-    texts = api.get("/about").json()["texts"]
+    ui.go(f"#/search?query={image('rocket-crop')}&merge=posterior")
+    ui.expect_results()
+    ui.text("All options").click()
+    about = api.get("/about").json()
+    texts = about["texts"]
     schemas = {one["name"]: one["schema"] for one in api.get("/openapi.json").json()["paths"]["/search"]["post"]["parameters"]}
     shown = ui.page.locator("[data-option]").evaluate_all("(all) => all.map((one) => one.dataset.option)")
-    hidden = {"top", "require_all", "smooth", "fuse"}  # the last two: the index has no links and no embeddings
+    # The last ones: the index has no links, no embeddings and no signatures.
+    hidden = {"top", "require_all", "smooth", "fuse", "hamming", "sigma"}
     assert set(shown) == texts.keys() - hidden
     for name in shown:
         field, schema = ui.page.locator(f"[data-option='{name}']"), schemas[name]["anyOf"][0]
         expect(field).to_have_accessible_description(texts[name])
-        assert "enum" not in schema or ui.choices(name) == schema["enum"]
+        assert "enum" not in schema or ui.choices(name) == [one for one in schema["enum"] if one in about["choices"][name]]
         for limit, attribute in (("minimum", "min"), ("maximum", "max")):
             assert limit not in schema or float(field.get_attribute(attribute) or "nan") == schema[limit]
 
@@ -465,8 +521,12 @@ def test_statistics(watch: Watch, api: httpx.Client) -> None:
     info = api.get("/statistics").json()
     ui = Ui(watch.open("#/statistics"))
     cards = ui.page.get_by_role("list", name="Summary").get_by_role("listitem")
-    for number, value in enumerate((info["images"], info["features"], len(info["vocabularies"]))):
+    fine = info["fine_vocabulary"]
+    for number, value in enumerate((info["images"], info["features"], len(info["vocabularies"]), fine["size"])):
         expect(cards.nth(number).locator("b")).to_have_text(f"{value:,}")
+    expect(cards.nth(3)).to_contain_text(f"codes of {fine['bits']} bits")
+    row = ui.page.get_by_role("row").filter(has_text=fine["fingerprint"])
+    expect(row.get_by_role("rowheader")).to_have_text("fine, of codes")
     for name, plots in (("ratio", info["ratios"]), ("length", info["list_lengths"])):
         figures = ui.page.locator(f"#{name}-plots").get_by_role("figure")
         expect(figures).to_have_count(len(plots))

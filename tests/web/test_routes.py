@@ -24,6 +24,7 @@ from polyvoc.index.writer import IndexWriter
 from polyvoc.search.explain import name_set
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, list_images
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from polyvoc.web.schemas import OPTIONS
 from servers import Served, jpeg, refused, serving
 
@@ -51,9 +52,11 @@ def writable(_session_index: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         ({"top": "0"}, "top: Input should be greater than or equal to 1"),
         ({"top": "1001"}, "top: Input should be less than or equal to 1000"),
         ({"top": "many"}, "top: Input should be a valid integer, unable to parse string as an integer"),
-        ({"merge": "b9"}, "merge: Input should be 'likelihood', 'posterior', 'bayes', 'b0', 'b1' or 'b2'"),
+        ({"merge": "b9"}, "merge: Input should be 'codes', 'likelihood', 'posterior', 'bayes', 'b0', 'b1' or 'b2'"),
         ({"nonsense": "1"}, "nonsense: no such parameter"),
         ({"likelihood_table": "/etc/passwd"}, "likelihood_table: no such parameter"),
+        ({"code_table": "x"}, "code_table: no such parameter"),
+        ({"merge": "codes"}, "merge='codes' needs an index with codes; this one has none"),
         ({"min_probability": "1.5"}, "min_probability: Input should be less than or equal to 1"),
         *(({name: "nan"}, name) for name in ("min_probability", "sigma", "line", "hamming", "c")),
         *(({name: "inf"}, name) for name in ("c", "hamming")),
@@ -176,6 +179,27 @@ def test_an_explanation_is_that_of_the_library(served: Served, photographs: Path
         assert match["inlier"] is bool(expected.inlier[n])
     weights = [match["weight"] for match in result["matches"]]
     assert weights == sorted(weights, reverse=True)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_explanation_by_codes(coded: Served, photographs: Path, _session_coded_index: Path, stored: bool) -> None:
+    with Index.open(_session_coded_index) as index:
+        photo = index.image(8).image if stored else photographs / "tower-b.jpg"
+        expected = index.explain(photo, 7)
+    query = photo if isinstance(photo, int) else coded.store(photo)
+    result = coded.get("/explain", params={"query": query, "image": 7, "limit": 40}).json()
+    assert (result["n_vocabularies"], result["image_sets"]) == (1, False)
+    assert result["n_matches"] == np.count_nonzero((expected.weight > 0) | expected.inlier) > 40 == len(result["matches"])
+    assert result["score"] == pytest.approx(float(expected.weight.sum()))
+    assert result["inliers"] == int(expected.inlier.sum()) > 10
+    assert np.allclose(result["transform"], expected.transform) and len(result["outline"]) == 4
+    for n, match in enumerate(result["matches"]):
+        assert match["query_xy"] == expected.query_xy[n].tolist() and match["image_xy"] == expected.feature_xy[n].tolist()
+        (word,), (distance,) = match["words"], match["distances"]
+        assert (word, distance) == (expected.words[n, 0], expected.distance[n, 0]) and 0 <= word < 1000 and 0 <= distance <= 128
+        assert (match["mask"], match["set_mask"], match["sets"], match["ratio"]) == (1, 1, "intersection", 1)
+        assert match["weight"] == pytest.approx(float(expected.weight[n]))
+        assert match["inlier"] is bool(expected.inlier[n])
 
 
 def test_names_of_sets() -> None:
@@ -353,8 +377,32 @@ def test_health_and_about(served: Served, index: Index) -> None:
     assert {name: about[name] for name in expected} == expected
     assert set(about["presets"]) == {"fast", "default", "best", "paper"} and about["presets"]["best"]["min_probability"] == 0
     assert set(about["texts"]) == set(OPTIONS) and about["image_sets"] == ["bayes", "b2"]
-    assert about["choices"]["merge"] == ["likelihood", "posterior", "bayes", "b0", "b1", "b2"]
+    assert about["choices"]["merge"] == ["likelihood", "posterior", "bayes", "b0", "b1", "b2"]  # without codes
     assert about["limits"] == {"upload_bytes": 32_000_000, "pixels": 100_000_000}
+
+
+def test_about_offers_what_the_index_has_codes_words_or_signatures_for(
+    coded: Served, photographs: Path, fine: Vocabulary, tmp_path: Path
+) -> None:
+    about = coded.get("/about").json()
+    assert (about["vocabularies"], about["bits"]) == (2, 0)
+    assert about["choices"]["merge"] == ["codes", "posterior", "bayes", "b0", "b1", "b2"]
+    assert {name: values["merge"] for name, values in about["presets"].items()} == {
+        "fast": "codes", "default": "codes", "best": "codes", "paper": "bayes",
+    }  # fmt: skip
+    for merge in about["choices"]["merge"]:
+        assert coded.search(query=1, merge=merge).json()["hits"][0]["image"] == 1, merge
+    assert "needs an index with signatures" in refused(coded.search(query=1, merge="likelihood"), 422)
+    with IndexWriter.open(tmp_path / "codes.polyvoc", VocabularySet((), fine)) as writer:
+        writer.update([photographs])
+    with serving(tmp_path / "codes.polyvoc") as served:
+        about = served.get("/about").json()
+        assert (about["vocabularies"], about["choices"]["merge"]) == (0, ["codes"])
+        assert set(about["presets"]) == {"fast", "default", "best"}
+        assert served.search(query=1).json()["hits"][0]["image"] == 1
+        statistics = served.get("/statistics").json()
+        assert (statistics["vocabularies"], statistics["list_lengths"], statistics["ratios"]) == ([], [], [])
+        assert "needs words, and this index holds codes only" in refused(served.search(query=1, preset="paper"), 422)
 
 
 def samples(served: Served) -> dict[tuple[str, ...], float]:

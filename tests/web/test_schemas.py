@@ -30,8 +30,9 @@ def description(served: Served) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "method"), [("/search", "post"), ("/search/batch", "post"), ("/explain", "get")])
 def test_every_option_is_a_parameter_of_the_same_name(description: dict[str, Any], path: str, method: str) -> None:
     parameters = {one["name"]: one for one in description["paths"][path][method]["parameters"]}
-    options = {field.name for field in fields(SearchOptions)} - {"likelihood_table"}
-    assert options <= set(parameters) and "likelihood_table" not in parameters
+    tables = {"likelihood_table", "code_table"}
+    options = {field.name for field in fields(SearchOptions)} - tables
+    assert options <= set(parameters) and not tables & set(parameters)
     assert all(parameters[name]["description"] and parameters[name]["in"] == "query" for name in options)
 
 

@@ -93,6 +93,34 @@ def test_results_equal_those_of_the_command_line(served: Served, queries: list[A
     assert n_hits > 100
 
 
+def test_results_by_codes_equal_those_of_the_command_line(
+    coded: Served, queries: list[Any], _session_coded_index: Path
+) -> None:
+    merges = set()
+    for photo, parameters in queries:
+        if "merge" in parameters:  # by words, as without codes
+            continue
+        stored = isinstance(photo, int)
+        expected = answer(
+            "search", *(["--image"] if stored else []), photo, "--index", _session_coded_index, *flags(parameters)
+        )
+        response = coded.search(query=photo, **parameters) if stored else coded.search(photo, **parameters)
+        assert response.status_code == 200, response.text
+        assert without_times(response.json()) == without_times(expected), (photo, parameters)
+        merges.add((expected["options"]["merge"], stored, "region" in parameters))
+    assert {("codes", stored, region) for stored in (False, True) for region in (False, True)} <= merges
+
+
+def test_a_photograph_added_to_an_index_with_codes_is_found_until_it_is_removed(coded: Served) -> None:
+    photo = jpeg(draw_scene(91))
+    (added,) = coded.add(photo).json()["added"]
+    best = coded.search(photo).json()["hits"][0]
+    assert (best["image"], best["probability"] > 0.99) == (added["image"], True)
+    assert coded.search(query=added["image"]).json()["hits"][0]["image"] == added["image"]
+    assert coded.delete(added["image"]).json() == {"removed": added["image"]}
+    assert added["image"] not in [hit["image"] for hit in coded.search(photo).json()["hits"]]
+
+
 def test_results_of_a_batch_equal_those_of_the_command_line(
     served: Served, photographs: Path, _session_index: Path, tmp_path: Path
 ) -> None:

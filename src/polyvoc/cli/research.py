@@ -155,6 +155,8 @@ def _vocabularies(
     from polyvoc.vocabulary.vocabulary import DEFAULT_COUNT, VocabularySet, load_vocabularies
 
     count, own, size = given
+    if count == 0:
+        raise OptionError("vocabularies=0 should be at least 1: the rules merge words")
     if train is not None and own:
         raise OptionError("--train and --vocabulary exclude each other; give one of them")
     if train is not None:
@@ -233,7 +235,7 @@ def calibrate_command(  # noqa: PLR0913
     if dataset is None:
         _exclude("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
                 vocabulary=vocabulary, cache=cache)  # fmt: skip
-        result = _calibrate_index(index, queries, save)
+        result = _calibrate_index(index, queries, save, table)
     else:
         _exclude("is for an index; leave out the dataset", queries=queries, save=save or None)
         if folder is None:
@@ -242,8 +244,7 @@ def calibrate_command(  # noqa: PLR0913
     if table is not None:
         from polyvoc.scoring.rules import save_table
 
-        if result.table is None:
-            raise OptionError(f"--table {table}: the words of this index have no signatures; index with --signatures")
+        assert result.table is not None, "checked before the work began"
         save_table(result.table, table)
     if plot is not None:
         from polyvoc.experiments.report.figures import Figure
@@ -272,8 +273,8 @@ class Calibrated(NamedTuple):
     panels: Sequence[Panel]
 
 
-def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
-    """Fit lines and table to an index; `save` writes them to it."""
+def _calibrate_index(path: Path, queries: int | None, save: bool, file: Path | None) -> Calibrated:
+    """Fit lines and tables to an index; `save` writes them to it. `file`: that the table of words will be written to."""
     from polyvoc.experiments.fit.code_table import code_table_figure, fit_code_table_pairs, save_code_table
     from polyvoc.experiments.fit.likelihood import fit_table_pairs, save_likelihood_table, table_figure
     from polyvoc.experiments.fit.line import fit_lines_pairs, save_lines
@@ -285,8 +286,10 @@ def _calibrate_index(path: Path, queries: int | None, save: bool) -> Calibrated:
 
     sampling = Sampling() if queries is None else Sampling(queries=queries)
     with progress_bar() as progress, Index.open(path) as opened:
-        pairs = find_pairs(opened, sampling, progress)
         signed, coded = opened.engine.signed and bool(opened.engine.sizes), opened.engine.code_bits > 0
+        if file is not None and not signed:
+            raise OptionError(f"--table {file}: the words of this index have no signatures; index with --signatures")
+        pairs = find_pairs(opened, sampling, progress)
         fits = fit_lines_pairs(opened, pairs) if signed and len(opened.engine.sizes) > 1 else {}
         table = fit_table_pairs(opened, pairs, progress) if signed else None
         codes = fit_code_table_pairs(opened, pairs, progress) if coded else None

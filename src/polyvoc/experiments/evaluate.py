@@ -45,7 +45,7 @@ def evaluation_rules(
     lines: Mapping[SetKind, Line] | None = None,
     **fixed: Any,
 ) -> dict[str, SearchOptions]:
-    """Return the options of every combination, by name: the merge rule, "HE", "burstiness".
+    """Return the options of every combination, by name: the merge rule, "HE", "burstiness"; codes have neither of these.
 
     `bits`: of the signatures; `lines`: of term 2, by what the lists of a rule are sets of.
     """
@@ -55,7 +55,8 @@ def evaluation_rules(
     hamming = (None, usual) if hamming is None else hamming
     several = len(set(hamming) - {None}) > 1
     for threshold, burst, merge in itertools.product(hamming, burstiness, merges):
-        options = with_line(scoring_options(merge=merge, hamming=threshold, burstiness=burst, **fixed), lines)
+        of_words = {} if merge == CODES else {"hamming": threshold, "burstiness": burst}
+        options = with_line(scoring_options(merge=merge, **of_words, **fixed), lines)
         named[rule_name(options, several)] = options
     return named
 

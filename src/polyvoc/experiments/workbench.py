@@ -164,9 +164,9 @@ class Workbench:
         coder = None if fine is None else Coder(fine)
         codes = None if coder is None else self.codes(store, coder)
         parts = [self.words(store, vocabulary) for vocabulary in vocabularies]
-        words = np.stack([words for words, _ in parts], axis=1)
+        words = np.stack([words for words, _ in parts], axis=1) if parts else np.empty((store.n_features, 0), np.int32)
         signed = [bits for _, bits in parts if bits is not None]
-        bits = np.stack(signed, axis=1) if len(signed) == len(parts) else None
+        bits = np.stack(signed, axis=1) if parts and len(signed) == len(parts) else None
         return Quantised(store, words, bits, tuple(vocabularies), codes, coder)
 
     def codes(self, store: FeatureStore, coder: Coder) -> FeatureCodes:
@@ -291,8 +291,9 @@ class QuantisedDataset:
         by_codes = options is not None and options.merge == CODES
         if options is not None and options.n_assignments > 1 and not by_codes:
             words, bits = self._quantiser.quantise(self.descriptors(question), options.n_assignments)
-        if self.coder is not None and (options is None or by_codes):
-            n_words = CODE_ASSIGNMENTS if options is None else options.n_assignments
+        verified = isinstance(options, SearchOptions) and options.verify > 0
+        if self.coder is not None and (options is None or by_codes or verified):
+            n_words = options.n_assignments if options is not None and by_codes else CODE_ASSIGNMENTS
             codes = self.coder.query(self.descriptors(question), n_words, CODE_CUT)
         geometry = self._own(question, self.store.geometry)
         return Query(codes, words, bits, Keypoints(geometry[:, :2], geometry[:, 2], geometry[:, 3]))

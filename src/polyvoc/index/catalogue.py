@@ -64,7 +64,7 @@ class SegmentSize:
 FILE = "catalogue.sqlite"
 UNFINISHED = "catalogue.partial"  # its name until it holds its first settings
 APPLICATION = 0x706F6C76  # "polv", in the header of the database
-FORMAT = 1  # raised when an older polyvoc could not read the result
+FORMAT = 2  # raised when an older polyvoc could not read the result
 LINES: Mapping[SetKind, str] = {"feature": "line", "image": "image_line"}  # settings of term 2 by what the lists are sets of
 TABLES = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
@@ -136,7 +136,7 @@ class Catalogue(Database):
 
     @classmethod
     def open(cls, folder: Path, writable: bool = False) -> Catalogue:
-        """Open the catalogue of an index. Raise UnusableIndexError if it is something else, newer or damaged."""
+        """Open the catalogue of an index. Raise UnusableIndexError if it is something else, older, newer or damaged."""
         path = folder / FILE
         try:
             if not folder.is_dir():
@@ -152,6 +152,8 @@ class Catalogue(Database):
             raise NotAnIndexError(f"{path} is not the catalogue of a polyvoc index")
         if version > FORMAT:
             raise VersionError(f"{folder} has format {version}, this polyvoc reads up to {FORMAT}: upgrade polyvoc")
+        if 1 <= version < FORMAT:
+            raise VersionError(f"{folder} has format {version}, made by an older polyvoc; index the photographs again")
         if version < 1 or not {*TABLES, IDS} <= {sql for (sql,) in catalogue.rows("SELECT sql FROM sqlite_master")}:
             raise DamagedError(f"{path}: its tables are damaged; restore it, or index again")
         return catalogue

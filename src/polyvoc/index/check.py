@@ -74,7 +74,7 @@ def _check_settings(folder: IndexFolder) -> Iterator[str]:
     catalogue = folder.catalogue
     settings, last = catalogue.settings(), max(catalogue.segments(), default=0)
     valid: dict[str, Callable[[Any], bool]] = {
-        "sizes": lambda sizes: len(sizes) <= MAX_VOCABULARIES and min(sizes, default=1) >= 1,
+        "sizes": lambda sizes: (sizes or settings["fine"]) and len(sizes) <= MAX_VOCABULARIES and min(sizes, default=1) >= 1,
         "vocabularies": lambda fingerprints: len(fingerprints) == len(settings["sizes"]),
         "vocabulary_checksums": lambda checksums: len(checksums) == len(settings["sizes"]),
         "bits": lambda bits: bits >= 0,
@@ -190,9 +190,10 @@ def _expected(segment: Segment) -> dict[str, tuple[type, tuple[int, ...]]]:
         rest = segment.arrays.get("rest")
         expected |= {
             "code_starts": (np.uint32, (segment.fine + 1,)),
-            "codes": (np.uint64, (segment.code_planes, n_features)),
+            "codes": (np.uint64, (lengths.get("codes", 0), n_features)),
             "code_images": (np.uint16, (n_features,)),
             "code_words": (word_type((segment.fine,)), (n_features,)),
+            "code_norms": (np.float32, (n_images,)),
             "rest": (np.uint8, (n_features, 0 if rest is None or rest.ndim < 2 else rest.shape[1])),
         }
     return expected

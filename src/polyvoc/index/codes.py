@@ -8,6 +8,7 @@ A scan reads nothing else. By image, for what only the best hits and stored quer
 
     code_words  uint16|32 [F]       word of each feature; its code is found in the list of the word by bisection
     rest        uint8 [F, parts]    what the code leaves of the descriptor (`vocabulary.codes`)
+    code_norms  float32 [n]         root of the sum of tf^2 over the words of each image: its scores are divided by it
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.index.words import word_type
 from polyvoc.kernels.codes import find_places
-from polyvoc.kernels.postings import sort_by_word
-from polyvoc.types import Array, FeatureCodes
+from polyvoc.kernels.postings import count_repeats, sort_by_word
+from polyvoc.types import Array, FeatureCodes, Floats32
 
 
 def check_codes(codes: FeatureCodes, n_features: int, size: int) -> None:
@@ -41,7 +42,17 @@ def build_codes(codes: FeatureCodes, feature_starts: Array, size: int) -> dict[s
         "code_images": np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)[order],
         "code_words": words,
         "rest": codes.rest,
+        "code_norms": word_norms(words, feature_starts, size),
     }
+
+
+def word_norms(words: Array, feature_starts: Array, size: int) -> Floats32:
+    """Return the norm of the vector of word counts of each image [n], from the words of its features, by image."""
+    _, repeats = count_repeats(words, np.asarray(feature_starts, np.int64), size)
+    squares = np.diff(feature_starts).astype(np.float64)
+    times = repeats[:, 2].astype(np.float64)
+    np.add.at(squares, repeats[:, 0], times * (times - 1))
+    return np.sqrt(squares).astype(np.float32)
 
 
 def all_codes(arrays: dict[str, Array]) -> FeatureCodes:

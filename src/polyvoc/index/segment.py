@@ -33,6 +33,7 @@ MAX_IMAGES = 1 << 16  # so that a posting is a uint16 and the scores of a segmen
 STEPS = (1 << 16) - 1  # of a position, along the longer side of the features of an image
 OCTAVE, SMALLEST = 15, 4  # steps of an octave; scales start at 2^-SMALLEST pixels
 TURN = 256  # steps of a turn
+FREE = ("codes", "signatures", "rest")  # arrays whose numbers may be any
 
 
 class Geometry(NamedTuple):
@@ -56,7 +57,7 @@ class Geometry(NamedTuple):
             frames[filled, 2] = np.where(span > 0, span / STEPS, 1)
         own = np.repeat(frames, np.diff(feature_starts), axis=0)
         positions = np.rint((xy - own[:, :2]) / own[:, 2:])
-        known = np.isfinite(angle) & (np.asarray(scale) > 0)
+        known = np.isfinite(angle) & np.isfinite(scale) & (np.asarray(scale) > 0)
         octaves = np.log2(np.where(known, scale, 1), dtype=np.float64)
         shapes = np.zeros((len(xy), 2), np.uint8)
         shapes[:, 0] = np.where(known, np.clip(np.rint((octaves + SMALLEST) * OCTAVE) + 1, 1, 255), 0)
@@ -250,7 +251,7 @@ class Segment:
         words, signatures = np.empty((int(lengths.sum()), 0), np.int32), None
         if self.sizes:
             words = arrays["words"][keep].astype(np.int32)
-            signatures = self._signatures_at(arrays["places"][keep])
+            signatures = self._signatures_at(arrays["places"][keep]) if self.planes else None  # else there are no places
         return Batch(
             ids=self.ids[live],
             feature_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -286,7 +287,8 @@ class Segment:
     def save(self, folder: Path) -> None:
         """Write the segment to a folder, which appears complete or not at all."""
         shapes = {name: [str(array.dtype), list(array.shape)] for name, array in self.arrays.items()}
-        meta = {"sizes": list(self.sizes), "arrays": shapes, "n_images": self.n_images}
+        bounds = {name: _bounds(array) for name, array in self.arrays.items() if name not in FREE and array.dtype.kind == "u"}
+        meta = {"sizes": list(self.sizes), "arrays": shapes, "n_images": self.n_images, "bounds": bounds}
         write_folder(folder, {**self.arrays, "ids": self.ids}, meta)
 
     @classmethod
@@ -321,6 +323,11 @@ def _join_embeddings(batches: Sequence[Batch]) -> npt.NDArray[np.float16] | None
         raise OptionError(f"vectors of {sorted(lengths)} numbers cannot be mixed; use one model for all images")
     parts = [np.zeros((len(b.ids), *lengths), np.float16) if p is None else p for b, p in zip(batches, vectors, strict=True)]
     return np.concatenate(parts) if lengths else None
+
+
+def _bounds(array: Array) -> list[int]:
+    """Return the smallest and the largest number of an array; none of an empty one."""
+    return [int(array.min()), int(array.max())] if array.size else []
 
 
 def _frozen(array: Array) -> Array:

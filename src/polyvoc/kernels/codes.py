@@ -12,6 +12,7 @@ import numpy as np
 
 from polyvoc.kernels.compiler import (
     LANES,
+    above_lanes,
     fast_kernel,
     inlined,
     kernel,
@@ -26,19 +27,37 @@ from polyvoc.kernels.compiler import (
 LARGEST = 255  # magnitude, that of the largest difference of a query feature to a word
 
 
+@inlined
+def sign_plane(z, row, centres, word, plane, bits):
+    """Return 64 bits of the code of a descriptor z[row] relative to a word: bit i is z_i > centre_i."""
+    first = LANES * plane
+    if first + LANES <= bits:
+        return above_lanes(z, row, centres, word, first)
+    code = np.uint64(0)
+    for i in range(first, bits):
+        code |= np.uint64(z[row, i] > centres[word, i]) << np.uint64(i - first)
+    return code
+
+
 @kernel
-def sign_codes(z, words, centres, codes):
-    """Write the code of each descriptor relative to its word. z: [n, bits], centres: [size, bits]. out: codes [n, planes]."""
+def sign_codes(z, words, centres, bits, codes):
+    """Write the code of each descriptor relative to its word. z: [n, >= bits], centres: [size, >= bits]. out: codes [n, B]."""
     for row in range(len(words)):
-        word = words[row]
         for plane in range(codes.shape[1]):
-            code = np.uint64(0)
-            for i in range(64 * plane, min(64 * plane + 64, z.shape[1])):
-                code |= np.uint64(z[row, i] > centres[word, i]) << np.uint64(i - 64 * plane)
-            codes[row, plane] = code
+            codes[row, plane] = sign_plane(z, row, centres, np.int64(words[row]), plane, bits)
 
 
 @fast_kernel
+def squared_distance(z, q, centres, word):
+    """Return the squared distance of z[q] to a word."""
+    total = np.float32(0)
+    for i in range(z.shape[1]):
+        difference = z[q, i] - centres[word, i]
+        total += difference * difference
+    return total
+
+
+@kernel
 def relative_distances(z, words, centres, cut, ratios):
     """Write the distance of each word of a query feature relative to that of the first; drop words beyond `cut`.
 
@@ -50,11 +69,7 @@ def relative_distances(z, words, centres, cut, ratios):
             ratios[q, a] = 1
             if words[q, a] < 0:
                 continue
-            total = np.float32(0)
-            for i in range(z.shape[1]):
-                difference = z[q, i] - centres[words[q, a], i]
-                total += difference * difference
-            distance = np.sqrt(total)
+            distance = np.sqrt(squared_distance(z, q, centres, words[q, a]))
             if a == 0:
                 nearest = distance
             elif nearest > 0:
@@ -63,37 +78,38 @@ def relative_distances(z, words, centres, cut, ratios):
                 words[q, a] = -1
 
 
+@fast_kernel
+def write_magnitudes(z, q, centres, word, bits, magnitudes, row):
+    """Write |z[q] - centre| of a word in units of the largest / LARGEST into a row of magnitudes; return their sum."""
+    largest = np.float32(0)
+    for i in range(bits):
+        largest = max(largest, abs(z[q, i] - centres[word, i]))
+    unit = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
+    total = np.int32(0)
+    for i in range(bits):
+        size = np.uint8(np.int32(abs(z[q, i] - centres[word, i]) * unit + np.float32(0.5)))
+        magnitudes[row, i] = size
+        total += np.int32(size)
+    return total
+
+
 @kernel
-def sign_query(z, words, centres, codes, magnitudes, totals):
+def sign_query(z, words, centres, bits, codes, magnitudes, totals):
     """Write what the scan needs of query features relative to each of their words.
 
-    z: [Q, bits]; words: [Q, A], -1 for none; centres: [size, bits]. out: codes [Q, A, planes], magnitudes uint8 [Q A, bits]
+    z: [Q, >= bits]; words: [Q, A], -1 for none; centres: [size, >= bits]. out: codes [Q, A, B], magnitudes uint8 [Q A, 64 B]
     |z - centre| in units of the largest / LARGEST, totals [Q, A] their sums.
     """
-    bits = z.shape[1]
+    magnitudes[:] = 0
+    codes[:] = 0
+    totals[:] = 0
     for q in range(words.shape[0]):
         for a in range(words.shape[1]):
-            word, row = words[q, a], q * words.shape[1] + a
-            if word < 0:
-                codes[q, a] = 0
-                magnitudes[row] = 0
-                totals[q, a] = 0
-                continue
-            largest = np.float32(0)
-            for i in range(bits):
-                largest = max(largest, abs(z[q, i] - centres[word, i]))
-            unit = np.float32(LARGEST) / largest if largest > 0 else np.float32(0)
-            total = 0
-            for plane in range(codes.shape[2]):
-                code = np.uint64(0)
-                for i in range(64 * plane, min(64 * plane + 64, bits)):
-                    difference = z[q, i] - centres[word, i]
-                    code |= np.uint64(difference > 0) << np.uint64(i - 64 * plane)
-                    size = np.uint8(abs(difference) * unit + np.float32(0.5))
-                    magnitudes[row, i] = size
-                    total += np.int64(size)
-                codes[q, a, plane] = code
-            totals[q, a] = total
+            word = np.int64(words[q, a])
+            if word >= 0:
+                for plane in range(codes.shape[2]):
+                    codes[q, a, plane] = sign_plane(z, q, centres, word, plane, bits)
+                totals[q, a] = write_magnitudes(z, q, centres, word, bits, magnitudes, q * words.shape[1] + a)
 
 
 @inlined

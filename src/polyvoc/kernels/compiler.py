@@ -142,6 +142,30 @@ def sum_long_lanes(typing_context, values, row, bits, other):
     return types.int64(values, types.int64, types.uint64, types.uint64), generate
 
 
+@instruction(
+    lambda values, row, limits, other, first: _pack(values[row, first + i] > limits[other, first + i] for i in range(LANES))
+)
+def above_lanes(typing_context, values, row, limits, other, first):
+    """Compare LANES numbers of a row, from a column on, with those of another table: bit i is set if number i is larger.
+
+    values, limits: float32 [.., columns], rows contiguous.
+    """
+    if not all(
+        isinstance(array, types.Array) and array.dtype == types.float32 and array.ndim == 2 for array in (values, limits)
+    ):
+        return None
+
+    def generate(context, builder, call, arguments):
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        loaded = [
+            _load_row(context, builder, call.args[number], arguments[number], arguments[number + 1], arguments[4], lanes)
+            for number in (0, 2)
+        ]
+        return builder.bitcast(builder.fcmp_ordered(">", *loaded), ir.IntType(64))
+
+    return types.uint64(values, types.int64, limits, types.int64, types.int64), generate
+
+
 @instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))
 def equal_lanes(typing_context, words, position, word):
     """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
@@ -212,6 +236,15 @@ def _spread(builder, value, lanes):
     undefined = ir.Constant(lanes, ir.Undefined)
     first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
     return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
+
+
+def _load_row(context, builder, array_type, array, row, first, lanes):
+    """Load LANES elements of a row of a table from a column on; rows are contiguous."""
+    table = context.make_array(array_type)(context, builder, array)
+    start = builder.ptrtoint(table.data, ir.IntType(64))
+    start = builder.add(start, builder.mul(row, builder.extract_value(table.strides, 0)))
+    start = builder.add(start, builder.mul(first, builder.extract_value(table.strides, 1)))
+    return builder.load(builder.inttoptr(start, lanes.as_pointer()), align=array_type.dtype.bitwidth // 8)
 
 
 def _load(context, builder, array_type, array, position, lanes):

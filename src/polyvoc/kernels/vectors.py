@@ -37,7 +37,7 @@ class Points(NamedTuple):
     """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance."""
 
     rows: npt.NDArray[np.float32]  # [n, dimension]
-    tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
+    tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head, times the largest cosine that is expected
 
 
 class WordTable(NamedTuple):
@@ -78,7 +78,7 @@ def _cell_of(table, first, last):
 def _bound_scores(points, i, cell, bounds, row):
     """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
 
-    The heads' product is exact, the tails' at most the product of their norms (Cauchy-Schwarz). Counting the references of a
+    The heads' product is exact, the tails' at most the product of their norms times a cosine (`assign._TAIL_COSINE`). Counting the references of a
     view would cost more than the arithmetic.
     """
     x, w, tail = points.rows, cell.heads, points.tail[i]
@@ -94,32 +94,76 @@ def _bound_scores(points, i, cell, bounds, row):
 
 
 @fast_kernel
-def _product(x, y):
-    """Return the scalar product of two rows."""
+def _product(x, i, y, j):
+    """Return the scalar product of two rows, x[i] and y[j]; as views they would count references."""
     total = np.float32(0)
-    for i in range(len(x)):
-        total += x[i] * y[i]
+    for c in range(x.shape[1]):
+        total += x[i, c] * y[j, c]
+    return total
+
+
+@fast_kernel
+def _bound_scores_of_four(points, members, cell, bounds):
+    """Write the bounds of four points at once: `bounds[0]` to `bounds[3]`. As `_bound_scores`, but words are loaded once."""
+    x, w = points.rows, cell.heads
+    a, b, c, d = members[0], members[1], members[2], members[3]
+    ta, tb, tc, td = points.tail[a], points.tail[b], points.tail[c], points.tail[d]
+    for j in range(w.shape[1]):
+        tail, half = cell.tail[j], cell.half[j]
+        bounds[0, j] = ta * tail - half
+        bounds[1, j] = tb * tail - half
+        bounds[2, j] = tc * tail - half
+        bounds[3, j] = td * tail - half
+    for k in range(0, w.shape[0], 4):
+        a0, a1, a2, a3 = x[a, k], x[a, k + 1], x[a, k + 2], x[a, k + 3]
+        b0, b1, b2, b3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
+        c0, c1, c2, c3 = x[c, k], x[c, k + 1], x[c, k + 2], x[c, k + 3]
+        d0, d1, d2, d3 = x[d, k], x[d, k + 1], x[d, k + 2], x[d, k + 3]
+        for j in range(w.shape[1]):
+            w0, w1, w2, w3 = w[k, j], w[k + 1, j], w[k + 2, j], w[k + 3, j]
+            bounds[0, j] += (a0 * w0 + a1 * w1) + (a2 * w2 + a3 * w3)
+            bounds[1, j] += (b0 * w0 + b1 * w1) + (b2 * w2 + b3 * w3)
+            bounds[2, j] += (c0 * w0 + c1 * w1) + (c2 * w2 + c3 * w3)
+            bounds[3, j] += (d0 * w0 + d1 * w1) + (d2 * w2 + d3 * w3)
+
+
+@kernel
+def _mark_above(bounds, row, count, level, marks):
+    """Count the bounds of each BLOCK that exceed a level; return how many do. out: marks [blocks]."""
+    total = np.int32(0)
+    for block in range(count // BLOCK):
+        above = np.int32(0)
+        for j in range(block * BLOCK, (block + 1) * BLOCK):
+            above += np.int32(bounds[row, j] > level)
+        marks[block] = above
+        total += above
     return total
 
 
 @kernel
-def _any_above(bounds, count, level):
-    """Return whether one of the first `count` bounds exceeds a level; counting them all is faster than stopping early."""
-    above = np.int32(0)
-    for j in range(count):
-        above += np.int32(bounds[0, j] > level)
-    return above > 0
+def _insert(best, nearest, i, k, score, word):
+    """Insert a word into the nearest ones of point i in vocabulary k, best first, if its score is higher than the last one's."""
+    rank = best.shape[2] - 1
+    if score > best[i, k, rank]:
+        while rank > 0 and score > best[i, k, rank - 1]:
+            best[i, k, rank], nearest[i, k, rank] = best[i, k, rank - 1], nearest[i, k, rank - 1]
+            rank -= 1
+        best[i, k, rank], nearest[i, k, rank] = score, word
 
 
 @kernel
-def _insert(best, nearest, score, word):
-    """Insert a word into the nearest ones, best first, if its score is higher than the last one's."""
-    rank = len(best) - 1
-    if score > best[rank]:
-        while rank > 0 and score > best[rank - 1]:
-            best[rank], nearest[rank] = best[rank - 1], nearest[rank - 1]
-            rank -= 1
-        best[rank], nearest[rank] = score, word
+def _insert_words(points, i, row, first, number, table, bounds, marks, best, nearest):
+    """Update the nearest words of point i with those of a cell whose bounds, `bounds[row]`, do not rule them out."""
+    vocabularies = best.shape[1]
+    for k in range(vocabularies):
+        begin, end = table.start[number * vocabularies + k], table.start[number * vocabularies + k + 1]
+        for block in range((begin - first) // BLOCK, (end - first + BLOCK - 1) // BLOCK):
+            if marks[block] == 0:
+                continue
+            for j in range(max(begin, first + block * BLOCK), min(end, first + (block + 1) * BLOCK)):
+                if bounds[row, j - first] > best[i, k, -1]:
+                    score = _product(points.rows, i, table.rows, j) - table.half[j]
+                    _insert(best, nearest, i, k, score, table.number[j])
 
 
 @kernel
@@ -127,27 +171,91 @@ def scan_cells(points, probes, table, best, nearest):
     """Update the nearest words of every point with those of the cells that it probes.
 
     The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound, from the heads, does
-    not already rule the word out: for one rootSIFT word in two hundred. out: best, nearest [n, K, A], from -inf and -1 on.
+    not already rule the word out: for one rootSIFT word in a hundred. out: best, nearest [n, K, A], from -inf and -1 on.
     """
     vocabularies = best.shape[1]
-    bounds = np.empty((1, len(table.rows)), dtype=np.float32)
+    bounds, marks = np.empty((4, len(table.rows)), np.float32), np.empty(len(table.rows) // BLOCK + 1, np.int32)
     for number in range(len(probes.start) - 1):
         first = table.start[number * vocabularies]
         cell = _cell_of(table, first, table.start[(number + 1) * vocabularies])
-        for m in range(probes.start[number], probes.start[number + 1]):
-            i = probes.members[m]
-            _bound_scores(points, i, cell, bounds, 0)
-            level = best[i, 0, -1]
-            for k in range(1, vocabularies):
-                level = min(level, best[i, k, -1])
-            if not _any_above(bounds, len(cell.half), level):
-                continue
-            for k in range(vocabularies):
-                group = number * vocabularies + k
-                for j in range(table.start[group], table.start[group + 1]):
-                    if bounds[0, j - first] > best[i, k, -1]:
-                        score = _product(points.rows[i], table.rows[j]) - table.half[j]
-                        _insert(best[i, k], nearest[i, k], score, table.number[j])
+        m, last = probes.start[number], probes.start[number + 1]
+        while m < last:
+            together = 4 if m + 4 <= last else 1
+            if together == 4:
+                _bound_scores_of_four(points, probes.members[m : m + 4], cell, bounds)
+            else:
+                _bound_scores(points, probes.members[m], cell, bounds, 0)
+            for row in range(together):
+                i = probes.members[m + row]
+                level = best[i, 0, -1]
+                for k in range(1, vocabularies):
+                    level = min(level, best[i, k, -1])
+                if _mark_above(bounds, row, len(cell.half), level, marks) > 0:
+                    _insert_words(points, i, row, first, number, table, bounds, marks, best, nearest)
+            m += together
+
+
+@kernel
+def _count_above(scores, i, level):
+    """Count the scores of a row above a level."""
+    above = np.int32(0)
+    for cell in range(scores.shape[1]):
+        above += np.int32(scores[i, cell] > level)
+    return above
+
+
+@kernel
+def choose_cells(scores, count, most, chosen, counts):
+    """Choose about `count` cells with the highest scores [n, cells] for each point, its best first.
+
+    The level above which they lie is found by bisection: at least `count`, at most `most` of them, unless many are equal. out:
+    chosen [n, most], counts [n].
+    """
+    for i in range(scores.shape[0]):
+        best = 0
+        low = high = scores[i, 0]
+        for cell in range(scores.shape[1]):
+            low = min(low, scores[i, cell])
+            if scores[i, cell] > high:
+                best, high = cell, scores[i, cell]
+        level, step = low - np.float32(1), np.float32(0.5) * (high - low)
+        if count < scores.shape[1]:
+            level = low
+            for _ in range(24):
+                if _count_above(scores, i, level + step) >= count:
+                    level += step
+                    if _count_above(scores, i, level) <= most:
+                        break
+                step *= np.float32(0.5)
+        chosen[i, 0], n = best, 1
+        for cell in range(scores.shape[1]):
+            if scores[i, cell] > level and cell != best and n < most:
+                chosen[i, n] = cell
+                n += 1
+        counts[i] = n
+
+
+@kernel
+def group_members(chosen, counts, members, start):
+    """Group points by the cells that they chose: first by their best cells, then by the others.
+
+    chosen: [n, most], counts: [n]. out: members [sum of counts]; start [2, cells + 1].
+    """
+    n, n_cells = len(counts), start.shape[1] - 1
+    start[:] = 0
+    for i in range(n):
+        for rank in range(counts[i]):
+            start[min(rank, 1), chosen[i, rank] + 1] += 1
+    for part in range(2):
+        for cell in range(n_cells):
+            start[part, cell + 1] += start[part, cell]
+    filled = start[:, :-1].copy()
+    filled[1] += n
+    for i in range(n):
+        for rank in range(counts[i]):
+            part = min(rank, 1)
+            members[filled[part, chosen[i, rank]]] = i
+            filled[part, chosen[i, rank]] += 1
 
 
 @kernel
@@ -178,8 +286,8 @@ def group_by_cell(scores, least, members, start):
 def score_words(points, words, centroids, scores):
     """Write the score x.w - |w|^2 / 2 of every point x [n, dimension] with its word w. out: scores [n]."""
     for i in range(len(words)):
-        row = centroids[words[i]]
-        scores[i] = _product(points[i], row) - _product(row, row) / np.float32(2)
+        norm = _product(centroids, words[i], centroids, words[i])
+        scores[i] = _product(points, i, centroids, words[i]) - norm / np.float32(2)
 
 
 @kernel

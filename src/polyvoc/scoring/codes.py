@@ -24,6 +24,7 @@ from polyvoc.kernels.codes import vote_codes
 from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import CodeTable, Floats32, Floats64
 from polyvoc.vocabulary.codes import CodedQuery
+from polyvoc.vocabulary.vocabulary import MAX_BITS
 
 UNIT = 1 << 10  # a weight of 1 as a whole number
 TABLE_FORMAT = "polyvoc code table"
@@ -61,7 +62,7 @@ def table_rows(query: CodedQuery, table: CodeTable) -> npt.NDArray[np.int64]:
 
 
 def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Floats32:
-    """Score every image of a segment [n]: the sum of its votes, over the root of its number of features; 0 for deleted ones."""
+    """Score every image of a segment [n]: the sum of its votes over its norm; 0 for deleted ones."""
     arrays, rows = segment.arrays, table_rows(query, weights.table)
     votes = np.zeros(segment.n_images, np.int64)
     if segment.fine and segment.n_features:
@@ -78,16 +79,11 @@ def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Fl
 
         for own in thread_map(vote, parts, weights.threads):
             votes += own
-    norms = root_lengths(segment)
+    norms = arrays["code_norms"].astype(np.float64)
     scores = np.divide(votes, UNIT * norms, out=np.zeros(len(votes)), where=norms > 0).astype(np.float32)
     if len(segment.alive):
         scores[segment.alive == 0] = 0
     return scores
-
-
-def root_lengths(segment: Segment) -> Floats64:
-    """Return the root of the number of features of each image of a segment [n]: the norm of scores by codes."""
-    return np.sqrt(np.diff(segment.arrays["feature_starts"].astype(np.float64)))
 
 
 # -- tables and their files
@@ -95,13 +91,17 @@ def root_lengths(segment: Segment) -> Floats64:
 
 @cache
 def default_code_table(bits: int) -> CodeTable:
-    """Return the shipped table for codes of a length."""
+    """Return the shipped table for codes of a length, else that of the longest codes, with reach and nats in proportion.
+
+    Distances are relative, so that its columns serve any length; at the same relative distance fewer bits are less evidence.
+    """
     folder = importlib.resources.files("polyvoc") / "data" / "likelihood"
     file = folder / f"codes-{bits}.json"
-    if not file.is_file():
-        raise OptionError(f"polyvoc has no likelihood table for codes of {bits} bits; fit one: polyvoc calibrate --index INDEX "
-                          "--save")  # fmt: skip
-    return code_table_from_dict(json.loads(file.read_text(encoding="utf-8")), str(file))
+    if file.is_file():
+        return code_table_from_dict(json.loads(file.read_text(encoding="utf-8")), str(file))
+    longest, share = default_code_table(MAX_BITS), bits / MAX_BITS
+    rows = np.round(share * np.array(longest.rows), 3)
+    return CodeTable(longest.edges, tuple(map(tuple, rows.tolist())), round(share * longest.reach), longest.source)
 
 
 def code_table_as_dict(table: CodeTable) -> dict[str, Any]:

@@ -203,8 +203,14 @@ class Engine:
                  plan: ScoringPlan) -> QueryWords | CodedQuery:  # fmt: skip
         """Return what a plan scores by, codes or words, checked against this collection."""
         if plan.options.merge == CODES:
+            if codes is None and self.shards.infos and not self.code_bits:
+                raise OptionError("merge='codes' needs an index with codes; this one has none")
             if codes is None:
                 raise OptionError("merge='codes' needs the codes of the query; give a photograph, or another rule")
+            size, bits = len(self.statistics.code_occurrences), 64 * codes.codes.shape[2]
+            if self.code_bits and (codes.words.max(initial=-1) >= size or bits != self.code_bits):
+                raise OptionError(f"query codes of {bits} bits do not fit codes of {self.code_bits} bits relative to {size} "
+                                  "words; make them with the fine vocabulary of the index")  # fmt: skip
             return codes
         if words is None:
             raise OptionError(f"merge={plan.options.merge!r} needs the words of the query; none were given")

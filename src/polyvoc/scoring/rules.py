@@ -21,7 +21,7 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.folder import IndexFolder
 from polyvoc.options import CODES, Merge, NormKey, ScoringOptions
-from polyvoc.scoring.codes import default_code_table
+from polyvoc.scoring.codes import code_table_from_dict, default_code_table
 from polyvoc.storage.files import write_errors
 from polyvoc.types import CodeTable, Floats32, Floats64, LikelihoodTable
 
@@ -265,9 +265,11 @@ def table_from_dict(values: Any, where: str) -> LikelihoodTable:
 
 
 def check_table(folder: IndexFolder) -> Iterator[str]:
-    """Yield one line if the likelihood table of an index is damaged or does not fit: a check for `index.check`."""
+    """Yield one line if a table of an index is damaged or does not fit: a check for `index.check`."""
     settings = folder.catalogue.settings()
-    values = settings.get("likelihood_table")
+    values, codes = settings.get("likelihood_table"), settings.get("code_table")
+    if codes is not None:
+        code_table_from_dict(codes, str(folder.catalogue.path))
     if values is None:
         return
     table = table_from_dict(values, str(folder.catalogue.path))

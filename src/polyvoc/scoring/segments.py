@@ -254,6 +254,11 @@ def vector_at(held: HeldSegment, position: int) -> Floats32 | None:
     return None if rows is None or not rows[position].any() else rows[position].astype(np.float32)
 
 
+def code_norm_at(held: HeldSegment, position: int) -> float:
+    """Return the norm of an image for scores by codes."""
+    return float(held.segment.arrays["code_norms"][position])
+
+
 def norms_of(held: HeldSegment, key: NormKey) -> Floats32:
     """Return the norms of the images of a segment [n]."""
     return held.norm(key)

@@ -14,7 +14,7 @@ from polyvoc.scoring.codes import code_idf_squared, table_rows
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.query import QueryWords, Weights, weigh
 from polyvoc.scoring.rules import cardinality_ratios
-from polyvoc.scoring.segments import Candidate, norms_of
+from polyvoc.scoring.segments import Candidate, code_norm_at, norms_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.query import Query
 from polyvoc.search.verify import AnyVerification, inliers_in, outline, prepare_verification, verify
@@ -86,11 +86,13 @@ def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef
 def _explain_codes(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, hit: Hit,
                    image: ImageFeatures) -> Explanation:  # fmt: skip
     """Explain by codes: one vocabulary, the fine one, of whose words a query feature visits several."""
-    plan, codes = engine.plan(options), query.codes
-    assert plan.code_table is not None and codes is not None and image.codes is not None
+    plan = engine.plan(options)
+    codes = engine.query_of(query.codes, None, None, plan)  # raises if the index has none
+    assert isinstance(codes, CodedQuery) and plan.code_table is not None and image.codes is not None
     q, f, word, row, distance = match_features(codes, image.codes, plan.code_table)
     weight = code_idf_squared(codes, engine.statistics)[q] * np.maximum(np.array(plan.code_table.rows)[row, distance], 0.0)
-    weight /= max(np.sqrt(len(image.codes.words)), 1)
+    (norm,) = engine.at(code_norm_at, [ref])
+    weight /= norm if norm > 0 else 1
     prepared = prepare_verification(engine, query, options)
     verified = verify(engine, prepared, [ref])[ref]
     inlier = _are_inliers(engine, prepared, ref, np.column_stack([q, f]))
@@ -119,7 +121,7 @@ def match_features(query: CodedQuery, image: FeatureCodes, table: CodeTable) -> 
     size = int(max(query.words.max(initial=0), image.words.max(initial=0))) + 1
     visited = list_visits(query.words, size, max(query.words.size, 1))
     width = query.words.shape[1]
-    arrays = (np.zeros(query.words.size, np.int64), query.codes.reshape(query.words.size, -1), query.magnitudes,
+    arrays = (np.zeros(query.words.size, np.int64), query.codes.reshape(-1, query.codes.shape[2]), query.magnitudes,
               query.totals.ravel(), width)  # fmt: skip
     order = np.argsort(image.words, kind="stable")
     starts = np.searchsorted(image.words[order], np.arange(size + 1)).astype(np.uint32)

@@ -182,12 +182,12 @@ class Index:
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
         """Score every image against a query's words [Q, K] (or [Q, K, A]): one score per image, by id.
 
-        Options are those of `search` without re-ranking (`default_options`: with signatures `merge="likelihood"` and
-        `burstiness="best"`, without them "posterior" and "none"); keywords change single ones. The plain rules of the paper
+        Options are those of a `search` by words, without re-ranking: with signatures `merge="likelihood"` and
+        `burstiness="best"`, without them "posterior" and "none"; keywords change single ones. The plain rules of the paper
         have `burstiness="none"`, for instance `score_words(words, merge="bayes", burstiness="none")`.
         """
-        plan = self.engine.plan(self._resolved(options, self.default_options, ScoringOptions, changes))
-        scores = self.engine.scores(self.engine.query(words, signatures, plan), plan, threads)
+        plan = self.engine.plan(self._resolved(options, self._word_options, ScoringOptions, changes))
+        scores = self.engine.scores(self.engine.query_of(None, words, signatures, plan), plan, threads)
         images = self.engine.images(threads)
         ids = [part.ids[part.live] for part in images]
         values = [values[part.live] for values, part in zip(scores, images, strict=True)]
@@ -225,14 +225,28 @@ class Index:
         """Return the options of a search without options."""
         return self.preset("default")
 
+    @property
+    def _bits(self) -> int:
+        """Return the length of the signatures of words, 0 without."""
+        return self.engine.bits if self._folder is None or self._table is not None else self._folder.bits
+
+    @property
+    def _word_options(self) -> SearchOptions:
+        """Return the options of scoring words without options, also where a search is by codes."""
+        default = self.default_options
+        return self._fitted(preset("default", self._bits)) if default.merge == CODES else default
+
     def preset(self, name: Preset) -> SearchOptions:
         """Return the options of a preset ("fast", "default", "best", "paper") for this index.
 
         With the line of term 2 and the likelihood table that `polyvoc calibrate --save` fitted.
         """
-        bits = self.engine.bits if self._folder is None or self._table is not None else self._folder.bits
         code_bits = self.engine.code_bits if self._folder is None else self._folder.code_bits
-        options = preset(name, bits, code_bits)
+        options = preset(name, self._bits, code_bits)
+        if options.merge != CODES and not self.engine.sizes:
+            raise OptionError(
+                f"preset={name!r} needs words, and this index holds codes only; index again with --vocabularies 2"
+            )
         count = None if options.vocabularies is None else min(options.vocabularies, len(self.engine.sizes))
         return self._fitted(replace(options, vocabularies=count))
 

@@ -88,6 +88,8 @@ class _Search:
             return best
         if on_first is not None:
             on_first(best)
+        if not best:
+            return best
         prepared = prepare_verification(self.engine, self.query, self.options)
         ranking = self.verify(best, prepared)
         hits = self.expansion_hits() if self.options.expand else []

@@ -57,11 +57,13 @@ class CodedVerification:
         """Prepare a query for codes relative to `size` fine words."""
         if len(query.words) != len(keypoints):
             raise OptionError(f"geometry: codes of {len(query.words)} features, {len(keypoints)} keypoints")
+        if query.words.max(initial=-1) >= size:  # the kernels do not check it
+            raise OptionError(f"geometry: codes relative to word {query.words.max()} where {size} words are expected")
         rows = np.asarray(table.rows)
         weights = np.unique(rows[rows > 0])[::-1]
         ranks = np.where(rows > 0, np.searchsorted(-weights, -rows), -1).astype(np.int32)
         width = query.words.shape[1]
-        arrays = (table_rows(query, table).ravel(), query.codes.reshape(len(query.magnitudes), -1), query.magnitudes,
+        arrays = (table_rows(query, table).ravel(), query.codes.reshape(-1, query.codes.shape[2]), query.magnitudes,
                   query.totals.ravel(), width)  # fmt: skip
         places = np.column_stack([keypoints.xy, keypoints.scale, keypoints.angle])
         return cls(places, arrays, list_visits(query.words, size, MAX_PER_WORD), ranks, weights, table.reach)

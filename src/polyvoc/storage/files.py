@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from polyvoc.errors import DamagedError, OptionError, WriteError
 from polyvoc.types import Array
 
 DIGEST_BYTES = 16
+BLOCK = 1 << 20  # bytes of a file that have a checksum of their own
 PARTIAL = ".partial"  # suffix of what is being written; an old one is left by a killed process and may be deleted
 META = "meta.json"
 _URL = re.compile(r"(?s)([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")  # `Path` keeps one of its slashes only
@@ -44,14 +47,19 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
-    """Write arrays as `<name>.npy` and `meta.json` with their checksums; `replace`: also in place of a folder with files."""
+    """Write arrays as `<name>.npy` and `meta.json` with their checksums; `replace`: also in place of a folder with files.
+
+    "checksums" are those of whole files, "blocks" of every BLOCK of a file (CRC-32, eight digits each): a reader can verify what
+    it touches.
+    """
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            checksums = {f"{name}.npy": _write_array(partial / f"{name}.npy", array) for name, array in arrays.items()}
-            text = json.dumps({**meta, "checksums": checksums}, indent=1, sort_keys=True)
+            written = {f"{name}.npy": _write_array(partial / f"{name}.npy", array) for name, array in arrays.items()}
+            checksums, blocks = ({name: values[part] for name, values in written.items()} for part in (0, 1))
+            text = json.dumps({**meta, "checksums": checksums, "blocks": blocks}, indent=1, sort_keys=True)
             (partial / META).write_text(text, encoding="utf-8")
             flush_path(partial / META)
             flush_path(partial)
@@ -87,22 +95,30 @@ def move_folder(folder: Path, target: Path) -> None:
         flush_path(folder.parent)
 
 
-def _write_array(path: Path, array: Array) -> str:
-    """Write one array, flush it to the disk, and return its checksum."""
+def _write_array(path: Path, array: Array) -> tuple[str, str]:
+    """Write one array, flush it to the disk, and return the checksum of the file and those of its blocks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     array = np.ascontiguousarray(array)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    whole, blocks, first = hashlib.blake2b(digest_size=DIGEST_BYTES), [], header.getvalue()
+    content = memoryview(array.reshape(-1).view(np.uint8).data)
     with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.reshape(-1).view(np.uint8).data)  # np.save does not report a full disk
+        for start in range(-len(first), max(len(content), 1), BLOCK):  # the header belongs to the first block
+            part = bytes(content[max(start, 0) : max(start + BLOCK, 0)])
+            part = first + part if start < 0 else part
+            file.write(part)  # np.save does not report a full disk
+            whole.update(part)
+            blocks.append(f"{zlib.crc32(part):08x}")
         file.flush()
         _flush(file.fileno())
-    return checksum(path)
+    return whole.hexdigest(), "".join(blocks)
 
 
 def write_file(path: Path, array: Array) -> str:
     """Write one array to a file that nothing refers to yet, flush it and its folders, and return its checksum."""
     with write_errors(path):
-        written = _write_array(path, array)
+        written, _ = _write_array(path, array)
         flush_path(path.parent)
         flush_path(path.parent.parent)  # of which the other may be new
         return written

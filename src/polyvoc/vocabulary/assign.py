@@ -20,7 +20,9 @@ from polyvoc.kernels.vectors import (
     Probes,
     WordTable,
     bound_all,
+    choose_cells,
     group_by_cell,
+    group_members,
     rotate_rows,
     scan_cells,
     sign_words,
@@ -28,15 +30,17 @@ from polyvoc.kernels.vectors import (
 )
 from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import Descriptors, Floats32, Signatures, Words
-from polyvoc.vocabulary.vocabulary import Vocabulary, check_vocabularies
+from polyvoc.vocabulary.vocabulary import StoredCells, Vocabulary, check_vocabularies
 
 _CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.93  # of the words' variance lies in their heads
+_TAIL_COSINE = 0.7  # of tails of points and words, at most: no bound, but a nearest word is further off in 1 of 10,000 cases
 _WORDS_PER_CELL = 80
 _MAX_CELLS = 2048
 _EXACT = 2048  # vocabularies up to this size are searched exhaustively
 _PROBES = 2.0  # cells probed, over the square root of their number: agreement with the exact nearest word 0.996 to 0.999
+_SLACK = 8  # up to one cell in so many more is probed than wanted: choosing exactly would take longer
 _MIN_PROBES = 40  # small vocabularies can afford a larger share
 _ROUNDS = 4  # of the k-means that places the cells
 _SAMPLE = 8  # words per cell in that k-means
@@ -112,12 +116,12 @@ class Assigner:
         groups: dict[int, list[int]] = {}
         for k, size in enumerate(self.sizes):
             groups.setdefault(0 if size <= _EXACT else round(np.log2(size)), []).append(k)
-        self._groups = [(ks, *_prepare([vocabularies[k].centroids for k in ks])) for ks in groups.values()]
+        self._groups = [(ks, *_prepare([vocabularies[k] for k in ks])) for ks in groups.values()]
 
-    def assign(self, descriptors: npt.ArrayLike, assignments: int = 1) -> Words:
+    def assign(self, descriptors: npt.ArrayLike, assignments: int = 1, effort: float = 1.0) -> Words:
         """Return the nearest word of each descriptor [n, dimension] in each vocabulary: int32 [n, K].
 
-        With `assignments` A > 1, return the A nearest words, nearest first: int32 [n, K, A].
+        With `assignments` A > 1, return the A nearest words, nearest first: int32 [n, K, A]. effort: share of the usual probes.
         """
         if not 1 <= assignments <= min(self.sizes):
             limit = f"{min(self.sizes)}, the size of the smallest vocabulary"
@@ -126,7 +130,8 @@ class Assigner:
         def assign_batch(rows: Floats32) -> Words:
             words = np.empty((len(rows), len(self.sizes), assignments), dtype=np.int32)
             for ks, cells, table in self._groups:
-                words[:, ks] = _nearest_words(cells.axes.rotate(rows), cells, table, (len(ks), assignments))
+                points = cells.axes.rotate(rows)
+                words[:, ks] = _nearest_words(points, cells.probe(points, effort), cells, table, (len(ks), assignments))
             return words
 
         parts = batches(self._checked(descriptors), _BATCH, self._threads)
@@ -149,6 +154,7 @@ class Cells:
     def __init__(self, centres: Floats32, axes: PrincipalAxes) -> None:
         """Partition by centres [cells, padded]."""
         self.count = len(centres)
+        self.centres = centres
         self.axes = axes
         table = axes.word_table([centres], [np.zeros(len(centres), dtype=np.int64)], 1)
         self._table = table._replace(tail=np.zeros_like(table.tail))  # heads alone are near enough for cells
@@ -183,13 +189,14 @@ class Cells:
 
         The sooner a near word is found, the fewer others need their exact score.
         """
-        count = min(self.count, round(effort * max(_MIN_PROBES, _PROBES * self.count**0.5)))
-        scores = self._scores(points)
-        least = np.partition(scores, self.count - count, axis=1)[:, self.count - count]
-        nearest = scores.max(axis=1)
-        own = self._group(scores, nearest)
-        scores[scores == nearest[:, None]] = -np.inf
-        return own, self._group(scores, least)
+        count = min(self.count, max(1, round(effort * max(_MIN_PROBES, _PROBES * self.count**0.5))))
+        n, start = len(points.rows), np.empty((2, self.count + 1), np.int64)
+        most = min(self.count, count + count // _SLACK)
+        chosen, counts = np.empty((n, most), np.int32), np.empty(n, np.int64)
+        choose_cells(self._scores(points), count, most, chosen, counts)
+        members = np.empty(int(counts.sum()), np.int32)
+        group_members(chosen, counts, members, start)
+        return Probes(members[:n], start[0]), Probes(members[n:], start[1])
 
     def probe_all(self, points: Points) -> Probes:
         """Return probes of every cell by every point."""
@@ -230,6 +237,14 @@ class PrincipalAxes:
         padded[:, :dimension] = axes[:, ::-1]
         return cls(mean.astype(np.float32), padded, _padded(min(needed, dimension)))
 
+    @classmethod
+    def stored(cls, mean: Floats32, axes: Floats32, words: Floats32) -> PrincipalAxes:
+        """Return stored axes of words [n, dimension], with the head that they need."""
+        sample = (words[:: -(-len(words) // _AXES_SAMPLE)] - mean) @ axes
+        share = np.cumsum((sample**2).sum(axis=0, dtype=np.float64))
+        needed = int(np.searchsorted(share / max(share[-1], np.finfo(np.float64).tiny), _HEAD_SHARE)) + 1
+        return cls(mean, axes, _padded(min(needed, len(mean))))
+
     def rotate(self, descriptors: Floats32) -> Points:
         """Return descriptors [n, dimension] in the coordinates of the axes."""
         rows = np.empty((len(descriptors), self.axes.shape[1]), dtype=np.float32)
@@ -241,9 +256,13 @@ class PrincipalAxes:
         return rows @ self.axes.T + self.mean
 
     def points(self, rows: Floats32) -> Points:
-        """Return rows [n, padded], which are in these coordinates already, with the norms of their tails."""
+        """Return rows [n, padded], which are in these coordinates already, with what their tails may contribute."""
+        return Points(rows, np.float32(_TAIL_COSINE) * self._tails(rows))
+
+    def _tails(self, rows: Floats32) -> Floats32:
+        """Return the norms of the coordinates behind the head [n]."""
         tail = rows[:, self.head :]
-        return Points(rows, np.sqrt(np.einsum("ij,ij->i", tail, tail)))
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", tail, tail)))
 
     def word_table(self, vocabularies: Sequence[Floats32], cells: Sequence[npt.NDArray[np.integer]], count: int) -> WordTable:
         """Group words [size, padded] of K vocabularies by (cell, vocabulary); `cells[k]` [size] are those of k's words."""
@@ -263,7 +282,7 @@ class PrincipalAxes:
         number[row] = np.concatenate([np.arange(len(words)) for words in vocabularies])[order]
         parts = np.split(rows[:, : self.head], start[n_vocabularies:-1:n_vocabularies])
         heads = np.concatenate([part.T.ravel() for part in parts])
-        return WordTable(heads, rows, self.points(rows).tail, half, number, start)
+        return WordTable(heads, rows, self._tails(rows), half, number, start)
 
 
 def batches(rows: Floats32, size: int = _BATCH, threads: int | None = None) -> list[Floats32]:
@@ -271,17 +290,34 @@ def batches(rows: Floats32, size: int = _BATCH, threads: int | None = None) -> l
     return np.array_split(rows, max(-(-len(rows) // size), min(threads or count_threads(), len(rows) // 256), 1))
 
 
-def _prepare(vocabularies: Sequence[Floats32]) -> tuple[Cells, WordTable]:
+def _prepare(vocabularies: Sequence[Vocabulary]) -> tuple[Cells, WordTable]:
     """Return cells for vocabularies of about the same size, and their words grouped by cell."""
-    sample = np.concatenate(vocabularies)[:: len(vocabularies)]  # of each; together as many as one has
+    stored = vocabularies[0].cells if len(vocabularies) == 1 else None
+    if stored is not None:
+        axes = PrincipalAxes.stored(stored.mean, stored.axes, vocabularies[0].centroids)
+        rows = axes.rotate(vocabularies[0].centroids).rows
+        return (cells := Cells(stored.centres, axes)), axes.word_table([rows], [stored.cell_of], cells.count)
+    words = [vocabulary.centroids for vocabulary in vocabularies]
+    sample = np.concatenate(words)[:: len(words)]  # of each; together as many as one has
     axes = PrincipalAxes.of(sample)
-    cells = Cells.among(axes.rotate(sample).rows, axes)
-    return cells, cells.word_table([axes.rotate(words).rows for words in vocabularies])
+    rotated = [axes.rotate(part).rows for part in words]
+    cells = Cells.among(rotated[0] if len(words) == 1 else axes.rotate(sample).rows, axes)
+    return cells, cells.word_table(rotated)
 
 
-def _nearest_words(points: Points, cells: Cells, table: WordTable, shape: tuple[int, int]) -> Words:
-    """Return the nearest words of points: int32 [n, K, assignments] for shape = (K, assignments)."""
-    nearest = _scan(points, cells.probe(points), table, shape)
+def prepare_cells(vocabulary: Vocabulary) -> StoredCells | None:
+    """Return the cells of a vocabulary, to be stored with it; None for a small one, which has a single cell."""
+    axes = PrincipalAxes.of(vocabulary.centroids)
+    rows = axes.rotate(vocabulary.centroids).rows
+    cells = Cells.among(rows, axes)
+    if cells.count == 1:
+        return None
+    return StoredCells(axes.mean, axes.axes, cells.centres, cells.of(rows).astype(np.uint16))
+
+
+def _nearest_words(points: Points, probes: Sequence[Probes], cells: Cells, table: WordTable, shape: tuple[int, int]) -> Words:
+    """Return the nearest words of points in the probed cells: int32 [n, K, assignments] for shape = (K, assignments)."""
+    nearest = _scan(points, probes, table, shape)
     missed = (nearest < 0).any(axis=(1, 2))  # their cells hold too few words: scan all cells
     if missed.any():
         rest = Points(points.rows[missed], points.tail[missed])

@@ -26,6 +26,7 @@ PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
 SAMPLE = 200_000  # descriptors that a decoder is learned from
 POWER_STEPS = 8  # of the power method that finds the widest axis of some words
+STORING = 0.5  # share of the usual search for the word of a stored feature: 97 % are the nearest, and queries visit several
 _BATCH = 4096  # descriptors signed together
 
 
@@ -72,14 +73,19 @@ class Coder:
     @cached_property
     def _centres(self) -> Floats32:
         """Return the words in the coordinates of the full rotation [size, dimension]."""
-        return self.vocabulary.centroids @ full_rotation(self.vocabulary.dimension).T
+        return self.vocabulary.centroids @ self._full.T
+
+    @cached_property
+    def _full(self) -> Floats32:
+        """Return all axes of the rotation [dimension, dimension], of which codes use the first."""
+        return self.rotation if self.bits == self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
 
     def _project(self, descriptors: Descriptors) -> Floats32:
-        return np.asarray(descriptors, np.float32) @ full_rotation(self.vocabulary.dimension).T
+        return np.asarray(descriptors, np.float32) @ self._full.T
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
-        words = self._assigner.assign(descriptors)[:, 0]
+        words = self._assigner.assign(descriptors, effort=STORING)[:, 0]
         parts = thread_map(lambda job: self._encode(*job), _jobs(descriptors, words, self._threads), self._threads)
         codes, rest = (np.concatenate(column) for column in zip(*parts, strict=True))
         return FeatureCodes(words.astype(np.uint32), codes, rest)
@@ -87,7 +93,7 @@ class Coder:
     def _encode(self, descriptors: Descriptors, words: Words) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
         z = self._project(descriptors)
         codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
-        sign_codes(z[:, : self.bits], words, self._centres, codes)
+        sign_codes(z, words, self._centres, self.bits, codes)
         left = z - self._centres[words] - unpack_signs(codes, self.bits) @ self.decoder.matrix.T
         return codes, quantise_parts(left, self.decoder.parts)
 
@@ -98,18 +104,22 @@ class Coder:
         for part, values in enumerate(self.decoder.parts):
             at = slice(part * width, min((part + 1) * width, z.shape[1]))
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
-        return z @ full_rotation(self.vocabulary.dimension)
+        return z @ self._full
 
-    def query(self, descriptors: Descriptors, assignments: int, cut: float) -> CodedQuery:
-        """Return descriptors [Q, dimension] as a query: their nearest words, as far as `cut` times the distance of the first."""
+    def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
+        """Return descriptors [Q, dimension] as a query: their nearest words, as far as `cut` times the distance of the first.
+
+        effort: share of the usual search for them.
+        """
         table = np.asarray(descriptors, np.float32)
-        words = self._assigner.assign(table, min(assignments, self.vocabulary.size)).reshape(len(table), -1)
+        n_words = min(assignments, self.vocabulary.size)
+        words = self._assigner.assign(table, n_words, effort).reshape(len(table), n_words)
         parts = thread_map(lambda job: self._sign(*job, cut), _jobs(table, words, self._threads), self._threads)
         return CodedQuery(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float) -> CodedQuery:
+    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
         """Return features of an index as a query, as far as their codes tell."""
-        return self.query(self.decode(stored), assignments, cut)
+        return self.query(self.decode(stored), assignments, cut, effort)
 
     def _sign(self, descriptors: Descriptors, words: Words, cut: float) -> tuple[npt.NDArray[np.generic], ...]:
         z, words = self._project(descriptors), words.copy()
@@ -118,7 +128,7 @@ class Coder:
         codes = np.empty((*words.shape, planes_of(self.bits)), np.uint64)
         magnitudes = np.empty((words.size, 64 * codes.shape[2]), np.uint8)
         totals = np.empty(words.shape, np.int64)
-        sign_query(z[:, : self.bits], words, self._centres, codes, magnitudes, totals)
+        sign_query(z, words, self._centres, self.bits, codes, magnitudes, totals)
         return words, ratios, codes, magnitudes, totals
 
 
@@ -158,7 +168,7 @@ def learn_decoder(descriptors: Floats32, words: Words, vocabulary: Vocabulary, c
     centres = vocabulary.centroids @ rotation.T
     z = descriptors @ rotation.T
     codes = np.empty((len(z), planes_of(bits)), np.uint64)
-    sign_codes(z[:, :bits], words, centres, codes)
+    sign_codes(z, words, centres, bits, codes)
     signs, left = unpack_signs(codes, bits), z - centres[words]
     gram = signs.T @ signs + np.eye(bits, dtype=np.float32)  # regularised: of few descriptors some signs never vary
     matrix = np.linalg.solve(gram, signs.T @ left).T.astype(np.float32)

@@ -18,7 +18,7 @@ from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import thread_map
 from polyvoc.types import SIFT, Descriptors, FeatureKind, Floats32, Floats64, Location, Problem, Words
-from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, project
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, batches, prepare_cells, project
 from polyvoc.vocabulary.codes import PART_VALUES, SAMPLE, learn_decoder, neighbour_order
 from polyvoc.vocabulary.vocabulary import ByteTable, Vocabulary, random_rotation
 
@@ -211,7 +211,8 @@ def train(
 
 
 def with_decoder(vocabulary: Vocabulary, descriptors: Floats32, words: Words, seed: int = 0) -> Vocabulary:
-    """Return a vocabulary with the decoder of its codes, learned from descriptors [n, dimension] and their nearest words [n]."""
+    """Return a vocabulary with the decoder of its codes, learned from descriptors [n, dimension] and their nearest words [n],
+    and with its cells."""
     random = np.random.default_rng([seed, SAMPLE])
     rows = np.sort(random.choice(len(descriptors), min(SAMPLE, len(descriptors)), replace=False))
     options = TrainOptions(size=PART_VALUES, rounds=PART_ROUNDS)
@@ -220,7 +221,8 @@ def with_decoder(vocabulary: Vocabulary, descriptors: Floats32, words: Words, se
         size = min(size, len(np.unique(values, axis=0)))
         return _cluster(np.ascontiguousarray(values), replace(options, size=size), random, None, LocalTrainWorkers())[0]
 
-    return replace(vocabulary, decoder=learn_decoder(descriptors[rows], words[rows], vocabulary, cluster))
+    decoder = learn_decoder(descriptors[rows], words[rows], vocabulary, cluster)
+    return replace(vocabulary, decoder=decoder, cells=prepare_cells(vocabulary))
 
 
 def learn_thresholds(descriptors: Floats32, words: Words, centroids: Floats32, rotation: Floats32) -> Floats32:

@@ -41,6 +41,7 @@ class Vocabulary:
     # feature is the mean of bit vectors, and the nearest word is the nearest point.
     binary: bool = False
     decoder: Decoder | None = None  # turns codes back into descriptors; None: the vocabulary serves no codes
+    cells: StoredCells | None = None  # prepared, so that a process need not compute them; None: computed when they are used
 
     @classmethod
     def create(
@@ -130,7 +131,9 @@ class Vocabulary:
         meta = {"format": FORMAT, "version": VERSION, "fingerprint": self.fingerprint, "size": self.size, "bits": self.bits}
         meta |= {"kind": asdict(self.kind), "provenance": dict(self.provenance), "medians": self.medians is not None}
         meta["parts"] = None if self.decoder is None else list(self.decoder.parts.shape)
-        write_folder(Path(folder), self._arrays(), meta, replace=True)
+        cells = {} if self.cells is None else self.cells.arrays()
+        meta["cells"] = None if self.cells is None else list(self.cells.centres.shape)
+        write_folder(Path(folder), self._arrays() | cells, meta, replace=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Vocabulary:
@@ -147,8 +150,10 @@ class Vocabulary:
                 shapes |= ByteTable.shapes("medians", (size, bits))
             if meta.get("parts") is not None:
                 shapes |= Decoder.shapes((kind.dimension, bits), tuple(meta["parts"]))
+            if meta.get("cells") is not None:
+                shapes |= StoredCells.shapes(kind.dimension, tuple(meta["cells"]), size)
             arrays = {name: np.array(array) for name, array in map_folder(source, shapes).items()}
-        except (DamagedError, OptionError, TypeError) as error:
+        except (DamagedError, OptionError, TypeError, IndexError) as error:
             raise _damaged(source, str(error)) from error
         vocabulary = cls(
             ByteTable.read(arrays, "words"),
@@ -158,7 +163,12 @@ class Vocabulary:
             kind.name,
             kind.binary,
             Decoder(arrays["decoder"], arrays["parts"]) if "decoder" in arrays else None,
+            StoredCells.read(arrays) if "cell_of" in arrays else None,
         )
+        cell_files = [f"{name}.npy" for name in arrays if name.startswith("cell_")]  # not in the fingerprint
+        for error in (file_errors(source / name, meta["checksums"].get(name)) for name in cell_files):
+            if error is not None:
+                raise _damaged(source, error)
         if vocabulary.fingerprint != meta["fingerprint"]:
             errors = (file_errors(source / name, recorded) for name, recorded in meta["checksums"].items())
             raise _damaged(source, next(filter(None, errors), "its files do not belong together"))
@@ -191,6 +201,31 @@ class Decoder:
     def shapes(matrix: tuple[int, int], parts: tuple[int, ...]) -> dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]:
         """Return dtype and shape of the stored arrays."""
         return {"decoder": (np.float32, matrix), "parts": (np.float32, parts)}
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCells:
+    """The cells in which `assign` looks for nearest words: principal axes, centres, and the cell of each word."""
+
+    mean: Floats32  # [dimension]
+    axes: Floats32  # [dimension, padded]
+    centres: Floats32  # [cells, padded]
+    cell_of: npt.NDArray[np.uint16]  # [size]
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the stored arrays by the stems of their files."""
+        return {"cell_mean": self.mean, "cell_axes": self.axes, "cell_centres": self.centres, "cell_of": self.cell_of}
+
+    @staticmethod
+    def shapes(dimension: int, centres: tuple[int, int], size: int) -> dict[str, tuple[npt.DTypeLike, tuple[int, ...]]]:
+        """Return dtype and shape of the stored arrays."""
+        tables = {"cell_mean": (dimension,), "cell_axes": (dimension, centres[1]), "cell_centres": centres}
+        return {**{name: (np.float32, shape) for name, shape in tables.items()}, "cell_of": (np.uint16, (size,))}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, Array]) -> StoredCells:
+        """Take them from the arrays of a folder."""
+        return cls(*(arrays[name] for name in ("cell_mean", "cell_axes", "cell_centres", "cell_of")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,6 +345,8 @@ def load_vocabularies(count: int | None = None, folders: Sequence[Path] = (), fi
     """Load `count` shipped vocabularies, or those in folders; None if nothing is given. codes: whether there are any."""
     if count is not None and folders:
         raise OptionError("--vocabularies and --vocabulary exclude each other; give one of them")
+    if fine is not None and not codes:
+        raise OptionError("--fine and --no-codes exclude each other; give one of them")
     if count is None and not folders and fine is None and codes and signed is None:
         return None
     given = None if fine is None else Vocabulary.load(fine)

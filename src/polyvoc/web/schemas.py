@@ -186,13 +186,13 @@ class Match(BaseModel):
 
     query_xy: Point
     image_xy: Point
-    words: list[int | None]  # per vocabulary, null where the words differ
+    words: list[int | None]  # per vocabulary, null where the words differ; by codes the fine word
     mask: int  # bit k: same word in vocabulary k + 1
     set_mask: int  # the set that decides the weight: `mask`, or with image_sets the lists that hold any feature of the image
     sets: str  # its name
     ratio: float
     weight: float
-    distances: list[int | None]  # Hamming distance, per vocabulary
+    distances: list[int | None]  # Hamming distance, per vocabulary; by codes the asymmetric distance
     inlier: bool
 
 
@@ -205,7 +205,7 @@ class ExplanationResponse(BaseModel):
     inliers: int
     outline: list[Point] | None
     transform: list[tuple[float, float, float]] | None
-    n_vocabularies: int  # that vote
+    n_vocabularies: int  # that vote; 1 for codes
     image_sets: bool  # whether the sets are of images, not of features
     n_matches: int
     matches: list[Match]

@@ -20,7 +20,7 @@ from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableErr
 from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import CODES, Merge, Preset, SearchOptions
+from polyvoc.options import CODES, PRESETS, Merge, Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
@@ -164,7 +164,9 @@ class Service:
 
     def about(self) -> dict[str, Any]:
         """Return what the page needs to know of the index, the options and the permissions."""
-        index, settings = self.index, self.settings
+        index, settings, rules = self.index, self.settings, _possible_rules(self.index)
+        choices = {name: list(option.choices) for name, option in OPTIONS.items() if option.choices}
+        presets = [name for name in get_args(Preset) if PRESETS[name].get("merge", rules[0]) in rules]
         return {
             "version": __version__,
             "index": settings.index.absolute().name,
@@ -178,8 +180,8 @@ class Service:
             "write": settings.write,
             "originals": settings.originals,
             "token": "none" if settings.token is None else "all" if settings.private else "write",
-            "presets": {name: index.preset(name).as_dict() for name in get_args(Preset)},
-            "choices": {name: list(option.choices) for name, option in OPTIONS.items() if option.choices},
+            "presets": {name: index.preset(name).as_dict() for name in presets},
+            "choices": {**choices, "merge": rules},
             "image_sets": [merge for merge in get_args(Merge) if SearchOptions(merge=merge).image_sets],  # by sets="auto"
             "texts": {name: option.help for name, option in OPTIONS.items()},
             "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
@@ -348,6 +350,12 @@ class Service:
         if is_url(row.path):
             return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
         return _is_unchanged(row)
+
+
+def _possible_rules(index: Index) -> list[Merge]:
+    """Return the rules that an index has the codes, words or signatures for."""
+    has = {CODES: index.folder.code_bits > 0, "likelihood": index.folder.bits > 0}
+    return [merge for merge in get_args(Merge) if has.get(merge, len(index.engine.sizes) > 0)]
 
 
 def _is_unchanged(row: ImageRow, max_bytes: float = math.inf) -> bool:

@@ -104,7 +104,8 @@ def _hits(
     """Return noise rank, weight, whether it is relevant, and rank of each hit: those by words, then the final ranking."""
     early: list[Candidate] = []
     model = HitProbability((0.0, 0.0), (0.0, 0.0, 0.0))  # any model: candidates have its inputs
-    final = search(engine, bench.query(question, options), options, model, threads=1, on_first=early.extend)
+    asked = bench.query(question, options)
+    final = search(engine, asked, options, model, threads=1, on_first=early.extend, coder=bench.coder)
     return [
         (hit.noise_rank, np.nan if hit.weight is None else hit.weight, hit.image in truth.relevant, rank)
         for hits in (early, final)

@@ -244,8 +244,9 @@ class CompareView {
 }
 
 function sidesOf(about, params) {
+  const initial = about.vocabularies ? INITIAL : { ...INITIAL, left: "preset=fast" }; // b1 needs words
   return Object.fromEntries(
-    SIDES.map((side) => [side, optionParams(about, new URLSearchParams(params.get(side) ?? INITIAL[side]))]),
+    SIDES.map((side) => [side, optionParams(about, new URLSearchParams(params.get(side) ?? initial[side]))]),
   );
 }
 

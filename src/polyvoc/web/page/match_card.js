@@ -1,4 +1,4 @@
-// Details of one match: both patches magnified, its words, sets, ratio, weight and Hamming distances.
+// Details of one match: both patches magnified, its words, sets, ratio, weight and distances.
 
 import { el, svg } from "./elements.js";
 import { formatNumber, formatPercent } from "./format.js";
@@ -27,29 +27,36 @@ export function matchCard(explanation, number, query) {
     el(
       "dl",
       { class: "details" },
-      detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
+      hasSets(explanation) && detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
       isByImage(match) && detail("This match", listsText(match)),
       detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the total)`),
-      detail("Ratio", formatNumber(match.ratio)),
+      hasSets(explanation) && detail("Ratio", formatNumber(match.ratio)),
       detail("Geometry", match.inlier ? "consistent" : "not consistent"),
+      ...(hasSets(explanation) ? [] : [detail("Word", String(match.words[0])), detail("Distance", distanceText(match, 0))]),
     ),
-    wordsTable(match),
+    hasSets(explanation) && wordsTable(match),
   );
 }
 
 /** The same as one sentence for screen readers. */
 export function matchText(explanation, number) {
   const match = explanation.matches[number];
+  const [sets, ratio] = hasSets(explanation)
+    ? [`${setsText(match, explanation.n_vocabularies)}, `, `ratio ${formatNumber(match.ratio)}, `]
+    : ["", `distance ${distanceText(match, 0)}, `];
   return (
-    `Match ${number + 1}: ${setsText(match, explanation.n_vocabularies)}, ` +
+    `Match ${number + 1}: ${sets}` +
     (isByImage(match) ? `this match ${listsText(match)}, ` : "") +
-    `weight ${formatNumber(match.weight)}, ratio ${formatNumber(match.ratio)}, ` +
+    `weight ${formatNumber(match.weight)}, ${ratio}` +
     `geometry ${match.inlier ? "consistent" : "not consistent"}`
   );
 }
 
+/** Whether matches are in sets of vocabularies: not with codes, or where one vocabulary votes. */
+const hasSets = ({ n_vocabularies: vocabularies }) => vocabularies > 1;
+
 function setsText(match, vocabularies) {
-  const name = match.sets === "intersection" && vocabularies > 1 ? `intersection of all ${vocabularies}` : match.sets;
+  const name = match.sets === "intersection" ? `intersection of all ${vocabularies}` : match.sets;
   return isByImage(match) ? `${name}, by its image` : name;
 }
 
@@ -74,6 +81,8 @@ function detail(name, value, mark) {
   return el("div", {}, el("dt", {}, name), el("dd", {}, mark && el("span", { class: mark, "aria-hidden": "true" }), value));
 }
 
+const distanceText = (match, i) => (match.distances[i] === null ? "–" : String(match.distances[i]));
+
 function wordsTable(match) {
   const rows = match.words.map((word, i) =>
     el(
@@ -81,7 +90,7 @@ function wordsTable(match) {
       {},
       el("th", { scope: "row" }, `vocabulary ${i + 1}`),
       el("td", {}, word === null ? "different words" : `word ${word}`),
-      el("td", {}, match.distances[i] === null ? "–" : String(match.distances[i])),
+      el("td", {}, distanceText(match, i)),
     ),
   );
   const head = ["", "word", "Hamming"].map((text) => el("th", { scope: "col" }, text));

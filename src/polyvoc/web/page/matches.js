@@ -105,7 +105,8 @@ class MatchesView {
   settings() {
     const { params } = this;
     const which = params.get("which") ?? (this.hasInliers ? "inliers" : "all");
-    const hidden = (params.get("hide") ?? "").split(",");
+    // With one vocabulary, as for codes, there are no sets to choose from, and a link may have those of another rule.
+    const hidden = this.explanation.n_vocabularies > 1 ? (params.get("hide") ?? "").split(",") : [];
     const mode = params.get("draw") === "dots" ? "dots" : "lines";
     return { which, mode, hidden, limit: Number(params.get("shown") ?? SHOWN) };
   }
@@ -125,7 +126,8 @@ class MatchesView {
 
   showControls() {
     const { which, mode } = this.settings();
-    const title = this.explanation.image_sets ? "Image in the lists of vocabularies" : "Same word in vocabularies";
+    const { image_sets: imageSets, n_vocabularies: vocabularies } = this.explanation;
+    const title = imageSets ? "Image in the lists of vocabularies" : "Same word in vocabularies";
     this.slider = el("input", { type: "range", id: "shown", min: 1, step: 1 });
     this.slider.addEventListener("input", () => {
       this.params.set("shown", this.slider.value);
@@ -155,7 +157,7 @@ class MatchesView {
         ],
         onChange: (value) => this.set("draw", value),
       }),
-      el("fieldset", { class: "segmented" }, el("legend", {}, title), this.legend),
+      ...(vocabularies > 1 ? [el("fieldset", { class: "segmented" }, el("legend", {}, title), this.legend)] : []),
       el("div", { class: "field slider" }, el("label", { for: "shown" }, "Highest weights: ", this.sliderText), this.slider),
     );
   }

@@ -4,6 +4,7 @@ import { el } from "./elements.js";
 
 const CHOICE_HELP = {
   merge: {
+    codes: "one binary code per feature",
     likelihood: "log-likelihood ratio of each match",
     posterior: "complete Bayes rule",
     bayes: "Bayes rule of the paper",

@@ -18,7 +18,7 @@ const QUERY_PARAMS = ["query", "region"];
  * @property {boolean} nullable whether "none" is a value
  */
 
-/** The search options as the server describes them: `/about` has the help, the parameters of POST /search types and limits. */
+/** The search options as the server describes them: `/about` has help and choices, the parameters of POST /search types and limits. */
 export function readOptions(about, openapi) {
   const { parameters } = openapi.paths["/search"].post;
   return parameters.filter(({ name }) => name in about.presets.default).map((parameter) => readOption(about, parameter));
@@ -85,9 +85,10 @@ export const label = (name) => name.replaceAll("_", " ");
 
 function readOption(about, { name, description, schema }) {
   const variants = (schema.anyOf ?? [schema]).filter(({ type }) => type !== "null");
-  const { type, enum: choices, minimum, exclusiveMinimum, maximum, pattern } = variants[0];
+  const { type, minimum, exclusiveMinimum, maximum, pattern } = variants[0];
   const nullable = variants.some((variant) => variant.const === "none");
   const help = about.texts?.[name] ?? description ?? "";
+  const choices = about.choices[name]; // those that the index has the codes, words or signatures for
   return { name, help, type, choices, minimum: minimum ?? exclusiveMinimum, maximum, pattern, nullable };
 }
 

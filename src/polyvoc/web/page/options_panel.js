@@ -14,6 +14,8 @@ const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others f
 const HIDDEN = ["top", "require_all"]; // set by "Show more"; only for commands that must not return a partial result
 /** Options that need something which the index may lack: the property of `/about` that tells whether it is there. */
 const NEEDS = { smooth: "smooth", fuse: "fuse", hamming: "bits", sigma: "bits", [MIN_PROBABILITY]: "probabilities" };
+/** Options of rules that merge words: without effect on a search by codes. */
+const OF_WORDS = ["vocabularies", "idf", "idf_power", "norm", "line", "c", "hamming", "sigma", "burstiness", "sets"];
 
 /**
  * The panel of search options.
@@ -64,6 +66,7 @@ export class OptionsPanel {
     for (const [name, { input, row, write }] of this.fields) {
       if (document.activeElement !== input) write(values[name]);
       row.classList.toggle("changed", changed.includes(name));
+      row.hidden = values.merge === "codes" && OF_WORDS.includes(name) && !changed.includes(name);
     }
     this.note.textContent = changed.length
       ? `${preset}, with ${changed.map((name) => `${label(name)} ${params.get(name)}`).join(", ")}`

@@ -14,7 +14,7 @@ const RATIO_TEXT = [
 ].join(" ");
 const LENGTH_TEXT = [
   "The list of a word holds every feature of the collection with this word;",
-  "a search reads one list per query feature and vocabulary.",
+  "a search by words reads one list per query feature and vocabulary.",
   "Words with long lists are common, so their idf weight is low.",
   "Searches are fast if few lists are very long.",
 ].join(" ");
@@ -48,14 +48,16 @@ function sections(info) {
 
 function cards(info) {
   const perImage = info.images ? info.features / info.images : 0;
+  const fine = info.fine_vocabulary;
   const entries = [
     [formatInteger(info.images), "photographs", baseName(info.index)],
     [formatInteger(info.features), "features", `${formatInteger(Math.round(perImage))} per photograph`],
     [
       formatInteger(info.vocabularies.length),
       info.vocabularies.length === 1 ? "vocabulary" : "vocabularies",
-      `of ${[...new Set(info.vocabularies.map(({ size }) => formatInteger(size)))].join(", ")} words`,
+      [...new Set(info.vocabularies.map(({ size }) => `of ${formatInteger(size)} words`))].join(", "),
     ],
+    ...(fine ? [[formatInteger(fine.size), "fine words", `codes of ${fine.bits} bits refer to them`]] : []),
     [
       formatBytes(info.bytes.total),
       "on disk",
@@ -98,6 +100,7 @@ function ratios({ ratios: all = [], sampled_features: sampled, vocabularies }) {
 }
 
 function listLengths({ list_lengths: all = [] }) {
+  if (!all.length) return section("Length of the lists", "Needs at least one vocabulary.");
   const plots = all.map(({ edges, counts, median, longest, empty }, i) =>
     histogram({
       title: `Vocabulary ${i + 1}`,
@@ -125,10 +128,11 @@ function storage({ bytes: stored }) {
   );
 }
 
-function vocabularies({ vocabularies: all }) {
+function vocabularies({ vocabularies: all, fine_vocabulary: fine }) {
   const head = ["vocabulary", "words", "dimension", "bits", "trained on", "fingerprint"];
-  const rows = all.map(({ size, dimension, bits, provenance, fingerprint }, i) => [
-    `vocabulary ${i + 1}`,
+  const named = [...all.map((one, i) => [`vocabulary ${i + 1}`, one]), ...(fine ? [["fine, of codes", fine]] : [])];
+  const rows = named.map(([name, { size, dimension, bits, provenance, fingerprint }]) => [
+    name,
     formatInteger(size),
     String(dimension),
     String(bits),
