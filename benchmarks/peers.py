@@ -120,7 +120,7 @@ def show(name: str, collection: Collection, entries: dict[str, Any]) -> None:
             "{mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]".format(**row[key], d=digits) for key in ("value", "difference")
         )
         costs = f"{row['median_milliseconds']:9.1f} {row['bytes_per_feature']:8.2f} {row['training_seconds']:8.0f}"
-        print(f"{method:24} {value:24} {lead:24} {costs}", flush=True)
+        print(f"{method:28} {value:24} {lead:24} {costs}", flush=True)
 
 
 def versions() -> dict[str, str]:

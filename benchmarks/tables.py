@@ -70,13 +70,29 @@ def codes() -> str:
     for way, one in measured["holidays"]["ways"].items():
         if way.endswith(" words"):
             other = measured["ukbench"]["ways"][way]
-            curve.append([way.split()[0], f"{one['value']['mean']:.1f}", f"{other['value']['mean']:.3f}", f"{one['milliseconds']:.0f}", f"{other['milliseconds']:.0f}"])
-    counts = " and ".join(f"{one['queries']} queries among {one['images']:,} photographs of {name.capitalize()}" for name, one in measured.items())
+            curve.append(
+                [
+                    way.split()[0],
+                    f"{one['value']['mean']:.1f}",
+                    f"{other['value']['mean']:.3f}",
+                    f"{one['milliseconds']:.0f}",
+                    f"{other['milliseconds']:.0f}",
+                ]
+            )
+    counts = " and ".join(
+        f"{one['queries']} queries among {one['images']:,} photographs of {name.capitalize()}" for name, one in measured.items()
+    )
     head = ["search", "Holidays mAP", "Ukbench N-S", "ms"]
     note = (f"{counts}; tables fitted on the other set. words: three vocabularies of 20,000 words with signatures of 128 bits. In brackets the difference to it with its 95 % "
             f"bootstrap interval, bold if that leaves out zero. ms: processor time of quantising and searching with a photograph of Holidays, median; {where(result('codes'))}.")  # fmt: skip
     second = markdown(["words per query feature", "Holidays mAP", "Ukbench N-S", "ms", "ms"], curve)
-    return markdown(head, rows) + "\n\n" + note + "\n\nThe preset `fast` by the number of words that a query feature visits:\n\n" + second
+    return (
+        markdown(head, rows)
+        + "\n\n"
+        + note
+        + "\n\nThe preset `fast` by the number of words that a query feature visits:\n\n"
+        + second
+    )
 
 
 def line_text(line: dict[str, Any]) -> str:

@@ -173,7 +173,7 @@ class CodedWorld:
 
 
 def random_coded_world(seed: int, bits: int) -> CodedWorld:
-    """Return the world of a seed: 1..30 images of 0..15 features, a query of 0..8; the list of one word is long.
+    """Return the world of a seed: 1..30 images of 0..15 features, a query of 0..12; the list of one word is long.
 
     Codes of one word are near each other. Some query features have no words, some are at the very place of a word.
     """
@@ -186,7 +186,7 @@ def random_coded_world(seed: int, bits: int) -> CodedWorld:
         words = rng.integers(0, round(0.8 * size), count).astype(np.uint32)
         words[rng.random(count) < 0.5] = 1
         images.append(FeatureCodes(words, base[words] ^ _noise(rng, (count, planes)), rng.integers(0, 9, (count, 8), np.uint8)))
-    count, width = int(rng.integers(0, 9)), int(rng.integers(1, 5))
+    count, width = int(rng.integers(0, 13)), int(rng.integers(1, 5))
     visited = np.array([rng.permutation(size)[:width] for _ in range(count)], np.int32).reshape(count, width)
     visited[np.arange(width) >= rng.integers(0, width + 1, (count, 1))] = -1  # fewer words, or none
     ratios = np.sort(rng.choice([1.0, 1.05, 1.1, 1.17], (count, width)), axis=1).astype(np.float32)
@@ -212,7 +212,7 @@ def coded_engine(world: CodedWorld, segment_images: int = 1000) -> Engine:
 
 
 def _noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Signatures:
-    return np.bitwise_and.reduce(rng.integers(0, 2**BITS, (2, *shape), dtype=np.uint64))  # a quarter of the bits
+    return np.bitwise_and.reduce(rng.integers(0, 2**BITS, (3, *shape), dtype=np.uint64))  # an eighth of the bits
 
 
 def _code_table(rng: np.random.Generator, bits: int) -> CodeTable:

@@ -107,6 +107,7 @@ def test_the_page_on_the_paper(world: World) -> None:
 
 
 def test_the_tutorial_on_vocabularies(world: World) -> None:
+    write_views(world.folder / "Pictures" / "views")  # photographs taken anew, which a calibration needs
     world.follow(DOCS / "tutorials" / "vocabulary.md")
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from coded_scenes import coded_again, coded_engine, coded_picture, coder_of
 from polyvoc.errors import OptionError
 from polyvoc.options import (
     ClusterOptions,
@@ -23,7 +24,9 @@ from polyvoc.options import (
     preset,
 )
 from polyvoc.search.pipeline import search
+from polyvoc.search.query import Query
 from polyvoc.types import CodeTable, LikelihoodTable
+from polyvoc.vocabulary.train import train
 from samples import build, collection, features, unflushed, vocabularies
 from scenes import engine_of, picture, seen_again
 
@@ -97,6 +100,19 @@ def test_a_preset_finds_with_and_without_signatures(name: str, bits: int) -> Non
     assert best.image == 1 and (best.inliers > 15) == (name not in ("fast", "paper"))
 
 
+@pytest.mark.parametrize("code_bits", [64, 128])
+@pytest.mark.parametrize("name", get_args(Preset))
+def test_a_preset_finds_with_codes(name: str, code_bits: int) -> None:
+    rng = np.random.default_rng(5)
+    query = coded_picture(rng, 30)
+    engine = coded_engine([coded_picture(rng, 30), coded_again(rng, query), coded_picture(rng, 30)], bits=code_bits)
+    options = preset(name, 0, code_bits)
+    assert options.merge == ("bayes" if name == "paper" else "codes") and not options.needs_signatures
+    made = Query(query.coded(bits=code_bits), query.shown.words, None, query.keypoints)
+    best = search(engine, made, options, coder=coder_of(code_bits))[0]
+    assert best.image == 1 and (best.inliers > 15) == (name not in ("fast", "paper"))
+
+
 @pytest.mark.parametrize(
     "bits, code_bits, merge",
     [
@@ -129,15 +145,17 @@ def test_an_unknown_preset_raises() -> None:
         preset("slow")
 
 
-@pytest.mark.parametrize("signed", [True, False])
-def test_an_index_searches_by_its_default_preset(signed: bool, tmp_path: Path) -> None:
-    index = build(tmp_path / "index", collection(6), vocabularies(2, signed=signed))
-    assert index.default_options == index.preset("default") == preset("default", index.folder.bits)
+@pytest.mark.parametrize("kind", ["signatures", "words", "codes"])
+def test_an_index_searches_by_its_default_preset(kind: str, tmp_path: Path) -> None:
+    made_with = vocabularies(2, signed=kind == "signatures")
+    if kind == "codes":
+        descriptors = np.concatenate([image.descriptors for image in collection(6).values()])
+        made_with = [train(descriptors, TrainOptions(size=15, rounds=3, bits=12, seed=seed)) for seed in range(2)]
+    index = build(tmp_path / "index", collection(6), made_with)
+    expected = preset("default", index.folder.bits, index.folder.code_bits)
+    assert (expected.merge == "codes") == (kind == "codes")
+    assert index.default_options == index.preset("default") == expected
     query = features(2, 10)
-    assert (
-        index.search(query)
-        == index.search(query, preset("default", index.folder.bits))
-        == index.search(query, preset="default")
-    )
+    assert index.search(query) == index.search(query, expected) == index.search(query, preset="default")
     for name in get_args(Preset):
         assert index.search(query, preset=name)[0].path == "image 2"

@@ -30,10 +30,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_holds_what_is_needed(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for number in range(3):
-        assert {f"polyvoc/data/vocabularies/{number}/{name}" for name in ("meta.json", "words.npy", "medians.npy")} <= names
-    tables = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyvoc" / "data").rglob("*.json")}
-    assert tables <= names
+    for folder in ("0", "1", "2", "fine"):
+        assert {f"polyvoc/data/vocabularies/{folder}/{name}" for name in ("meta.json", "words.npy", "rotation.npy")} <= names
+    data = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyvoc" / "data").rglob("*") if path.is_file()}
+    assert {f"polyvoc/data/{name}" for name in ("vocabularies/fine/decoder.npy", "likelihood/codes-128.json")} <= data <= names
     assert {"polyvoc/py.typed", "polyvoc/web/page/index.html"} <= names
     assert not {name for name in names if "__pycache__" in name or name.startswith(("tests/", "benchmarks/", "docs/"))}
 

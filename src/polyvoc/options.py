@@ -169,8 +169,8 @@ class ScoringOptions(Checked):
 
     merge: Merge = option(
         "codes",
-        "How matches are found and weighted: codes, one binary code per feature; else by words, the rule that merges the matches "
-        "of several vocabularies.",
+        "How matches are found and weighted: codes, one binary code per feature; else by words, the rule that merges the "
+        "matches of several vocabularies.",
         SCORING,
     )
     vocabularies: int | None = option(

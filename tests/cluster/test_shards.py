@@ -239,7 +239,7 @@ def test_the_methods_of_an_index(nodes: Nodes, fixture: str, request: pytest.Fix
             assert plain(hits) == plain(local.search(features(seed), top=7)) and hits.complete and hits.missing == ()
         assert plain(remote.search(5)) == plain(local.search(5))
         assert index_distributions(remote) == index_distributions(local)
-        assert np.array_equal(remote.pairs(top=5), local.pairs(top=5))
+        assert repr(remote.pairs(top=5).tolist()) == repr(local.pairs(top=5).tolist())  # with nan
         words = quantised(local, features(3), SearchOptions(merge="posterior"))
         assert np.array_equal(remote.score_words(*words), local.score_words(*words))
         assert repr(remote.explain(features(2), 3)) == repr(local.explain(features(2), 3))

@@ -207,7 +207,7 @@ def test_default_vocabularies() -> None:
     vocabularies = default_vocabularies(SHIPPED)
     assert [v.size for v in vocabularies] == [20_000] * SHIPPED and len(default_vocabularies()) == DEFAULT_COUNT == 2
     assert {(str(v.kind), v.bits) for v in vocabularies} == {("sift (128 numbers)", 128)}
-    assert [v.fingerprint for v in vocabularies] == ["ed1e7313d556add6", "a5c2578ee13ac121", "331ee732b8e59ae3"]
+    assert [v.fingerprint for v in vocabularies] == ["2ce249b751207597", "9885627e6ba4ab53", "d79a513886e0228f"]
     for v in vocabularies:  # centroids of vectors of length 1
         norms = np.linalg.norm(v.centroids, axis=1)
         assert norms.min() > 0.5 and norms.max() < 1.01
@@ -219,8 +219,10 @@ def test_default_vocabularies() -> None:
 
 def test_the_default_fine_vocabulary() -> None:
     fine = default_fine_vocabulary()
+    assert (fine.size, fine.fingerprint) == (65_536, "370c27345060625d")
     assert (str(fine.kind), fine.bits, fine.medians) == ("sift (128 numbers)", 128, None) and fine.decoder is not None
     assert fine.rotation is not None and np.array_equal(fine.rotation, random_rotation(128, 128))
+    assert fine.cells is not None and fine.cells.cell_of.max() < len(fine.cells.centres)
 
 
 def test_vocabularies_by_number_or_by_folder(tmp_path: Path) -> None:

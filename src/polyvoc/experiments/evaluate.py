@@ -75,7 +75,10 @@ def recommended(
     table: LikelihoodTable | None, bits: tuple[int, int], lines: Mapping[SetKind, Line] | None = None,
     code_table: CodeTable | None = None,
 ) -> dict[str, SearchOptions]:  # fmt: skip
-    """Return the presets, by name, for signatures and codes of some bits. `table`, `lines`, `code_table`: fitted on other photographs than those of the dataset."""
+    """Return the presets, by name, for signatures and codes of some bits.
+
+    `table`, `lines`, `code_table`: fitted on other photographs than those of the dataset.
+    """
     presets = {
         f"preset {name}": replace(preset(name, *bits), likelihood_table=table, code_table=code_table)
         for name in get_args(Preset)

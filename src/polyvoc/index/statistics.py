@@ -72,8 +72,8 @@ def _add(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArra
 def idf_squared(counts: npt.NDArray[np.int64], n_images: int) -> Floats64:
     """Return the squared inverse document frequency of each word [W] by its counts; 0 for words that do not occur.
 
-    By features, ln(N / occurrences): average IDF of Zheng, Wang, Liu, Tian, CVPR 2013 (p = 1); by images, ln(N / images): plain.
-    Both are cut at 0: a bursty word may occur more often than there are images, and its square must not count.
+    By features, ln(N / occurrences): average IDF of Zheng, Wang, Liu, Tian, CVPR 2013 (p = 1); by images, ln(N / images):
+    plain. Both are cut at 0: a bursty word may occur more often than there are images, and its square must not count.
     """
     present = counts > 0
     values = np.zeros(len(counts))

@@ -150,8 +150,8 @@ def stack_signatures(images: Sequence[Array], n_vocabularies: int) -> Array:
             raise OptionError(f"signatures {rows.dtype}{list(rows.shape)} should be integers of 64 or 2 x 64 bits")
     if not any(rows.size and rows.ndim == 3 for rows in arrays):
         return stack_words(arrays, n_vocabularies, np.uint64)
-    planes = [stack_words([rows.reshape(len(rows), n_vocabularies, -1)[:, :, b] for rows in arrays if rows.size], n_vocabularies,
-                     np.uint64) for b in range(2)]  # fmt: skip
+    signed = [rows.reshape(len(rows), n_vocabularies, -1) for rows in arrays if rows.size]
+    planes = [stack_words([rows[:, :, b] for rows in signed], n_vocabularies, np.uint64) for b in range(2)]
     return np.stack(planes, axis=-1)
 
 

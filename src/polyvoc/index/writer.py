@@ -126,9 +126,10 @@ class IndexWriter:
         """Open an index for writing; create it if there is none, unless `create=False`.
 
         A new index takes these vocabularies (by default those that come with polyvoc; a sequence is completed by
-        `VocabularySet.of`) and feature options; for an existing one they may be left out, and if given must be the same. The detector must make what the vocabularies were trained on, and
-        does so if no options are given. With `embedding`, a model or the path of its ONNX file, every photograph gets a vector,
-        which searches with `fuse` use. `limits` say when added images are committed.
+        `VocabularySet.of`) and feature options; for an existing one they may be left out, and if given must be the same. The
+        detector must make what the vocabularies were trained on, and does so if no options are given. With `embedding`, a
+        model or the path of its ONNX file, every photograph gets a vector, which searches with `fuse` use. `limits` say when
+        added images are committed.
         """
         folder = IndexFolder(Path(path))
         if not create and not folder.exists:

@@ -37,7 +37,7 @@ class Points(NamedTuple):
     """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance."""
 
     rows: npt.NDArray[np.float32]  # [n, dimension]
-    tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head, times the largest cosine that is expected
+    tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
 
 
 class WordTable(NamedTuple):
@@ -78,7 +78,7 @@ def _cell_of(table, first, last):
 def _bound_scores(points, i, cell, bounds, row):
     """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
 
-    The heads' product is exact, the tails' at most the product of their norms times a cosine (`assign._TAIL_COSINE`). Counting the references of a
+    The heads' product is exact, the tails' at most the product of their norms (Cauchy-Schwarz). Counting the references of a
     view would cost more than the arithmetic.
     """
     x, w, tail = points.rows, cell.heads, points.tail[i]
@@ -142,7 +142,7 @@ def _mark_above(bounds, row, count, level, marks):
 
 @kernel
 def _insert(best, nearest, i, k, score, word):
-    """Insert a word into the nearest ones of point i in vocabulary k, best first, if its score is higher than the last one's."""
+    """Insert a word into the nearest ones of point i in vocabulary k, best first, if its score is above that of the last."""
     rank = best.shape[2] - 1
     if score > best[i, k, rank]:
         while rank > 0 and score > best[i, k, rank - 1]:

@@ -400,17 +400,16 @@ def longest_list(starts):
 
 
 @kernel
-def settle_image(matches, n, first, frame, xy, shape, query_keypoints, rank_weights, tolerance, query_uses, feature_uses,
+def settle_image(matches, n, frame, xy, shape, query_keypoints, rank_weights, tolerance, query_uses, feature_uses,
                  transform, inlier_pairs):  # fmt: skip
     """Make the matches of an image one-to-one and find the transform that most agree on.
 
-    matches: [n, 3] query feature, feature, rank; first: of the image's features; query_uses, feature_uses: zeros before and
-    after. out: transform [2, 3], NaN if there is none; inlier_pairs [.., 2] inliers, heaviest first, as many as fit. Returns
-    the number of inliers and their weight.
+    matches: [n, 3] query feature, feature, rank; query_uses, feature_uses: zeros before and after. out: transform [2, 3], NaN
+    if there is none; inlier_pairs [.., 2] inliers, heaviest first, as many as fit. Returns the number of inliers and their weight.
     """
     order = np.empty(n, np.int64)
     order_matches(matches[:n], len(rank_weights), order)
-    smaller = min(n, min(len(query_uses), len(feature_uses)))
+    smaller = min(n, len(query_uses), len(feature_uses))
     kept, shares, pairs = np.empty(smaller, np.int64), np.empty(smaller), np.empty((WEIGHT + 1, smaller))
     proposals, near, inliers = np.empty((PROPOSALS, 2, 3)), np.empty(smaller, np.bool_), np.empty(smaller, np.bool_)
     n = one_to_one(order, matches[:, 0], matches[:, 1], query_uses, feature_uses, kept, shares)
@@ -454,7 +453,7 @@ def verify_candidates(
         n = find_shared(words[first:last], places[first:last], signatures, bases, slots, shared)
         n = find_matches(shared[:n], signatures, query_signatures, starts, features, ranks, latest, matches)
         counts[i], weights[i] = settle_image(
-            matches, n, first, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
+            matches, n, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
             query_uses, feature_uses, transforms[i], inlier_pairs)  # fmt: skip
 
 
@@ -546,5 +545,5 @@ def verify_codes(
         first, last = np.int64(feature_starts[positions[i]]), np.int64(feature_starts[positions[i] + 1])
         matches, n = match_codes(words[first:last], positions[i], lists, query, visited, ranks, reach, matches)
         counts[i], weights[i] = settle_image(
-            matches, n, first, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
+            matches, n, frames[positions[i]], xy[first:last], shape[first:last], query_keypoints, rank_weights, tolerance,
             query_uses, feature_uses, transforms[i], inlier_pairs)  # fmt: skip

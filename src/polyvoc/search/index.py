@@ -69,7 +69,7 @@ class Index:
     Mapped from the disk; a search allocates 4 bytes per image.
     """
 
-    def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,
+    def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,  # noqa: PLR0913, PLR0917
                  lines: Mapping[SetKind, Line] | None = None, likelihood_table: LikelihoodTable | None = None,
                  code_table: CodeTable | None = None, links: LinkGraph | None = None,
                  read_engine: ReadEngine = local_engine) -> None:  # fmt: skip

@@ -31,7 +31,8 @@ COPY_SHARE = 0.8  # of the query's features: a hit with as many inliers is a cop
 OnFirst = Callable[[list[Candidate]], None]
 
 
-def search(engine: Engine, query: Query, options: SearchOptions, probability: HitProbability | None = None,
+def search(engine: Engine, query: Query, options: SearchOptions,  # noqa: PLR0913, PLR0917
+           probability: HitProbability | None = None,
            links: LinkGraph | None = None, threads: int | None = None, on_first: OnFirst | None = None,
            coder: Coder | None = None) -> list[Candidate]:  # fmt: skip
     """Return the best images, best first. `on_first` is called with the ranking by words alone, if verification follows.

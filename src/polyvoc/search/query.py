@@ -153,7 +153,8 @@ def expand(query: Query, hits: Sequence[tuple[ImageFeatures, Array]], search: Se
     kept = [_inside_query(keypoints, image.keypoints, transform) for image, transform in hits]
     if query.codes is not None and search.merge == CODES:
         assert coder is not None, "the codes of hits cannot be decoded without a coder"
-        stored = [image.codes.chosen(rows) for (image, _), rows in zip(hits, kept, strict=True) if image.codes is not None]
+        pairs = [(image.codes, rows) for (image, _), rows in zip(hits, kept, strict=True) if rows.any()]
+        stored = [codes.chosen(rows) for codes, rows in pairs if codes is not None]
         more = [coder.query_stored(codes, search.n_assignments, CODE_CUT) for codes in stored]
         return Query(CodedQuery.concatenate([query.codes, *more]))
     own = query.image_features

@@ -49,8 +49,8 @@ def replace_file(path: Path) -> Iterator[Path]:
 def write_folder(folder: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any], replace: bool = False) -> None:
     """Write arrays as `<name>.npy` and `meta.json` with their checksums; `replace`: also in place of a folder with files.
 
-    "checksums" are those of whole files, "blocks" of every BLOCK of a file (CRC-32, eight digits each): a reader can verify what
-    it touches.
+    "checksums" are those of whole files, "blocks" of every BLOCK of a file (CRC-32, eight digits each): a reader can verify
+    what it touches.
     """
     with write_errors(folder):
         partial = folder.with_name(folder.name + PARTIAL)

@@ -35,7 +35,6 @@ from polyvoc.vocabulary.vocabulary import StoredCells, Vocabulary, check_vocabul
 _CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.93  # of the words' variance lies in their heads
-_TAIL_COSINE = 0.7  # of tails of points and words, at most: no bound, but a nearest word is further off in 1 of 10,000 cases
 _WORDS_PER_CELL = 80
 _MAX_CELLS = 2048
 _EXACT = 2048  # vocabularies up to this size are searched exhaustively
@@ -256,8 +255,8 @@ class PrincipalAxes:
         return rows @ self.axes.T + self.mean
 
     def points(self, rows: Floats32) -> Points:
-        """Return rows [n, padded], which are in these coordinates already, with what their tails may contribute."""
-        return Points(rows, np.float32(_TAIL_COSINE) * self._tails(rows))
+        """Return rows [n, padded], which are in these coordinates already, with the norms of their tails."""
+        return Points(rows, self._tails(rows))
 
     def _tails(self, rows: Floats32) -> Floats32:
         """Return the norms of the coordinates behind the head [n]."""

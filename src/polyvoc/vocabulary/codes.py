@@ -46,11 +46,11 @@ class CodedQuery:
         width = min(part.words.shape[1] for part in parts)
         rows = [
             (part.words[:, :width], part.ratios[:, :width], part.codes[:, :width],
-             part.magnitudes.reshape(*part.words.shape, -1)[:, :width], part.totals[:, :width])
+             part.magnitudes.reshape(*part.words.shape, part.magnitudes.shape[1])[:, :width], part.totals[:, :width])
             for part in parts
         ]  # fmt: skip
         words, ratios, codes, magnitudes, totals = (np.concatenate(column) for column in zip(*rows, strict=True))
-        return cls(words, ratios, codes, np.ascontiguousarray(magnitudes.reshape(words.size, -1)), totals)
+        return cls(words, ratios, codes, np.ascontiguousarray(magnitudes.reshape(words.size, magnitudes.shape[2])), totals)
 
 
 class Coder:

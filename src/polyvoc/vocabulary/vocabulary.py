@@ -166,9 +166,8 @@ class Vocabulary:
             StoredCells.read(arrays) if "cell_of" in arrays else None,
         )
         cell_files = [f"{name}.npy" for name in arrays if name.startswith("cell_")]  # not in the fingerprint
-        for error in (file_errors(source / name, meta["checksums"].get(name)) for name in cell_files):
-            if error is not None:
-                raise _damaged(source, error)
+        for line in filter(None, (file_errors(source / name, meta["checksums"].get(name)) for name in cell_files)):
+            raise _damaged(source, line)
         if vocabulary.fingerprint != meta["fingerprint"]:
             errors = (file_errors(source / name, recorded) for name, recorded in meta["checksums"].items())
             raise _damaged(source, next(filter(None, errors), "its files do not belong together"))

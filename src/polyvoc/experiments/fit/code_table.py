@@ -59,8 +59,8 @@ def fit_code_table(counts: Counts, source: str = "") -> CodeTable:
     """Return the table of counts [2, rows, bits + 1]."""
     for kind, more in ((RELATED, "of the same objects"), (UNRELATED, "of other objects")):
         if counts[kind].sum() < MIN_MATCHES:
-            raise OptionError(f"{counts[kind].sum()} matches are too few for a likelihood table; {MIN_MATCHES} are needed: give "
-                              f"more photographs {more}")  # fmt: skip
+            raise OptionError(f"{counts[kind].sum()} matches are too few for a likelihood table; {MIN_MATCHES} are needed: "
+                              f"give more photographs {more}")  # fmt: skip
     bits = counts.shape[2] - 1
     rows = np.zeros(counts.shape[1:])
     for row in range(len(rows)):
