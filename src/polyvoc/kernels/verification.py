@@ -405,7 +405,7 @@ def settle_image(matches, n, frame, xy, shape, query_keypoints, rank_weights, to
     """Make the matches of an image one-to-one and find the transform that most agree on.
 
     matches: [n, 3] query feature, feature, rank; query_uses, feature_uses: zeros before and after. out: transform [2, 3], NaN
-    if there is none; inlier_pairs [.., 2] inliers, heaviest first, as many as fit. Returns the number of inliers and their weight.
+    if there is none; inlier_pairs [.., 2] inliers, heaviest first, as many as fit. Returns the number of inliers, their weight.
     """
     order = np.empty(n, np.int64)
     order_matches(matches[:n], len(rank_weights), order)
