@@ -52,49 +52,6 @@ def accuracy() -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
-def codes() -> str:
-    """The presets by codes beside those by words and signatures, and the number of words."""
-    measured = result("codes")["sets"]
-    rows, curve = [], []
-    for kind in ("fast", "default", "best"):
-        for way in ("words", "codes", "codes, stored query"):
-            row = [f"`{kind}`, {way}"]
-            for name, digits in DIGITS.items():
-                one = measured[name]["ways"][f"{kind}, {way}"]
-                low, high = (f"{one['difference'][key]:+.{digits}f}" for key in ("low", "high"))
-                mean = bold(f"{one['difference']['mean']:+.{digits}f}", one["difference"])
-                change = f" ({mean}; {low} to {high})" if way != "words" else ""
-                row.append(f"{one['value']['mean']:.{digits}f}{change}")
-            took = measured["holidays"]["ways"][f"{kind}, {way}"]["milliseconds"]
-            rows.append([*row, f"{took:.0f}"])
-    for way, one in measured["holidays"]["ways"].items():
-        if way.endswith(" words"):
-            other = measured["ukbench"]["ways"][way]
-            curve.append(
-                [
-                    way.split()[0],
-                    f"{one['value']['mean']:.1f}",
-                    f"{other['value']['mean']:.3f}",
-                    f"{one['milliseconds']:.0f}",
-                    f"{other['milliseconds']:.0f}",
-                ]
-            )
-    counts = " and ".join(
-        f"{one['queries']} queries among {one['images']:,} photographs of {name.capitalize()}" for name, one in measured.items()
-    )
-    head = ["search", "Holidays mAP", "Ukbench N-S", "ms"]
-    note = (f"{counts}; tables fitted on the other set. words: three vocabularies of 20,000 words with signatures of 128 bits. In brackets the difference to it with its 95 % "
-            f"bootstrap interval, bold if that leaves out zero. ms: processor time of quantising and searching with a photograph of Holidays, median; {where(result('codes'))}.")  # fmt: skip
-    second = markdown(["words per query feature", "Holidays mAP", "Ukbench N-S", "ms", "ms"], curve)
-    return (
-        markdown(head, rows)
-        + "\n\n"
-        + note
-        + "\n\nThe preset `fast` by the number of words that a query feature visits:\n\n"
-        + second
-    )
-
-
 def line_text(line: dict[str, Any]) -> str:
     """Return the line of term 2 of feature sets, and that of image sets if it was fitted."""
     kinds = {"": "a_b", " for image sets": "image_a_b"}
@@ -340,7 +297,7 @@ def search() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "accuracy": accuracy, "alternatives": alternatives, "codes": codes, "components": components, "endtoend": endtoend, "engine": engine,
+    "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine,
     "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **papertables.TABLES, **scaletables.TABLES,
     **tooltables.TABLES,

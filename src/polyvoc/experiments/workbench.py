@@ -36,7 +36,7 @@ from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
 from polyvoc.types import Array, FeatureCodes, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.codes import Coder
+from polyvoc.vocabulary.codes import Coder, planes_of
 from polyvoc.vocabulary.train import Sample, train
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -171,11 +171,17 @@ class Workbench:
 
     def codes(self, store: FeatureStore, coder: Coder) -> FeatureCodes:
         """Return the code of every feature of a store."""
-        parts = [
-            coder.encode(root_sift(sift[first : first + BLOCK]))
-            for sift in map(store.sift, range(len(store.parts)))
-            for first in range(0, len(sift), BLOCK)
-        ]
+        parts, planes = [], planes_of(coder.bits)
+        for number, part in enumerate(store.parts):
+            folder = self.cache / "codes" / digest_of(part.name, coder.vocabulary.fingerprint)
+            sift = store.sift(number)
+            if not folder.is_dir():
+                made = [coder.encode(root_sift(sift[first : first + BLOCK])) for first in range(0, max(len(sift), 1), BLOCK)]
+                arrays = dict(zip(FeatureCodes._fields, map(np.concatenate, zip(*made, strict=True)), strict=True))
+                store_folder(folder, arrays, {"vocabulary": coder.vocabulary.fingerprint})
+            shapes = {"words": (np.uint32, ()), "codes": (np.uint64, (planes,)), "rest": (np.uint8, (coder.n_parts,))}
+            stored = (map_array(folder / f"{name}.npy", kind, (len(sift), *shape)) for name, (kind, shape) in shapes.items())
+            parts.append(FeatureCodes(*stored))
         return FeatureCodes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def remember(self, name: str, inputs: Sequence[Any], make: Callable[[], Any]) -> Any:

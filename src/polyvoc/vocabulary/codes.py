@@ -70,6 +70,11 @@ class Coder:
         """Return the length of a code."""
         return self.vocabulary.bits
 
+    @property
+    def n_parts(self) -> int:
+        """Return the bytes of the rest of a descriptor."""
+        return len(self.decoder.parts)
+
     @cached_property
     def _centres(self) -> Floats32:
         """Return the words in the coordinates of the full rotation [size, dimension]."""
