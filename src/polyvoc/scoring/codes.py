@@ -42,7 +42,8 @@ class CodeWeights:
     def values(self) -> npt.NDArray[np.int32]:
         """Return the weight of a match of each query feature by row of the table and distance [Q, rows, columns + 1]."""
         rows = np.maximum(np.array(self.table.rows), 0.0) * UNIT
-        return np.asarray(np.rint(self.idf_squared[:, None, None] * rows), np.int32)
+        values = np.multiply.outer(self.idf_squared, rows)
+        return np.asarray(np.rint(values, out=values), np.int32)
 
 
 def weigh_codes(query: CodedQuery, statistics: Statistics, table: CodeTable, threads: int | None) -> CodeWeights:
@@ -70,10 +71,11 @@ def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Fl
         order = np.argsort(query.words[:, 0], kind="stable")
         parts = [part for part in np.array_split(order, count_threads(weights.threads)) if len(part)]
         lists = arrays["code_starts"], arrays["codes"], arrays["code_images"]
+        values = weights.values  # once, before the threads
 
         def vote(features: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             own = np.zeros(segment.n_images, np.int64)
-            vote_codes(features, query.words, rows, query.codes, query.magnitudes, query.totals, weights.values,
+            vote_codes(features, query.words, rows, query.codes, query.magnitudes, query.totals, values,
                        weights.table.reach, *lists, own)  # fmt: skip
             return own
 
