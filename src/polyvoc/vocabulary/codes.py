@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import VocabularyError
 from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query
-from polyvoc.kernels.vectors import nearest_parts
+from polyvoc.kernels.vectors import nearest_parts, rotate_rows
 from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
 from polyvoc.vocabulary.assign import Assigner, batches
@@ -86,7 +86,16 @@ class Coder:
         return self.rotation if self.bits == self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
 
     def _project(self, descriptors: Descriptors) -> Floats32:
-        return np.asarray(descriptors, np.float32) @ self._full.T
+        """Return descriptors in the coordinates of the full rotation, without NumPy's matrix product (see `rotate_rows`)."""
+        rows = np.ascontiguousarray(descriptors, np.float32)
+        z = np.empty(rows.shape, np.float32)
+        rotate_rows(rows, np.zeros(rows.shape[1], np.float32), self._columns, z)
+        return z
+
+    @cached_property
+    def _columns(self) -> Floats32:
+        """Return the axes of the full rotation as columns [dimension, dimension]."""
+        return np.ascontiguousarray(self._full.T)
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
