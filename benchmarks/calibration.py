@@ -26,7 +26,7 @@ from polyvoc.experiments.fit.true_matches import Sampling, find_pairs, observe
 from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.search.verify import VerificationQuery, default_match_table, inlier_pairs
+from polyvoc.search.verify import WordVerification, default_match_table, inlier_pairs
 from polyvoc.vocabulary.vocabulary import VocabularySet, default_vocabularies
 
 CANDIDATES = 20
@@ -61,7 +61,7 @@ def pairs_by_inliers(index: Index, labels_by_path: dict[str, str]) -> dict[str, 
     table = default_match_table(len(index.engine.sizes), index.engine.bits)
     seconds = 0.0
     for image, query in images.items():
-        prepared = VerificationQuery.of(query, table)
+        prepared = WordVerification.of(query, table)
         for hit in index.search(image, options):
             if hit.image == image:
                 continue

@@ -29,7 +29,7 @@ from polyvoc.experiments.workbench import Workbench
 from polyvoc.options import SearchOptions
 from polyvoc.search.fuse import fuse, score_of_cosines
 from polyvoc.search.pipeline import score_all
-from polyvoc.search.verify import VerificationQuery, match_table, verify
+from polyvoc.search.verify import WordVerification, match_table, verify
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 from trial import Comparison, Outcome, Way, timed
 
@@ -115,7 +115,7 @@ def weight_of_inliers(comparison: Comparison) -> dict[str, Any]:
         query = bench.query(question)
         (scores,) = score_all(bench.engine, query, replace(options, verify=0))
         refs = [one.ref for one in bench.engine.rank([scores], bench.engine.images(), options.verify)]
-        prepared = VerificationQuery.of(query.image_features, match_table(bench.engine, options))
+        prepared = WordVerification.of(query.image_features, match_table(bench.engine, options))
         nats = np.zeros(len(scores))
         for (_, position), verified in verify(bench.engine, prepared, refs).items():
             nats[position] = verified.weight or 0.0

@@ -22,7 +22,7 @@ from polyvoc.search.index import Index
 from polyvoc.search.links import CANDIDATES, LINK, LinkGraph, Links, check_links, find_links, link
 from polyvoc.search.pairs import StoredQueries
 from polyvoc.search.pipeline import score_all, search
-from polyvoc.search.verify import MIN_INLIERS, VerificationQuery, match_table, verify
+from polyvoc.search.verify import MIN_INLIERS, WordVerification, match_table, verify
 from samples import unflushed
 from scenes import SIZES, Picture, engine_of, joined, picture, seen_again
 
@@ -101,7 +101,7 @@ def test_images_that_show_the_same_thing_are_linked(seed: int, bits: int) -> Non
     engine = engine_of(images)
     links = found(engine, bits)
     assert ends(links) == [(0, 1), (0, 2), (1, 2), (3, 4)]
-    query = VerificationQuery.of(images[3].query.image_features, match_table(engine, preset("fast", bits)))
+    query = WordVerification.of(images[3].query.image_features, match_table(engine, preset("fast", bits)))
     inliers = verify(engine, query, [(0, 4)])[0, 4].inliers
     assert links["weight"][3] >= np.float32(math.log1p(inliers))  # the better of both directions
     assert links["weight"].min() >= math.log1p(MIN_INLIERS)

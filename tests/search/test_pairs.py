@@ -26,7 +26,7 @@ from polyvoc.search.pairs import (
 )
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import query_of_image
-from polyvoc.search.verify import VerificationQuery, inlier_pairs, match_table
+from polyvoc.search.verify import WordVerification, inlier_pairs, match_table
 from random_collections import plain, random_evidence, random_world, with_long_signatures
 from scenes import SIZES, Picture, engine_of, joined, picture, seen_again
 
@@ -195,7 +195,7 @@ def test_the_transform_maps_the_first_to_the_second() -> None:
     images = scenes()
     engine = engine_of(images)
     (pair,) = find_pairs(source_of(engine), PairOptions(top=5, verify=True), images=[3])
-    query = VerificationQuery.of(images[3].query.image_features, match_table(engine, options_of(engine)))
+    query = WordVerification.of(images[3].query.image_features, match_table(engine, options_of(engine)))
     inliers = inlier_pairs(query, engine.segments[0], 4)
     mapped = images[3].xy[inliers[:, 0]] @ pair["transform"][:, :2].T + pair["transform"][:, 2]
     expected = images[4].xy[inliers[:, 1]]

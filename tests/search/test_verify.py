@@ -56,7 +56,7 @@ from polyvoc.search.verify import (
     MIN_LLR,
     TOLERANCE,
     CodedVerification,
-    VerificationQuery,
+    WordVerification,
     _ranks,
     default_match_table,
     inlier_pairs,
@@ -116,8 +116,8 @@ def table_of(segment: Segment) -> Array:
     return default_match_table(segment.n_vocabularies, 64 * segment.planes)
 
 
-def prepared(query: ImageFeatures, segment: Segment) -> VerificationQuery:
-    return VerificationQuery.of(query, table_of(segment))
+def prepared(query: ImageFeatures, segment: Segment) -> WordVerification:
+    return WordVerification.of(query, table_of(segment))
 
 
 def verified(query: ImageFeatures, image: ImageFeatures, tolerance: float = TOLERANCE) -> Result:
@@ -267,7 +267,7 @@ def test_inputs_are_not_modified() -> None:
     arrays = [case.query.words, case.query.signatures, at.xy, at.scale, at.angle, table, positions]
     arrays += segment.arrays.values()
     before = [array.copy() for array in arrays]
-    query = VerificationQuery.of(case.query, table)
+    query = WordVerification.of(case.query, table)
     assert verify_images(query, segment, positions).counts[0] == len(inlier_pairs(query, segment, 0)) > 0
     for old, new in zip(before, arrays, strict=True):
         np.testing.assert_array_equal(old, new)
@@ -443,7 +443,7 @@ def test_matches_without_weight_give_nothing() -> None:
     case = exact(10)
     segment = segment_of(case.image)
     for table in (np.zeros((2, 1)), np.full((2, 1), -1.0)):
-        found = verify_images(VerificationQuery.of(case.query, table), segment, [0])
+        found = verify_images(WordVerification.of(case.query, table), segment, [0])
         assert (found.counts[0], found.weights[0]) == (0, 0)
         assert np.isnan(found.transforms).all()
 
@@ -527,8 +527,8 @@ def test_keypoints_that_do_not_fit_raise(changes: dict[str, Array], message: str
 def error_of(query: ImageFeatures, segment: Segment, table: Array, tolerance: float = TOLERANCE) -> str:
     """Return the one line that both functions raise."""
     lines = []
-    for call in (lambda: verify_images(VerificationQuery.of(query, table), segment, [0], tolerance),
-                 lambda: inlier_pairs(VerificationQuery.of(query, table), segment, 0, tolerance)):  # fmt: skip
+    for call in (lambda: verify_images(WordVerification.of(query, table), segment, [0], tolerance),
+                 lambda: inlier_pairs(WordVerification.of(query, table), segment, 0, tolerance)):  # fmt: skip
         with pytest.raises(OptionError) as raised:
             call()
         lines.append(str(raised.value))
@@ -906,7 +906,7 @@ def test_a_query_is_verified_by_codes_where_it_has_them() -> None:
     engine = coded_engine([coded_again(rng, shown), coded_picture(rng)])
     by_words = replace(shown.query, codes=None)
     assert isinstance(prepare_verification(engine, shown.query, SearchOptions()), CodedVerification)
-    assert isinstance(prepare_verification(engine, by_words, SearchOptions()), VerificationQuery)
+    assert isinstance(prepare_verification(engine, by_words, SearchOptions()), WordVerification)
     rows = tuple((2.0,) * 129 for _ in TABLE.rows)  # every match weighs the same
     for options, most in ((SearchOptions(), 13.4), (SearchOptions(code_table=replace(TABLE, rows=rows)), 2.0)):
         prepared = prepare_verification(engine, shown.query, options)

@@ -71,7 +71,7 @@ def find_shared(words, places, signatures, bases, slots, shared):
             slot = slots[np.uint64(number)]
             shared[n, 0], shared[n, 1], shared[n, 2] = f, k, slot
             n += np.uint64(slot > 0)  # most words are not shared, at random: a branch would be mispredicted
-    for i in range(n):
+    for i in range(n if len(signatures) > 0 else 0):  # without signatures there are no places
         shared[i, 3] = places[shared[i, 0], shared[i, 1]]
         for plane in range(len(signatures)):
             prefetch(signatures, plane * signatures.shape[1] + shared[i, 3])
@@ -458,42 +458,13 @@ def verify_candidates(
 
 
 @kernel
-def list_visits(words, size, most):
-    """List the visits of a query to each fine word, the first `most` of them. words: [Q, A], -1 for none.
-
-    Returns slots [size], 0 for words that are not visited; those of slot s are visits[starts[s] : starts[s + 1]], each the
-    number q A + a of query feature q and its word a.
-    """
-    slots, lengths, n = np.zeros(size, np.uint32), np.zeros(words.size + 1, np.uint32), 0
-    for q in range(words.shape[0]):
-        for a in range(words.shape[1]):
-            word = words[q, a]
-            if word >= 0:
-                if slots[word] == 0:
-                    n += 1
-                    slots[word] = n
-                lengths[slots[word]] = min(lengths[slots[word]] + 1, most)
-    starts = np.zeros(n + 2, np.uint32)
-    starts[1:] = np.cumsum(lengths[: n + 1])
-    ends, visits = starts.copy(), np.empty(starts[-1], np.uint32)
-    for q in range(words.shape[0]):
-        for a in range(words.shape[1]):
-            if words[q, a] >= 0:
-                slot = slots[words[q, a]]
-                if ends[slot] < starts[slot + 1]:
-                    visits[ends[slot]] = q * words.shape[1] + a
-                    ends[slot] += 1
-    return slots, starts, visits
-
-
-@kernel
 def match_codes(words, position, lists, query, visited, ranks, reach, matches):
     """Match the features of one image with those of a query, by codes.
 
     words: [n] of the image at a position; lists: starts, codes and images of the segment; query: rows of the table [Q A],
-    codes [Q A, B], magnitudes, totals [Q A], and the words per feature A; visited: of `list_visits`; ranks: [rows, columns + 1]
-    of a match, -1: none. matches: [m, 4], grown as needed: query feature, feature, rank and distance. Returns matches and their
-    number.
+    codes [Q A, B], magnitudes, totals [Q A], and the words per feature A; visited: of `list_words`, each word of a query
+    feature by itself; ranks: [rows, columns + 1] of a match, -1: none. matches: [m, 4], grown as needed: query feature,
+    feature, rank and distance. Returns matches and their number.
     """
     list_starts, codes, images = lists
     rows, query_codes, magnitudes, totals, width = query

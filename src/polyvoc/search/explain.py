@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.kernels.verification import list_visits, match_codes
+from polyvoc.kernels.verification import match_codes
 from polyvoc.options import CODES, ScoringOptions
 from polyvoc.scoring.codes import code_idf_squared, table_rows
 from polyvoc.scoring.engine import Engine
@@ -17,7 +17,7 @@ from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.scoring.segments import Candidate, code_norm_at, norms_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.query import Query
-from polyvoc.search.verify import AnyVerification, inliers_in, outline, prepare_verification, verify
+from polyvoc.search.verify import AnyVerification, inliers_in, list_visits, outline, prepare_verification, verify, visit_arrays
 from polyvoc.types import Array, CodeTable, FeatureCodes, Floats32, ImageFeatures, ImageRef, Region, Words, with_planes
 from polyvoc.vocabulary.codes import CodedQuery
 
@@ -119,10 +119,8 @@ def _explain_codes(engine: Engine, query: Query, options: ScoringOptions, ref: I
 def match_features(query: CodedQuery, image: FeatureCodes, table: CodeTable) -> tuple[Array, Array, Array, Array, Array]:
     """Return the matches of a query with the codes of one image: query feature, feature, word, row of the table, distance."""
     size = int(max(query.words.max(initial=0), image.words.max(initial=0))) + 1
-    visited = list_visits(query.words, size, max(query.words.size, 1))
-    width = query.words.shape[1]
-    arrays = (np.zeros(query.words.size, np.int64), query.codes.reshape(-1, query.codes.shape[2]), query.magnitudes,
-              query.totals.ravel(), width)  # fmt: skip
+    visited = list_visits(query, size, max(query.words.size, 1))
+    arrays = visit_arrays(query, np.zeros(query.words.shape, np.int64))
     order = np.argsort(image.words, kind="stable")
     starts = np.searchsorted(image.words[order], np.arange(size + 1)).astype(np.uint32)
     lists = starts, np.ascontiguousarray(image.codes[order].T), np.zeros(len(order), np.uint16)

@@ -66,7 +66,7 @@ def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
 class Index:
     """A snapshot of one commit: read-only; may be shared by threads, and stays valid while others write.
 
-    Mapped from the disk; a search allocates 4 bytes per image.
+    Mapped from the disk; a search allocates a few numbers per image.
     """
 
     def __init__(self, engine: Engine, folder: IndexFolder | None = None, commit: int = 0,  # noqa: PLR0913, PLR0917

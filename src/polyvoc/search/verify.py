@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
-from polyvoc.kernels.verification import list_visits, list_words, verify_candidates, verify_codes
+from polyvoc.kernels.verification import list_words, verify_candidates, verify_codes
 from polyvoc.options import USUAL_HAMMING, ScoringOptions
 from polyvoc.scoring.codes import default_code_table, table_rows
 from polyvoc.scoring.engine import Engine
@@ -48,6 +49,7 @@ class CodedVerification:
     features: Floats64  # [Q, 4] x, y, scale, angle
     query: tuple[Array, ...]  # rows of the table, codes, magnitudes, totals, as `kernels.verification.match_codes` takes them
     visited: tuple[Array, ...]  # of `list_visits`
+    size: int  # fine words that codes refer to
     ranks: npt.NDArray[np.int32]  # [rows, columns + 1] rank of a match, -1 for none
     weights: Floats64  # of each rank
     reach: int  # largest Hamming distance of a match
@@ -62,11 +64,9 @@ class CodedVerification:
         rows = np.asarray(table.rows)
         weights = np.unique(rows[rows > 0])[::-1]
         ranks = np.where(rows > 0, np.searchsorted(-weights, -rows), -1).astype(np.int32)
-        width = query.words.shape[1]
-        arrays = (table_rows(query, table).ravel(), query.codes.reshape(-1, query.codes.shape[2]), query.magnitudes,
-                  query.totals.ravel(), width)  # fmt: skip
         places = np.column_stack([keypoints.xy, keypoints.scale, keypoints.angle])
-        return cls(places, arrays, list_visits(query.words, size, MAX_PER_WORD), ranks, weights, table.reach)
+        visited = list_visits(query, size, MAX_PER_WORD)
+        return cls(places, visit_arrays(query, table_rows(query, table)), visited, size, ranks, weights, table.reach)
 
     def __len__(self) -> int:
         """Return the number of features."""
@@ -79,8 +79,8 @@ class CodedVerification:
 
     def check(self, segment: Segment) -> None:
         """Raise OptionError if the query does not fit a segment."""
-        if segment.n_features and (segment.fine, segment.code_planes) != (len(self.visited[0]), self.query[1].shape[1]):
-            raise OptionError(f"geometry: codes of {self.query[1].shape[1]} x 64 bits relative to {len(self.visited[0])} words "
+        if segment.n_features and (segment.fine, segment.code_planes) != (self.size, self.query[1].shape[1]):
+            raise OptionError(f"geometry: codes of {self.query[1].shape[1]} x 64 bits relative to {self.size} words "
                               f"where {segment.code_planes} x 64 relative to {segment.fine} are stored")  # fmt: skip
 
     def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
@@ -93,7 +93,7 @@ class CodedVerification:
 
 
 @dataclass(frozen=True, eq=False)
-class VerificationQuery:
+class WordVerification:
     """A query prepared for verification by words: once for all candidates."""
 
     image: ImageFeatures
@@ -105,7 +105,7 @@ class VerificationQuery:
     table_shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, image: ImageFeatures, table: Array) -> VerificationQuery:
+    def of(cls, image: ImageFeatures, table: Array) -> WordVerification:
         """Prepare a query.
 
         table [K + 1, bits + 1]: weight of a match by the number of words that it shares and their mean Hamming distance,
@@ -134,10 +134,9 @@ class VerificationQuery:
         """Verify images of a segment; see `verify_images`."""
         signatures = np.ascontiguousarray(self.signatures[:, :, : segment.planes])
         a = segment.arrays
-        places = a["places"] if segment.planes else np.zeros_like(a["words"], np.uint32)
-        verify_candidates(positions, a["feature_starts"], a["words"], places, a["signatures"], a["frames"], a["positions"],
-                          a["shapes"], self.keypoints, signatures, *self.lists, self.ranks, self.weights, tolerance,
-                          result.counts, result.weights, result.transforms, pairs)  # fmt: skip
+        verify_candidates(positions, a["feature_starts"], a["words"], a["places"], a["signatures"], a["frames"],
+                          a["positions"], a["shapes"], self.keypoints, signatures, *self.lists, self.ranks, self.weights,
+                          tolerance, result.counts, result.weights, result.transforms, pairs)  # fmt: skip
 
     @property
     def bits(self) -> int:
@@ -157,7 +156,19 @@ class VerificationQuery:
             raise OptionError(f"geometry: a table of shape {self.table_shape} should be {shape}")
 
 
-AnyVerification = CodedVerification | VerificationQuery
+AnyVerification = CodedVerification | WordVerification
+
+
+def list_visits(query: CodedQuery, size: int, most: int) -> tuple[Array, ...]:
+    """List the visits q A + a of a query to each of `size` fine words, the first `most` of them, for `match_codes`."""
+    visits: tuple[Array, ...] = list_words(query.words.reshape(-1, 1).astype(np.int64), np.array([0, size + 1]), most)
+    return visits
+
+
+def visit_arrays(query: CodedQuery, rows: Array) -> tuple[Any, ...]:
+    """Return a query as `match_codes` takes it, one row per visit q A + a. rows: [Q, A] of the table."""
+    codes = query.codes.reshape(-1, query.codes.shape[2])
+    return rows.ravel(), codes, query.magnitudes, query.totals.ravel(), query.words.shape[1]
 
 
 def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
@@ -172,7 +183,7 @@ def _ranks(table: Array) -> tuple[npt.NDArray[np.int32], Floats64]:
 def prepare_verification(engine: Engine, query: Query, options: ScoringOptions) -> AnyVerification:
     """Prepare a query for verification: by codes where the collection has them, else by words."""
     if query.codes is None:
-        return VerificationQuery.of(query.image_features, match_table(engine, options))
+        return WordVerification.of(query.image_features, match_table(engine, options))
     table = options.code_table or default_code_table(engine.code_bits or MAX_BITS)
     return CodedVerification.of(query.codes, query.checked_keypoints, table, len(engine.statistics.code_occurrences))
 
@@ -180,7 +191,7 @@ def prepare_verification(engine: Engine, query: Query, options: ScoringOptions) 
 def verify(engine: Engine, query: AnyVerification, refs: Sequence[ImageRef],
            threads: int | None = None) -> dict[ImageRef, Candidate]:  # fmt: skip
     """Verify images. Those of an unavailable machine are left out: they keep the rank that their words give them."""
-    if isinstance(query, VerificationQuery) and engine.bits and query.bits != engine.bits:
+    if isinstance(query, WordVerification) and engine.bits and query.bits != engine.bits:
         raise OptionError(f"verify needs the query's signatures of {engine.bits} bits, not {query.bits}; quantise as the index "
                           "does")  # fmt: skip
     by_segment: dict[int, list[int]] = {}

@@ -120,20 +120,17 @@ class Coder:
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
         return z @ self._full
 
-    def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
-        """Return descriptors [Q, dimension] as a query: their nearest words, as far as `cut` times the distance of the first.
-
-        effort: share of the usual search for them.
-        """
+    def query(self, descriptors: Descriptors, assignments: int, cut: float) -> CodedQuery:
+        """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first."""
         table = np.asarray(descriptors, np.float32)
         n_words = min(assignments, self.vocabulary.size)
-        words = self._assigner.assign(table, n_words, effort).reshape(len(table), n_words)
+        words = self._assigner.assign(table, n_words).reshape(len(table), n_words)
         parts = thread_map(lambda job: self._sign(*job, cut), _jobs(table, words, self._threads), self._threads)
         return CodedQuery(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
+    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float) -> CodedQuery:
         """Return features of an index as a query, as far as their codes tell."""
-        return self.query(self.decode(stored), assignments, cut, effort)
+        return self.query(self.decode(stored), assignments, cut)
 
     def _sign(self, descriptors: Descriptors, words: Words, cut: float) -> tuple[npt.NDArray[np.generic], ...]:
         z, words = self._project(descriptors), words.copy()

@@ -16,7 +16,7 @@ from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import QuantisedDataset, no_progress
 from polyvoc.options import ScoringOptions, SetKind
 from polyvoc.search.index import Index
-from polyvoc.search.verify import AnyVerification, VerificationQuery, default_match_table, inlier_pairs, prepare_verification
+from polyvoc.search.verify import AnyVerification, WordVerification, default_match_table, inlier_pairs, prepare_verification
 from polyvoc.types import Array, Floats64, ImageFeatures, ImageRef, Progress, with_planes
 
 Counts = npt.NDArray[np.int64]
@@ -227,7 +227,7 @@ def _verify(index: Index, ref: ImageRef, sampling: Sampling) -> tuple[list[Image
     hits = engine.best(found, plan, sampling.candidates + 1)[0]
     if query.codes is None:
         table = default_match_table(len(engine.sizes), engine.bits)  # not that of the index, which is to be fitted
-        prepared: AnyVerification = VerificationQuery.of(query.image_features, table)
+        prepared: AnyVerification = WordVerification.of(query.image_features, table)
     else:
         prepared = prepare_verification(engine, query, replace(source.search, code_table=None))
     confirmed: list[ImageRef] = []
