@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -123,14 +124,29 @@ def index_path(_session_index: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(_session_index, tmp_path / "photos.polyvoc"))
 
 
+MakeCoded = Callable[[Path], Path]
+
+
 @pytest.fixture(scope="session")
-def _session_coded_index(
-    photographs: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    path = tmp_path_factory.mktemp("index") / "coded.polyvoc"
-    with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
-        writer.update([photographs])
-    return path
+def _make_coded(vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> MakeCoded:
+    def make(folder: Path) -> Path:
+        path = tmp_path_factory.mktemp("index") / "coded.polyvoc"
+        with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
+            writer.update([folder])
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def _session_coded_index(photographs: Path, _make_coded: MakeCoded) -> Path:
+    return _make_coded(photographs)
+
+
+@pytest.fixture(scope="session")
+def coded_views(views: Path, _make_coded: MakeCoded) -> Path:
+    """An index of the views with codes. Read it, do not change it."""
+    return _make_coded(views)
 
 
 @pytest.fixture

@@ -240,16 +240,6 @@ def test_a_line_that_is_no_probability_is_not_saved(index: Path, monkeypatch: py
 # -- an index with codes
 
 
-@pytest.fixture(scope="module")
-def coded_views(
-    views: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    path = tmp_path_factory.mktemp("coded") / "views.polyvoc"
-    with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
-        writer.update([views])
-    return path
-
-
 @pytest.fixture
 def coded(coded_views: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(coded_views, tmp_path / "coded.polyvoc"))

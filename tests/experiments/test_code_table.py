@@ -36,7 +36,7 @@ from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, SearchOptions
 from polyvoc.search.index import Index
 from polyvoc.types import Array, CodeTable
 from polyvoc.vocabulary.codes import CodedQuery
-from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
+from polyvoc.vocabulary.vocabulary import Vocabulary
 from views import SCENES, VIEWS
 
 Counts = np.ndarray
@@ -88,17 +88,6 @@ def labelled(
     views: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
 ) -> QuantisedDataset:
     return Workbench(tmp_path_factory.mktemp("cache")).bench(READERS["groups"](views), vocabularies, fine)
-
-
-@pytest.fixture(scope="module")
-def coded_views(
-    views: Path, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """An index of the views with codes. Read it, do not change it."""
-    path = tmp_path_factory.mktemp("index") / "coded.polyvoc"
-    with IndexWriter.open(path, VocabularySet(vocabularies, fine)) as writer:
-        writer.update([views])
-    return path
 
 
 def test_a_dataset_is_counted_by_its_ground_truth(labelled: QuantisedDataset) -> None:
