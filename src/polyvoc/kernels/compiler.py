@@ -11,6 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 64  # signatures that are compared at once
+POINTS, WORDS = 8, 16  # whose products `bound_words` computes at once: the sums stay in registers
 
 
 def kernel(function, **settings):
@@ -166,6 +167,69 @@ def above_lanes(typing_context, values, row, limits, other, first):
     return types.uint64(values, types.int64, limits, types.int64, types.int64), generate
 
 
+def _bound_words(heads, block, rows, tails, word_tails, halves, points, levels, bounds, masks):
+    first, head = block * WORDS, len(heads) // len(halves)
+    of_words = heads[first * head : (first + WORDS) * head].reshape(head, WORDS)
+    at = slice(first, first + WORDS)
+    for p, i in enumerate(points):
+        bounds[p] = rows[i, :head] @ of_words + tails[i] * word_tails[at] - halves[at]
+    bits = (np.ravel(bounds > levels[:, None])).reshape(-1, LANES)
+    masks[:] = [_pack(row) for row in bits]
+
+
+@instruction(_bound_words)
+def bound_words(typing_context, heads, block, rows, tails, word_tails, halves, points, levels, bounds, masks):
+    """Write upper bounds of the scores of POINTS points with the WORDS words of a block, and which are above a point's level.
+
+    heads: float32 [blocks, head, WORDS], flat; rows [n, >= head], tails [n] of points; word_tails, halves: [blocks WORDS];
+    points: int32 [POINTS] numbers; levels: [POINTS]. out: bounds [POINTS, WORDS]; masks: their bits, uint64 of LANES.
+    """
+    if any(not isinstance(array, types.Array) for array in (heads, rows, tails, word_tails, halves, points, bounds, masks)):
+        return None
+
+    def generate(context, builder, call, arguments):
+        lanes, long = ir.VectorType(ir.FloatType(), WORDS), ir.IntType(64)
+        arrays = [
+            context.make_array(kind)(context, builder, value) if isinstance(kind, types.Array) else None
+            for kind, value in zip(call.args, arguments, strict=True)
+        ]
+        heads, _, rows, tails, word_tails, halves, points, levels, bounds, masks = arrays
+        start = builder.mul(arguments[1], long(WORDS))
+        head = builder.sdiv(builder.extract_value(heads.shape, 0), builder.extract_value(halves.shape, 0))
+
+        def load_lanes(array, at):
+            address = builder.bitcast(builder.gep(array.data, [at]), lanes.as_pointer())
+            return builder.load(address, align=4)
+
+        word_tail, half = load_lanes(word_tails, start), load_lanes(halves, start)
+        addresses, sums = [], []
+        for p in range(POINTS):
+            number = builder.sext(builder.load(builder.gep(points.data, [long(p)])), long)
+            addresses.append(builder.gep(rows.data, [builder.mul(number, builder.extract_value(rows.shape, 1))]))
+            tail = _spread(builder, builder.load(builder.gep(tails.data, [number])), lanes)
+            sums.append(cgutils.alloca_once_value(builder, builder.fsub(builder.fmul(tail, word_tail), half)))
+        kind = ir.FunctionType(lanes, [lanes, lanes, lanes])
+        multiply_add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{WORDS}f32")
+        first = builder.mul(start, head)
+        with cgutils.for_range(builder, head) as loop:
+            words = load_lanes(heads, builder.add(first, builder.mul(loop.index, long(WORDS))))
+            for address, total in zip(addresses, sums, strict=True):
+                x = _spread(builder, builder.load(builder.gep(address, [loop.index])), lanes)
+                builder.store(builder.call(multiply_add, [x, words, builder.load(total)]), total)
+        mask_address = builder.bitcast(masks.data, ir.IntType(WORDS).as_pointer())
+        for p, total in enumerate(sums):
+            bound = builder.load(total)
+            level = _spread(builder, builder.load(builder.gep(levels.data, [long(p)])), lanes)
+            address = builder.bitcast(builder.gep(bounds.data, [long(p * WORDS)]), lanes.as_pointer())
+            builder.store(bound, address, align=4)
+            mask = builder.bitcast(builder.fcmp_ordered(">", bound, level), ir.IntType(WORDS))
+            builder.store(mask, builder.gep(mask_address, [long(p)]))
+        return context.get_dummy_value()
+
+    arrays = (heads, types.int64, rows, tails, word_tails, halves, points, levels, bounds, masks)
+    return types.void(*arrays), generate
+
+
 @instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))
 def equal_lanes(typing_context, words, position, word):
     """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
@@ -234,7 +298,7 @@ def _spread(builder, value, lanes):
     """Return a vector with a value in every lane."""
     index = ir.IntType(32)
     undefined = ir.Constant(lanes, ir.Undefined)
-    first_lane = ir.Constant(ir.VectorType(index, LANES), [ir.Constant(index, 0)] * LANES)
+    first_lane = ir.Constant(ir.VectorType(index, lanes.count), [ir.Constant(index, 0)] * lanes.count)
     return builder.shuffle_vector(builder.insert_element(undefined, value, index(0)), undefined, first_lane)
 
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.kernels.compiler import fast_kernel, kernel
+from polyvoc.kernels.compiler import LANES, POINTS, WORDS, bound_words, fast_kernel, kernel, lowest_bit
 
 # The bits of a half, moved to where a float has exponent and fraction, are that number times 2^-112: the exponents of the two
 # count from -15 and from -127. The caller multiplies the other factor by COSINE_SCALE.
 COSINE_SCALE = np.float32(2.0**112)
-STRIDE = 8  # coordinates that `_bound_scores` takes at a time; heads and points are padded to multiples of it
-BLOCK = 32  # cells are padded to multiples of this many words, so that its inner loop has no remainder
+STRIDE = 8  # heads and points are padded to multiples of so many coordinates
 
 
 @fast_kernel
@@ -41,9 +40,12 @@ class Points(NamedTuple):
 
 
 class WordTable(NamedTuple):
-    """Words in the coordinates of principal axes, grouped by cell, then by vocabulary. Cells end with infinitely far words."""
+    """Words in the coordinates of principal axes, grouped by cell, then by vocabulary.
 
-    heads: npt.NDArray[np.float32]  # [rows * head]  cell by cell, each [head, words]
+    A group is padded to a multiple of WORDS with infinitely far words.
+    """
+
+    heads: npt.NDArray[np.float32]  # [rows * head]  by blocks of WORDS words, each [head, WORDS]
     rows: npt.NDArray[np.float32]  # [rows, dimension]
     tail: npt.NDArray[np.float32]  # [rows]  norm of the coordinates behind the head
     half: npt.NDArray[np.float32]  # [rows]  half the squared norm, infinite for padding
@@ -58,41 +60,6 @@ class Probes(NamedTuple):
     start: npt.NDArray[np.int64]  # [cells + 1]
 
 
-class Cell(NamedTuple):
-    """The words of one cell: a part of a `WordTable`."""
-
-    heads: npt.NDArray[np.float32]  # [head, words]
-    tail: npt.NDArray[np.float32]  # [words]
-    half: npt.NDArray[np.float32]  # [words]
-
-
-@kernel
-def _cell_of(table, first, last):
-    """Return rows `first` to `last` of a table."""
-    head = len(table.heads) // len(table.rows)
-    heads = table.heads[first * head : last * head].reshape(head, last - first)
-    return Cell(heads, table.tail[first:last], table.half[first:last])
-
-
-@fast_kernel
-def _bound_scores(points, i, cell, bounds, row):
-    """Write an upper bound of the score x.w - |w|^2 / 2 of point i with each word of a cell into `bounds[row]`.
-
-    The heads' product is exact, the tails' at most the product of their norms (Cauchy-Schwarz). Counting the references of a
-    view would cost more than the arithmetic.
-    """
-    x, w, tail = points.rows, cell.heads, points.tail[i]
-    for j in range(w.shape[1]):
-        bounds[row, j] = tail * cell.tail[j] - cell.half[j]
-    for c in range(0, w.shape[0], STRIDE):
-        x0, x1, x2, x3 = x[i, c], x[i, c + 1], x[i, c + 2], x[i, c + 3]
-        x4, x5, x6, x7 = x[i, c + 4], x[i, c + 5], x[i, c + 6], x[i, c + 7]
-        for j in range(w.shape[1]):
-            bounds[row, j] += (x0 * w[c, j] + x1 * w[c + 1, j] + x2 * w[c + 2, j] + x3 * w[c + 3, j]) + (
-                x4 * w[c + 4, j] + x5 * w[c + 5, j] + x6 * w[c + 6, j] + x7 * w[c + 7, j]
-            )
-
-
 @fast_kernel
 def _product(x, i, y, j):
     """Return the scalar product of two rows, x[i] and y[j]; as views they would count references."""
@@ -102,97 +69,48 @@ def _product(x, i, y, j):
     return total
 
 
-@fast_kernel
-def _bound_scores_of_four(points, members, cell, bounds):
-    """Write the bounds of four points at once: `bounds[0]` to `bounds[3]`. As `_bound_scores`, but words are loaded once."""
-    x, w = points.rows, cell.heads
-    a, b, c, d = members[0], members[1], members[2], members[3]
-    ta, tb, tc, td = points.tail[a], points.tail[b], points.tail[c], points.tail[d]
-    for j in range(w.shape[1]):
-        tail, half = cell.tail[j], cell.half[j]
-        bounds[0, j] = ta * tail - half
-        bounds[1, j] = tb * tail - half
-        bounds[2, j] = tc * tail - half
-        bounds[3, j] = td * tail - half
-    for k in range(0, w.shape[0], 4):
-        a0, a1, a2, a3 = x[a, k], x[a, k + 1], x[a, k + 2], x[a, k + 3]
-        b0, b1, b2, b3 = x[b, k], x[b, k + 1], x[b, k + 2], x[b, k + 3]
-        c0, c1, c2, c3 = x[c, k], x[c, k + 1], x[c, k + 2], x[c, k + 3]
-        d0, d1, d2, d3 = x[d, k], x[d, k + 1], x[d, k + 2], x[d, k + 3]
-        for j in range(w.shape[1]):
-            w0, w1, w2, w3 = w[k, j], w[k + 1, j], w[k + 2, j], w[k + 3, j]
-            bounds[0, j] += (a0 * w0 + a1 * w1) + (a2 * w2 + a3 * w3)
-            bounds[1, j] += (b0 * w0 + b1 * w1) + (b2 * w2 + b3 * w3)
-            bounds[2, j] += (c0 * w0 + c1 * w1) + (c2 * w2 + c3 * w3)
-            bounds[3, j] += (d0 * w0 + d1 * w1) + (d2 * w2 + d3 * w3)
-
-
-@kernel
-def _mark_above(bounds, row, count, level, marks):
-    """Count the bounds of each BLOCK that exceed a level; return how many do. out: marks [blocks]."""
-    total = np.int32(0)
-    for block in range(count // BLOCK):
-        above = np.int32(0)
-        for j in range(block * BLOCK, (block + 1) * BLOCK):
-            above += np.int32(bounds[row, j] > level)
-        marks[block] = above
-        total += above
-    return total
-
-
-@kernel
-def _insert(best, nearest, i, k, score, word):
-    """Insert a word into the nearest ones of point i in vocabulary k, best first, if its score is above that of the last."""
-    rank = best.shape[2] - 1
-    if score > best[i, k, rank]:
-        while rank > 0 and score > best[i, k, rank - 1]:
-            best[i, k, rank], nearest[i, k, rank] = best[i, k, rank - 1], nearest[i, k, rank - 1]
-            rank -= 1
-        best[i, k, rank], nearest[i, k, rank] = score, word
-
-
-@kernel
-def _insert_words(points, i, row, first, number, table, bounds, marks, best, nearest):
-    """Update the nearest words of point i with those of a cell whose bounds, `bounds[row]`, do not rule them out."""
-    vocabularies = best.shape[1]
-    for k in range(vocabularies):
-        begin, end = table.start[number * vocabularies + k], table.start[number * vocabularies + k + 1]
-        for block in range((begin - first) // BLOCK, (end - first + BLOCK - 1) // BLOCK):
-            if marks[block] == 0:
-                continue
-            for j in range(max(begin, first + block * BLOCK), min(end, first + (block + 1) * BLOCK)):
-                if bounds[row, j - first] > best[i, k, -1]:
-                    score = _product(points.rows, i, table.rows, j) - table.half[j]
-                    _insert(best, nearest, i, k, score, table.number[j])
-
-
 @kernel
 def scan_cells(points, probes, table, best, nearest):
     """Update the nearest words of every point with those of the cells that it probes.
 
-    The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound, from the heads, does
-    not already rule the word out: for one rootSIFT word in a hundred. out: best, nearest [n, K, A], from -inf and -1 on.
+    The score x.w - |w|^2 / 2 is highest where |x - w| is smallest. It is computed only where its bound does not already rule
+    the word out: the heads' product is exact, the tails' at most the product of their norms (Cauchy-Schwarz). out: best,
+    nearest [n, K, A], from -inf and -1 on.
     """
-    vocabularies = best.shape[1]
-    bounds, marks = np.empty((4, len(table.rows)), np.float32), np.empty(len(table.rows) // BLOCK + 1, np.int32)
-    for number in range(len(probes.start) - 1):
-        first = table.start[number * vocabularies]
-        cell = _cell_of(table, first, table.start[(number + 1) * vocabularies])
-        m, last = probes.start[number], probes.start[number + 1]
-        while m < last:
-            together = 4 if m + 4 <= last else 1
-            if together == 4:
-                _bound_scores_of_four(points, probes.members[m : m + 4], cell, bounds)
-            else:
-                _bound_scores(points, probes.members[m], cell, bounds, 0)
-            for row in range(together):
-                i = probes.members[m + row]
-                level = best[i, 0, -1]
-                for k in range(1, vocabularies):
-                    level = min(level, best[i, k, -1])
-                if _mark_above(bounds, row, len(cell.half), level, marks) > 0:
-                    _insert_words(points, i, row, first, number, table, bounds, marks, best, nearest)
-            m += together
+    n_vocabularies, last = best.shape[1], best.shape[2] - 1
+    rows, word_rows, half, number = points.rows, table.rows, table.half, table.number
+    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
+    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
+    for cell in range(len(probes.start) - 1):
+        for m in range(probes.start[cell], probes.start[cell + 1], POINTS):
+            together = min(POINTS, probes.start[cell + 1] - m)
+            for p in range(POINTS):
+                group[p] = probes.members[m + min(p, together - 1)]
+            for k in range(n_vocabularies):
+                for p in range(POINTS):
+                    levels[p] = best[group[p], k, last] if p < together else np.inf
+                start = cell * n_vocabularies + k
+                for first in range(table.start[start], table.start[start + 1], WORDS):
+                    bound_words(table.heads, first // WORDS, rows, points.tail, table.tail, half, group, levels, bounds,
+                                masks)  # fmt: skip
+                    for part in range(len(masks)):
+                        mask = masks[part]
+                        while mask != 0:
+                            bit = part * LANES + lowest_bit(mask)
+                            mask &= mask - np.uint64(1)
+                            p, j = bit // WORDS, first + bit % WORDS
+                            if bounds[p, j - first] <= levels[p]:
+                                continue
+                            i, rank = np.int64(group[p]), last
+                            score = _product(rows, i, word_rows, j) - half[j]
+                            if score <= levels[p]:
+                                continue
+                            # Not in a function: a call would count the references of the arrays, which costs more.
+                            while rank > 0 and score > best[i, k, rank - 1]:
+                                best[i, k, rank], nearest[i, k, rank] = best[i, k, rank - 1], nearest[i, k, rank - 1]
+                                rank -= 1
+                            best[i, k, rank], nearest[i, k, rank] = score, number[j]
+                            levels[p] = best[i, k, last]
 
 
 @kernel
@@ -259,11 +177,20 @@ def group_members(chosen, counts, members, start):
 
 
 @kernel
-def bound_all(points, table, bounds):
-    """Write an upper bound of the score of each point with each word of a table that is one cell. out: bounds [n, rows]."""
-    cell = _cell_of(table, 0, len(table.rows))
-    for i in range(len(bounds)):
-        _bound_scores(points, i, cell, bounds, i)
+def bound_all(points, table, scores):
+    """Write an upper bound of the score of each point with each word of a table. out: scores [n, rows]."""
+    group, levels = np.empty(POINTS, np.int32), np.full(POINTS, np.inf, np.float32)
+    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
+    for m in range(0, len(scores), POINTS):
+        together = min(POINTS, len(scores) - m)
+        for p in range(POINTS):
+            group[p] = m + min(p, together - 1)
+        for first in range(0, len(table.rows), WORDS):
+            bound_words(table.heads, first // WORDS, points.rows, points.tail, table.tail, table.half, group, levels, bounds,
+                        masks)  # fmt: skip
+            for p in range(together):
+                for j in range(WORDS):
+                    scores[m + p, first + j] = bounds[p, j]
 
 
 @kernel
