@@ -20,10 +20,12 @@ from polyvoc.kernels.compiler import (
     near_lanes,
     near_long_lanes,
     popcount,
+    prefetch,
     sum_lanes,
     sum_long_lanes,
 )
 
+LINE = 8  # codes of 64 bits in a cache line
 LARGEST = 255  # magnitude, that of the largest difference of a query feature to a word
 
 
@@ -126,51 +128,72 @@ def factor_of(total, columns):
 
 
 @kernel
-def vote_codes(features, words, rows, query_codes, magnitudes, totals, values, threshold, starts, codes, images, scores):
+def weigh_matches(idf_squared, rows, values):
+    """Write the weight of a match of each query feature by row of the table and distance, as a whole number.
+
+    idf_squared: [Q]; rows: [rows, columns + 1]. out: values int32 [Q, rows, columns + 1].
+    """
+    for q in range(len(idf_squared)):
+        for row in range(rows.shape[0]):
+            for column in range(rows.shape[1]):
+                values[q, row, column] = np.int32(np.rint(idf_squared[q] * rows[row, column]))
+
+
+@kernel
+def vote_codes(visits, n_words, words, rows, query_codes, magnitudes, totals, values, threshold, starts, codes, images, scores):
     """Scan the lists of some query features; of each the best match of every image votes.
 
-    features: [q] numbers of the query features; words: [Q, A], -1 for none; rows: [Q, A] row of the table; query_codes:
-    [Q, A, B]; magnitudes: [Q A, bits]; totals: [Q, A]; values: int32 [Q, rows, columns + 1] weight of a match. Features beyond
-    the Hamming distance `threshold` are passed over. starts: [size + 1], codes: [B, F], images: [F] of the segment. out: scores
-    int64 [n_images].
+    A visit is a query feature q at the list of its word a: q n_words + a. visits: [n], those of a feature together; words, rows
+    of the table, totals: by visit; query_codes: [.., B], magnitudes: [.., bits] by visit; values: int32 [Q, rows, columns + 1]
+    weight of a match. Features beyond the Hamming distance `threshold` are passed over. starts: [size + 1], codes: [B, F],
+    images: [F] of the segment. out: scores int64 [n_images].
     """
-    long, columns = len(codes) > 1, values.shape[2] - 1
+    long, columns, end = len(codes) > 1, values.shape[2] - 1, len(visits)
     one, two = codes[0], codes[-1]
-    best, touched = np.zeros(len(scores), np.int32), np.empty(len(scores), np.int32)
-    for q in features:
-        n = 0
-        for a in range(words.shape[1]):
-            if words[q, a] < 0:
-                continue
-            first, other, row = query_codes[q, a, 0], query_codes[q, a, -1], q * words.shape[1] + a
-            factor, line = factor_of(totals[q, a], columns), rows[q, a]
-            last = np.int64(starts[words[q, a] + 1])
-            for block in range(np.int64(starts[words[q, a]]), last, LANES):
-                near = np.uint64(0)
-                if block + LANES <= len(one):
-                    if long:
-                        near = near_long_lanes(one, two, block, first, other, threshold)
-                    else:
-                        near = near_lanes(one, block, first, threshold)
-                    if last - block < LANES:
-                        near &= (np.uint64(1) << np.uint64(last - block)) - np.uint64(1)
+    best, touched = np.zeros(len(scores), np.int32), np.empty(len(scores) + 1, np.int32)
+    n = 0
+    for place in range(end):
+        visit, q = visits[place], visits[place] // n_words
+        first, other, line = query_codes[visit, 0], query_codes[visit, -1], rows[visit]
+        factor, last = factor_of(totals[visit], columns), np.int64(starts[words[visit] + 1])
+        ahead = np.int64(starts[words[visits[min(place + 1, end - 1)]]])
+        for block in range(np.int64(starts[words[visit]]), last, LANES):
+            # The next list is loaded while this one is compared: the start of a list is not foreseen by the processor.
+            for line_start in range(0, LANES, LINE):
+                prefetch(one, ahead + line_start)
+                prefetch(two, ahead + line_start)
+            prefetch(images, ahead)
+            prefetch(images, ahead + LANES // 2)
+            ahead += LANES
+            near = np.uint64(0)
+            if block + LANES <= len(one):
+                if long:
+                    near = near_long_lanes(one, two, block, first, other, threshold)
                 else:
-                    for p in range(block, last):
-                        h = popcount(one[p] ^ first) + (popcount(two[p] ^ other) if long else 0)
-                        near |= np.uint64(h <= threshold) << np.uint64(p - block)
-                while near != 0:
-                    p = block + lowest_bit(near)
-                    near &= near - np.uint64(1)
-                    value = values[q, line, asymmetric(magnitudes, row, one[p] ^ first, two[p] ^ other, factor)]
-                    image = images[p]
-                    if value > best[image]:
-                        if best[image] == 0:
-                            touched[n] = image
-                            n += 1
-                        best[image] = value
-        for i in range(n):
-            scores[touched[i]] += best[touched[i]]
-            best[touched[i]] = 0
+                    near = near_lanes(one, block, first, threshold)
+                if last - block < LANES:
+                    near &= (np.uint64(1) << np.uint64(last - block)) - np.uint64(1)
+            else:
+                for p in range(block, last):
+                    h = popcount(one[p] ^ first) + (popcount(two[p] ^ other) if long else 0)
+                    near |= np.uint64(h <= threshold) << np.uint64(p - block)
+            while near != 0:
+                p = block + lowest_bit(near)
+                near &= near - np.uint64(1)
+                # As `asymmetric`, and without branches that cannot be predicted.
+                if long:
+                    total = sum_long_lanes(magnitudes, visit, one[p] ^ first, two[p] ^ other)
+                else:
+                    total = sum_lanes(magnitudes, visit, one[p] ^ first)
+                value, image = values[q, line, (total * factor) >> 32], images[p]
+                touched[n] = image
+                n += np.int64((best[image] == 0) & (value > 0))
+                best[image] = max(best[image], value)
+        if place + 1 == end or visits[place + 1] // n_words != q:
+            for i in range(n):
+                scores[touched[i]] += best[touched[i]]
+                best[touched[i]] = 0
+            n = 0
 
 
 @kernel

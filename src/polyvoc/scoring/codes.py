@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import threading
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,15 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics
-from polyvoc.kernels.codes import vote_codes
+from polyvoc.kernels.codes import vote_codes, weigh_matches
 from polyvoc.threads import count_threads, thread_map
-from polyvoc.types import CodeTable, Floats32, Floats64
+from polyvoc.types import Array, CodeTable, Floats32, Floats64
 from polyvoc.vocabulary.codes import CodedQuery
 from polyvoc.vocabulary.vocabulary import MAX_BITS
 
 UNIT = 1 << 10  # a weight of 1 as a whole number
 TABLE_FORMAT = "polyvoc code table"
+_MAKING = threading.Lock()  # of scans
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +40,31 @@ class CodeWeights:
     table: CodeTable
     threads: int | None = None  # that one segment may use
 
-    @cached_property
-    def values(self) -> npt.NDArray[np.int32]:
-        """Return the weight of a match of each query feature by row of the table and distance [Q, rows, columns + 1]."""
-        rows = np.maximum(np.array(self.table.rows), 0.0) * UNIT
-        values = np.multiply.outer(self.idf_squared, rows)
-        return np.asarray(np.rint(values, out=values), np.int32)
+    def scan_of(self, query: CodedQuery) -> Scan:
+        """Return what scans read of the query that these weights belong to: made once, for the segments of this process."""
+        with _MAKING:
+            if "_scan" not in vars(self):
+                vars(self)["_scan"] = Scan.of(query, self)
+            scan: Scan = vars(self)["_scan"]
+        return scan
+
+
+class Scan(NamedTuple):
+    """A query as `vote_codes` takes it."""
+
+    parts: list[npt.NDArray[np.int64]]  # visits, for each thread
+    arrays: tuple[Array, ...]  # by visit: words, rows, codes, magnitudes, totals; weights of matches [Q, rows, columns + 1]
+
+    @classmethod
+    def of(cls, query: CodedQuery, weights: CodeWeights) -> Scan:
+        """Return the visits of a query, shared among the threads, and its arrays."""
+        parts = [part for part in np.array_split(query.scan_order(), count_threads(weights.threads)) if len(part)]
+        rows = np.array(weights.table.rows)
+        values = np.empty((len(weights.idf_squared), *rows.shape), np.int32)
+        weigh_matches(weights.idf_squared, np.maximum(rows, 0.0) * UNIT, values)
+        codes, of_words = query.codes.reshape(-1, query.codes.shape[2]), table_rows(query, weights.table)
+        by_visit = query.words.ravel(), of_words.ravel(), codes, query.magnitudes, query.totals.ravel()
+        return cls([query.visits(part) for part in parts], (*by_visit, values))
 
 
 def weigh_codes(query: CodedQuery, statistics: Statistics, table: CodeTable, threads: int | None) -> CodeWeights:
@@ -64,22 +85,18 @@ def table_rows(query: CodedQuery, table: CodeTable) -> npt.NDArray[np.int64]:
 
 def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Floats32:
     """Score every image of a segment [n]: the sum of its votes over its norm; 0 for deleted ones."""
-    arrays, rows = segment.arrays, table_rows(query, weights.table)
+    arrays = segment.arrays
     votes = np.zeros(segment.n_images, np.int64)
     if segment.fine and segment.n_features:
-        # Neighbouring words have neighbouring numbers: query features in this order visit lists that are still in the cache.
-        order = np.argsort(query.words[:, 0], kind="stable")
-        parts = [part for part in np.array_split(order, count_threads(weights.threads)) if len(part)]
+        scan, n_words = weights.scan_of(query), query.words.shape[1]
         lists = arrays["code_starts"], arrays["codes"], arrays["code_images"]
-        values = weights.values  # once, before the threads
 
-        def vote(features: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        def vote(visits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             own = np.zeros(segment.n_images, np.int64)
-            vote_codes(features, query.words, rows, query.codes, query.magnitudes, query.totals, values,
-                       weights.table.reach, *lists, own)  # fmt: skip
+            vote_codes(visits, n_words, *scan.arrays, weights.table.reach, *lists, own)
             return own
 
-        for own in thread_map(vote, parts, weights.threads):
+        for own in thread_map(vote, scan.parts, weights.threads):
             votes += own
     norms = arrays["code_norms"].astype(np.float64)
     scores = np.divide(votes, UNIT * norms, out=np.zeros(len(votes)), where=norms > 0).astype(np.float32)

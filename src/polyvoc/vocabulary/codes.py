@@ -40,6 +40,19 @@ class CodedQuery:
     magnitudes: npt.NDArray[np.uint8]  # [Q A, bits] |coordinate - that of the word|, the largest 255
     totals: npt.NDArray[np.int64]  # [Q, A] their sums
 
+    def scan_order(self) -> npt.NDArray[np.int64]:
+        """Return the features in the order of their nearest words.
+
+        Neighbouring words have neighbouring numbers: features in this order visit lists that are still in the cache.
+        """
+        return np.argsort(self.words[:, 0], kind="stable")
+
+    def visits(self, features: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the places in [Q A] of the words that some features have, feature by feature."""
+        n_words = self.words.shape[1]
+        places = (features[:, None] * n_words + np.arange(n_words)).ravel()
+        return np.asarray(places[self.words.ravel()[places] >= 0])
+
     @classmethod
     def concatenate(cls, parts: Sequence[CodedQuery]) -> CodedQuery:
         """Join the features of several; words beyond those that all have are dropped."""
