@@ -220,10 +220,10 @@ def _vectors() -> dict[str, Array]:
     descriptors = np.repeat(centres, 4, axis=0) + rng.normal(0, 0.1, (48, 70)).astype(np.float32)
     vocabularies = [Vocabulary.create(centres), Vocabulary.create(centres[::-1])]
     axes = PrincipalAxes.of(centres)
-    points = axes.rotate(descriptors).rows
+    points = axes.rotate(descriptors)
     cells = Cells(points[::16], axes)
     before = np.zeros(len(points), np.int32)
-    _, words = LocalPointSet(points, cells).assign(cells.word_table([points[::4]]), points[::4], before)
+    _, words = LocalPointSet(points, cells).assign(cells.word_table(points[::4]), points[::4], before)
     many = Cells(points[::4], axes)
     probes = (*many.probe(axes.points(points), effort=0.1), many.probe_all(axes.points(points)))
     rotation = random_rotation(70, 70)

@@ -40,7 +40,7 @@ GEOMETRY = ("xy", "scale", "angle")
 
 @pytest.fixture(scope="module")
 def models() -> Models:
-    return Models.of(coded())
+    return Models(coded())
 
 
 def row(image: int, found: Features) -> ImageRow:

@@ -159,7 +159,7 @@ def test_descriptors_may_have_any_length(dimension: int) -> None:
 def test_principal_axes_keep_distances(dimension: int) -> None:
     rows = np.random.default_rng(0).normal(5, 2, (50, dimension)).astype(np.float32)
     axes = PrincipalAxes.of(rows)
-    points = axes.rotate(rows)
+    points = axes.points(axes.rotate(rows))
     assert np.allclose(
         np.linalg.norm(rows[1:] - rows[:-1], axis=1), np.linalg.norm(np.diff(points.rows, axis=0), axis=1), atol=1e-4
     )

@@ -78,10 +78,10 @@ def test_same_seed_same_words(size: int) -> None:
 def test_points_in_parts_get_the_same_words(size: int, count: int) -> None:
     descriptors = blobs(20_000)
     axes = PrincipalAxes.of(descriptors[:size])
-    points = axes.rotate(descriptors).rows
+    points = axes.rotate(descriptors)
     centroids = points[:size]
     cells = Cells.among(centroids, axes)
-    table = cells.word_table([centroids])
+    table = cells.word_table(centroids)
     before = np.random.default_rng(0).integers(0, size, len(points), dtype=np.int32)
     scores, words = LocalPointSet(points, cells).assign(table, centroids, before)
     parts = zip(np.array_split(points, count), np.array_split(before, count), strict=True)

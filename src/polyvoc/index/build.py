@@ -288,7 +288,7 @@ class SegmentBuilder:
 
     @cached_property
     def _models(self) -> Models:
-        return Models.of(self.folder.load_vocabularies(self.vocabularies), threads=1)
+        return Models(self.folder.load_vocabularies(self.vocabularies), threads=1)
 
     @cached_property
     def _model(self) -> Embedder | None:

@@ -132,17 +132,21 @@ class QuantisedFeatures(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The vocabularies of an index, ready to use. May be shared by threads."""
+    """The vocabularies of an index, each prepared when it is first used. May be shared by threads."""
 
-    quantiser: Quantiser | None  # None: without words
-    coder: Coder | None  # None: without codes
+    vocabularies: VocabularySet
+    threads: int | None = None  # None: one per core
 
-    @classmethod
-    def of(cls, vocabularies: VocabularySet, threads: int | None = None) -> Models:
-        """Prepare vocabularies for at most so many threads, None: one per core."""
-        words, fine = vocabularies.words, vocabularies.fine
-        quantiser = Quantiser(words, threads, vocabularies.signed) if words else None
-        return cls(quantiser, None if fine is None else Coder(fine, threads))
+    @cached_property
+    def quantiser(self) -> Quantiser | None:
+        """Return the vocabularies of words, None without words."""
+        words = self.vocabularies.words
+        return Quantiser(words, self.threads, self.vocabularies.signed) if words else None
+
+    @cached_property
+    def coder(self) -> Coder | None:
+        """Return the vocabulary of codes, None without codes."""
+        return None if self.vocabularies.fine is None else Coder(self.vocabularies.fine, self.threads)
 
     def quantise(self, descriptors: Descriptors) -> QuantisedFeatures:
         """Return words, signatures and codes of descriptors [n, dimension]."""
@@ -314,7 +318,7 @@ class IndexFolder:
     def models(self) -> Models:
         """Load the vocabularies, once."""
         if self.loaded.models is None:
-            self.loaded.models = Models.of(self.loaded.vocabularies or self.vocabularies())
+            self.loaded.models = Models(self.loaded.vocabularies or self.vocabularies())
         return self.loaded.models
 
     @property

@@ -33,10 +33,15 @@ def cosine_products(rows, vector, products):
 
 
 class Points(NamedTuple):
-    """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance."""
+    """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance.
 
-    rows: npt.NDArray[np.float32]  # [n, dimension]
+    x.w of a point x and a word w of vocabulary k is factors[k].row + offsets[k] with the word's row of a `WordTable`.
+    """
+
+    rows: npt.NDArray[np.float32]  # [n, head or more]
     tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
+    factors: npt.NDArray[np.float32]  # [n, K, dimension]
+    offsets: npt.NDArray[np.float32]  # [n, K]
 
 
 class WordTable(NamedTuple):
@@ -46,7 +51,7 @@ class WordTable(NamedTuple):
     """
 
     heads: npt.NDArray[np.float32]  # [rows * head]  by blocks of WORDS words, each [head, WORDS]
-    rows: npt.NDArray[np.float32]  # [rows, dimension]
+    rows: npt.NDArray[np.generic]  # [rows, dimension]  float32, or bytes as the vocabulary stores them
     tail: npt.NDArray[np.float32]  # [rows]  norm of the coordinates behind the head
     half: npt.NDArray[np.float32]  # [rows]  half the squared norm, infinite for padding
     number: npt.NDArray[np.int32]  # [rows]  the word's number in its vocabulary
@@ -69,6 +74,15 @@ def _product(x, i, y, j):
     return total
 
 
+@fast_kernel
+def _product_of(factors, i, k, rows, j):
+    """Return the scalar product of factors[i, k] and rows[j]."""
+    total = np.float32(0)
+    for c in range(rows.shape[1]):
+        total += factors[i, k, c] * np.float32(rows[j, c])
+    return total
+
+
 @kernel
 def scan_cells(points, probes, table, best, nearest):
     """Update the nearest words of every point with those of the cells that it probes.
@@ -79,6 +93,7 @@ def scan_cells(points, probes, table, best, nearest):
     """
     n_vocabularies, last = best.shape[1], best.shape[2] - 1
     rows, word_rows, half, number = points.rows, table.rows, table.half, table.number
+    factors, offsets = points.factors, points.offsets
     group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
     bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
     for cell in range(len(probes.start) - 1):
@@ -102,7 +117,7 @@ def scan_cells(points, probes, table, best, nearest):
                             if bounds[p, j - first] <= levels[p]:
                                 continue
                             i, rank = np.int64(group[p]), last
-                            score = _product(rows, i, word_rows, j) - half[j]
+                            score = _product_of(factors, i, k, word_rows, j) + offsets[i, k] - half[j]
                             if score <= levels[p]:
                                 continue
                             # Not in a function: a call would count the references of the arrays, which costs more.
@@ -264,6 +279,27 @@ def nearest_parts(rows, values, half, nearest):
                 if scores[v] > scores[best]:
                     best = v
             nearest[i, part] = best
+
+
+@fast_kernel
+def scale_rows(rows, mean, steps, lows, factors, offsets, squares):
+    """Write what the products of rows with words that are stored as bytes, low + step byte, need. See `Points`.
+
+    rows: [n, dimension]; mean: [dimension] is their origin and that of the words; steps, lows: [K, dimension]. out: factors [n,
+    K, dimension], offsets [n, K], squares [n] of the rows' norms.
+    """
+    for i in range(len(rows)):
+        total = np.float32(0)
+        for j in range(rows.shape[1]):
+            total += (rows[i, j] - mean[j]) * (rows[i, j] - mean[j])
+        squares[i] = total
+        for k in range(len(steps)):
+            offset = np.float32(0)
+            for j in range(rows.shape[1]):
+                x = rows[i, j] - mean[j]
+                factors[i, k, j] = x * steps[k, j]
+                offset += x * (lows[k, j] - mean[j])
+            offsets[i, k] = offset
 
 
 @fast_kernel

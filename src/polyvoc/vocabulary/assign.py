@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +26,19 @@ from polyvoc.kernels.vectors import (
     group_by_cell,
     group_members,
     rotate_rows,
+    scale_rows,
     scan_cells,
     sign_words,
     sum_by_word,
 )
 from polyvoc.threads import count_threads, thread_map
-from polyvoc.types import Descriptors, Floats32, Signatures, Words
-from polyvoc.vocabulary.vocabulary import StoredCells, Vocabulary, check_vocabularies
+from polyvoc.types import Array, Descriptors, Floats32, Signatures, Words
+from polyvoc.vocabulary.vocabulary import ByteTable, StoredCells, Vocabulary, check_vocabularies
 
 _CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.965  # of the words' variance lies in their heads: more coordinates cost more than they rule out
+_ROUNDING = 1e-6  # of a sum of squares, in float32
 _WORDS_PER_CELL = 80
 _MAX_CELLS = 2048
 _EXACT = 2048  # vocabularies up to this size are searched exhaustively
@@ -111,6 +115,7 @@ class Assigner:
         self._threads = count_threads(threads)
         self.dimension = vocabularies[0].dimension
         self.sizes = tuple(vocabulary.size for vocabulary in vocabularies)
+        self._bytes = [vocabulary.words for vocabulary in vocabularies]
         # Cells fine enough for a large vocabulary would separate a descriptor from its word in a small one.
         groups: dict[int, list[int]] = {}
         for k, size in enumerate(self.sizes):
@@ -129,7 +134,7 @@ class Assigner:
         def assign_batch(rows: Floats32) -> Words:
             words = np.empty((len(rows), len(self.sizes), assignments), dtype=np.int32)
             for ks, cells, table in self._groups:
-                points = cells.axes.rotate(rows)
+                points = cells.axes.points_of(rows, [self._bytes[k] for k in ks])
                 words[:, ks] = _nearest_words(points, cells.probe(points, effort), cells, table, (len(ks), assignments))
             return words
 
@@ -155,7 +160,8 @@ class Cells:
         self.count = len(centres)
         self.centres = centres
         self.axes = axes
-        table = axes.word_table([centres], [np.zeros(len(centres), dtype=np.int64)], 1)
+        part = _WordPart.of_rows(centres, axes.head)
+        table = _group_words([part], [np.zeros(len(centres), dtype=np.int64)], 1)
         self._table = table._replace(tail=np.zeros_like(table.tail))  # heads alone are near enough for cells
 
     @classmethod
@@ -179,9 +185,9 @@ class Cells:
         parts = thread_map(lambda batch: self._scores(self.axes.points(batch)).argmax(axis=1), batches(rows, _CELL_BATCH))
         return np.concatenate(parts).astype(np.int32)
 
-    def word_table(self, vocabularies: Sequence[Floats32]) -> WordTable:
-        """Return the words [size, padded] of several vocabularies, grouped by cell."""
-        return self.axes.word_table(vocabularies, [self.of(words) for words in vocabularies], self.count)
+    def word_table(self, rows: Floats32) -> WordTable:
+        """Return words in the coordinates of the axes, [size, padded], grouped by cell."""
+        return _group_words([_WordPart.of_rows(rows, self.axes.head)], [self.of(rows)], self.count)
 
     def probe(self, points: Points, effort: float = 1.0) -> tuple[Probes, Probes]:
         """Return which of its nearest cells each point probes, `effort` times the usual number: its own, then the others.
@@ -244,41 +250,76 @@ class PrincipalAxes:
         needed = int(np.searchsorted(share / max(share[-1], np.finfo(np.float64).tiny), _HEAD_SHARE)) + 1
         return cls(mean, axes, _padded(min(needed, len(mean))))
 
-    def rotate(self, descriptors: Floats32) -> Points:
-        """Return descriptors [n, dimension] in the coordinates of the axes."""
-        rows = np.empty((len(descriptors), self.axes.shape[1]), dtype=np.float32)
-        rotate_rows(np.ascontiguousarray(descriptors, dtype=np.float32), self.mean, self.axes, rows)
-        return self.points(rows)
+    def rotate(self, descriptors: Floats32) -> Floats32:
+        """Return descriptors [n, dimension] in the coordinates of the axes [n, padded]."""
+        return np.asarray((descriptors - self.mean) @ self.axes)
 
     def unrotate(self, rows: Floats32) -> Floats32:
         """Return rows [n, padded] in the coordinates of the descriptors."""
         return rows @ self.axes.T + self.mean
 
     def points(self, rows: Floats32) -> Points:
-        """Return rows [n, padded], which are in these coordinates already, with the norms of their tails."""
-        return Points(rows, self._tails(rows))
-
-    def _tails(self, rows: Floats32) -> Floats32:
-        """Return the norms of the coordinates behind the head [n]."""
+        """Return rows [n, padded], which are in these coordinates already, as points for words in these coordinates."""
         tail = rows[:, self.head :]
-        return np.asarray(np.sqrt(np.einsum("ij,ij->i", tail, tail)))
+        norms = np.asarray(np.sqrt(np.einsum("ij,ij->i", tail, tail)))
+        return Points(rows, norms, rows[:, None], np.zeros((len(rows), 1), np.float32))
 
-    def word_table(self, vocabularies: Sequence[Floats32], cells: Sequence[npt.NDArray[np.integer]], count: int) -> WordTable:
-        """Group words [size, padded] of K vocabularies by (cell, vocabulary); `cells[k]` [size] are those of k's words."""
-        n_vocabularies = len(vocabularies)
-        group = np.concatenate([cell.astype(np.int64) * n_vocabularies + k for k, cell in enumerate(cells)])
-        sizes = np.bincount(group, minlength=count * n_vocabularies)
-        start = _starts(sizes + -sizes % WORDS)
-        order = np.argsort(group, kind="stable")
-        row = np.arange(len(group)) + (start - _starts(sizes))[group[order]]
-        words = np.concatenate(vocabularies)
-        rows = np.zeros((start[-1], words.shape[1]), dtype=np.float32)
-        rows[row] = words[order]
-        half, number = np.full(len(rows), np.inf, dtype=np.float32), np.full(len(rows), -1, dtype=np.int32)
-        half[row] = np.einsum("ij,ij->i", words, words)[order] / 2
-        number[row] = np.concatenate([np.arange(len(words)) for words in vocabularies])[order]
-        heads = rows[:, : self.head].reshape(-1, WORDS, self.head).transpose(0, 2, 1)
-        return WordTable(heads.ravel(), rows, self._tails(rows), half, number, start)
+    def points_of(self, descriptors: Floats32, words: Sequence[ByteTable]) -> Points:
+        """Return descriptors [n, dimension] as points for the words of K vocabularies."""
+        steps, lows = np.stack([table.step for table in words]), np.stack([table.low for table in words])
+        n, dimension = descriptors.shape
+        heads, squares = np.empty((n, self.head), np.float32), np.empty(n, np.float32)
+        factors, offsets = np.empty((n, len(words), dimension), np.float32), np.empty((n, len(words)), np.float32)
+        rotate_rows(descriptors, self.mean, self._head_axes, heads)
+        scale_rows(descriptors, self.mean, steps, lows, factors, offsets, squares)
+        return Points(heads, _tail_norms(squares, heads), factors, offsets)
+
+    @cached_property
+    def _head_axes(self) -> Floats32:
+        """Return the axes of the head [dimension, head]."""
+        return np.ascontiguousarray(self.axes[:, : self.head])
+
+    def word_part(self, vocabulary: Vocabulary) -> _WordPart:
+        """Return the words of a vocabulary for a `WordTable`."""
+        centred: Floats32 = vocabulary.centroids - self.mean
+        heads: Floats32 = np.asarray(centred @ self._head_axes, np.float32)
+        return _WordPart(heads, np.einsum("ij,ij->i", centred, centred), vocabulary.words.codes)
+
+
+class _WordPart(NamedTuple):
+    """The words of one vocabulary for a `WordTable`."""
+
+    heads: Floats32  # [size, head]
+    squares: Floats32  # [size] of their norms
+    rows: Array  # [size, dimension] as the table keeps them
+
+    @classmethod
+    def of_rows(cls, rows: Floats32, head: int) -> _WordPart:
+        """Return words in the coordinates of principal axes [size, padded]."""
+        return cls(rows[:, :head], np.einsum("ij,ij->i", rows, rows), rows)
+
+
+def _group_words(parts: Sequence[_WordPart], cells: Sequence[npt.NDArray[np.integer]], count: int) -> WordTable:
+    """Group the words of K vocabularies by (cell, vocabulary); `cells[k]` [size] are those of k's words."""
+    group = np.concatenate([cell.astype(np.int64) * len(parts) + k for k, cell in enumerate(cells)])
+    sizes = np.bincount(group, minlength=count * len(parts))
+    start = _starts(sizes + -sizes % WORDS)
+    order = np.argsort(group, kind="stable")
+    place = np.arange(len(group)) + (start - _starts(sizes))[group[order]]
+    source = np.zeros(start[-1], np.int64)  # word of each row; padding repeats the first, infinitely far
+    source[place] = order
+    heads, squares, rows = (np.concatenate(column)[source] for column in zip(*parts, strict=True))
+    half, number = np.full(len(source), np.inf, np.float32), np.full(len(source), -1, np.int32)
+    half[place] = squares[place] / 2
+    number[place] = np.concatenate([np.arange(len(part.rows)) for part in parts])[order]
+    blocks = heads.reshape(-1, WORDS, heads.shape[1]).transpose(0, 2, 1)
+    return WordTable(blocks.ravel(), rows, _tail_norms(squares, heads), half, number, start)
+
+
+def _tail_norms(squares: Floats32, heads: Floats32) -> Floats32:
+    """Return the norms behind the heads [n], from the squared norms of all coordinates; rounded up, so that bounds hold."""
+    rest = squares - np.einsum("ij,ij->i", heads, heads)
+    return np.asarray(np.sqrt(np.maximum(rest, 0) + _ROUNDING * squares), np.float32)
 
 
 def batches(rows: Floats32, size: int = _BATCH, threads: int | None = None) -> list[Floats32]:
@@ -290,21 +331,19 @@ def _prepare(vocabularies: Sequence[Vocabulary]) -> tuple[Cells, WordTable]:
     """Return cells for vocabularies of about the same size, and their words grouped by cell."""
     stored = vocabularies[0].cells if len(vocabularies) == 1 else None
     if stored is not None:
-        axes = PrincipalAxes.stored(stored.mean, stored.axes, vocabularies[0].centroids)
-        rows = axes.rotate(vocabularies[0].centroids).rows
-        return (cells := Cells(stored.centres, axes)), axes.word_table([rows], [stored.cell_of], cells.count)
-    words = [vocabulary.centroids for vocabulary in vocabularies]
-    sample = np.concatenate(words)[:: len(words)]  # of each; together as many as one has
+        cells = Cells(stored.centres, PrincipalAxes.stored(stored.mean, stored.axes, vocabularies[0].centroids))
+        return cells, _group_words([cells.axes.word_part(vocabularies[0])], [stored.cell_of], cells.count)
+    sample = np.concatenate([one.centroids for one in vocabularies])[:: len(vocabularies)]  # of each; as many as one has
     axes = PrincipalAxes.of(sample)
-    rotated = [axes.rotate(part).rows for part in words]
-    cells = Cells.among(rotated[0] if len(words) == 1 else axes.rotate(sample).rows, axes)
-    return cells, cells.word_table(rotated)
+    cells = Cells.among(axes.rotate(sample), axes)
+    of_words = [cells.of(axes.rotate(one.centroids)) for one in vocabularies]
+    return cells, _group_words([axes.word_part(one) for one in vocabularies], of_words, cells.count)
 
 
 def prepare_cells(vocabulary: Vocabulary) -> StoredCells | None:
     """Return the cells of a vocabulary, to be stored with it; None for a small one, which has a single cell."""
     axes = PrincipalAxes.of(vocabulary.centroids)
-    rows = axes.rotate(vocabulary.centroids).rows
+    rows = axes.rotate(vocabulary.centroids)
     cells = Cells.among(rows, axes)
     if cells.count == 1:
         return None
@@ -316,7 +355,7 @@ def _nearest_words(points: Points, probes: Sequence[Probes], cells: Cells, table
     nearest = _scan(points, probes, table, shape)
     missed = (nearest < 0).any(axis=(1, 2))  # their cells hold too few words: scan all cells
     if missed.any():
-        rest = Points(points.rows[missed], points.tail[missed])
+        rest = Points(*(part[missed] for part in points))
         nearest[missed] = _scan(rest, [cells.probe_all(rest)], table, shape)
     return nearest
 

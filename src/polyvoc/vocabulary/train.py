@@ -248,12 +248,12 @@ def _cluster(
     """Return the centroids [size, dimension] of approximate k-means, its number of rounds, and the distortion of the last."""
     first = _distinct(descriptors, options.size, random)
     axes = PrincipalAxes.of(first)  # distances are the same in its coordinates
-    centroids, points = axes.rotate(first).rows, axes.rotate(descriptors).rows
+    centroids, points = axes.rotate(first), axes.rotate(descriptors)
     cells = Cells.among(centroids, axes)
     point_set = workers.assign_points(points, cells)
     words, last = np.zeros(len(points), dtype=np.int32), np.inf
     for number in range(1, options.rounds + 1):
-        scores, nearest = point_set.assign(cells.word_table([centroids]), centroids, words)
+        scores, nearest = point_set.assign(cells.word_table(centroids), centroids, words)
         moved, words = float(np.mean(nearest != words)), nearest
         distortion = _distortion(points, scores)
         centroids = _means(points, words, options.size, random)
