@@ -167,6 +167,20 @@ def above_lanes(typing_context, values, row, limits, other, first):
     return types.uint64(values, types.int64, limits, types.int64, types.int64), generate
 
 
+@instruction(lambda values, row, first, level: _pack(values[row, first + i] > level for i in range(LANES)))
+def beyond_lanes(typing_context, values, row, first, level):
+    """Compare LANES numbers of a row, from a column on, with a level: bit i is set if number i is larger. As `above_lanes`."""
+    if not isinstance(values, types.Array) or values.dtype != types.float32 or values.ndim != 2:
+        return None
+
+    def generate(context, builder, call, arguments):
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        loaded = _load_row(context, builder, call.args[0], *arguments[:3], lanes)
+        return builder.bitcast(builder.fcmp_ordered(">", loaded, _spread(builder, arguments[3], lanes)), ir.IntType(64))
+
+    return types.uint64(values, types.int64, types.int64, types.float32), generate
+
+
 def _bound_words(heads, block, rows, tails, word_tails, halves, points, levels, bounds, masks):
     first, head = block * WORDS, len(heads) // len(halves)
     of_words = heads[first * head : (first + WORDS) * head].reshape(head, WORDS)

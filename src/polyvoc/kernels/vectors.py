@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.kernels.compiler import LANES, POINTS, WORDS, bound_words, fast_kernel, kernel, lowest_bit
+from polyvoc.kernels.compiler import LANES, POINTS, WORDS, beyond_lanes, bound_words, fast_kernel, kernel, lowest_bit, popcount
 
 # The bits of a half, moved to where a float has exponent and fraction, are that number times 2^-112: the exponents of the two
 # count from -15 and from -127. The caller multiplies the other factor by COSINE_SCALE.
@@ -30,6 +30,13 @@ def cosine_products(rows, vector, products):
             total += np.uint32(sign | rest).view(np.float32) * vector[j]
             bits |= rest
         products[i] = total if bits else -np.inf
+
+
+class Blocks(NamedTuple):
+    """A matrix [d, columns] by blocks of WORDS columns, and what is subtracted from the products with it."""
+
+    values: npt.NDArray[np.float32]  # [blocks * d * WORDS]  each block [d, WORDS]
+    offsets: npt.NDArray[np.float32]  # [blocks * WORDS]  infinite for padding
 
 
 class Points(NamedTuple):
@@ -129,43 +136,116 @@ def scan_cells(points, probes, table, best, nearest):
 
 
 @kernel
-def _count_above(scores, i, level):
-    """Count the scores of a row above a level."""
-    above = np.int32(0)
-    for cell in range(scores.shape[1]):
-        above += np.int32(scores[i, cell] > level)
-    return above
+def _start_group(first, n, group):
+    """Write the numbers of POINTS rows of n from one on, the last again where there are fewer; return how many there are."""
+    together = min(POINTS, n - first)
+    for p in range(POINTS):
+        group[p] = first + min(p, together - 1)
+    return together
 
 
 @kernel
-def choose_cells(scores, count, most, chosen, counts):
-    """Choose about `count` cells with the highest scores [n, cells] for each point, its best first.
+def multiply(rows, blocks, products):
+    """Write rows [n, d] times a matrix, minus its offsets. out: products [n, columns].
 
-    The level above which they lie is found by bisection: at least `count`, at most `most` of them, unless many are equal. out:
-    chosen [n, most], counts [n].
+    Not a matrix product of NumPy: its library keeps its own threads spinning for a while, on the cores that ours need next.
     """
-    for i in range(scores.shape[0]):
-        best = 0
-        low = high = scores[i, 0]
-        for cell in range(scores.shape[1]):
-            low = min(low, scores[i, cell])
-            if scores[i, cell] > high:
-                best, high = cell, scores[i, cell]
-        level, step = low - np.float32(1), np.float32(0.5) * (high - low)
-        if count < scores.shape[1]:
-            level = low
-            for _ in range(24):
-                if _count_above(scores, i, level + step) >= count:
-                    level += step
-                    if _count_above(scores, i, level) <= most:
-                        break
-                step *= np.float32(0.5)
-        chosen[i, 0], n = best, 1
-        for cell in range(scores.shape[1]):
-            if scores[i, cell] > level and cell != best and n < most:
-                chosen[i, n] = cell
-                n += 1
-        counts[i] = n
+    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
+    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
+    no_tails, no_word_tails = np.zeros(len(rows), np.float32), np.zeros(len(blocks.offsets), np.float32)
+    for first in range(0, len(rows), POINTS):
+        together = _start_group(first, len(rows), group)
+        for column in range(0, products.shape[1], WORDS):
+            bound_words(blocks.values, column // WORDS, rows, no_tails, no_word_tails, blocks.offsets, group, levels, bounds,
+                        masks)  # fmt: skip
+            for p in range(together):
+                for j in range(min(WORDS, products.shape[1] - column)):
+                    products[first + p, column + j] = bounds[p, j]
+
+
+@kernel
+def largest_products(rows, blocks, nearest):
+    """Write the column of a matrix whose product with each row [n, d], minus its offset, is the largest. out: nearest [n]."""
+    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
+    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
+    no_tails, no_word_tails = np.zeros(len(rows), np.float32), np.zeros(len(blocks.offsets), np.float32)
+    for first in range(0, len(rows), POINTS):
+        together = _start_group(first, len(rows), group)
+        for p in range(POINTS):
+            levels[p] = -np.inf if p < together else np.inf
+        for block in range(len(blocks.offsets) // WORDS):
+            bound_words(blocks.values, block, rows, no_tails, no_word_tails, blocks.offsets, group, levels, bounds,
+                        masks)  # fmt: skip
+            for part in range(len(masks)):
+                mask = masks[part]
+                while mask != 0:
+                    bit = part * LANES + lowest_bit(mask)
+                    mask &= mask - np.uint64(1)
+                    p, j = bit // WORDS, bit % WORDS
+                    if bounds[p, j] > levels[p]:
+                        levels[p], nearest[first + p] = bounds[p, j], block * WORDS + j
+
+
+@kernel
+def _count_above(scores, p, level):
+    """Count the scores of a row above a level."""
+    above = 0
+    for first in range(0, scores.shape[1], LANES):
+        above += popcount(beyond_lanes(scores, p, first, level))
+    return above
+
+
+@fast_kernel
+def _mean_of(scores, p, n_cells):
+    """Return the mean of the first scores of a row, the least and the largest one."""
+    low, high, total = scores[p, 0], scores[p, 0], np.float32(0)
+    for cell in range(n_cells):
+        low, high = min(low, scores[p, cell]), max(high, scores[p, cell])
+        total += scores[p, cell]
+    return total / np.float32(n_cells), low, high
+
+
+@kernel
+def _level_of(scores, p, n_cells, count, most):
+    """Return a level that at least `count` and at most `most` scores of a row exceed, unless many are equal; by bisection.
+
+    The scores behind the first are -inf.
+    """
+    mean, low, high = _mean_of(scores, p, n_cells)
+    level = mean if _count_above(scores, p, mean) >= count else low
+    step = np.float32(0.5) * (high - level)
+    for _ in range(24):
+        above = _count_above(scores, p, level + step)
+        if above >= count:
+            level += step
+            if above <= most:
+                break
+        step *= np.float32(0.5)
+    return level
+
+
+@kernel
+def choose_cells(rows, blocks, n_cells, count, most, chosen, counts):
+    """Choose about `count` cells with the highest scores for each of rows [n, d], its best first.
+
+    blocks: centres of cells, with half their squared norms. At least `count`, at most `most` are chosen, unless many are
+    equal. out: chosen [n, most], counts [n].
+    """
+    scores = np.full((POINTS, -(-len(blocks.offsets) // LANES) * LANES), -np.inf, np.float32)
+    for first in range(0, len(rows), POINTS):
+        multiply(rows[first : first + POINTS], blocks, scores[: len(rows) - first, : len(blocks.offsets)])
+        for p in range(min(POINTS, len(rows) - first)):
+            level = _level_of(scores, p, n_cells, count, most) if count < n_cells else np.float32(-np.inf)
+            i, n = first + p, 0
+            for part in range(0, scores.shape[1], LANES):
+                mask = beyond_lanes(scores, p, part, level)
+                while mask != 0 and n < most:
+                    chosen[i, n] = cell = part + lowest_bit(mask)
+                    mask &= mask - np.uint64(1)
+                    if scores[p, cell] > scores[p, chosen[i, 0]]:
+                        chosen[i, 0], chosen[i, n] = chosen[i, n], chosen[i, 0]
+                    n += 1
+            counts[i] = n
 
 
 @kernel
@@ -189,39 +269,6 @@ def group_members(chosen, counts, members, start):
             part = min(rank, 1)
             members[filled[part, chosen[i, rank]]] = i
             filled[part, chosen[i, rank]] += 1
-
-
-@kernel
-def bound_all(points, table, scores):
-    """Write an upper bound of the score of each point with each word of a table. out: scores [n, rows]."""
-    group, levels = np.empty(POINTS, np.int32), np.full(POINTS, np.inf, np.float32)
-    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
-    for m in range(0, len(scores), POINTS):
-        together = min(POINTS, len(scores) - m)
-        for p in range(POINTS):
-            group[p] = m + min(p, together - 1)
-        for first in range(0, len(table.rows), WORDS):
-            bound_words(table.heads, first // WORDS, points.rows, points.tail, table.tail, table.half, group, levels, bounds,
-                        masks)  # fmt: skip
-            for p in range(together):
-                for j in range(WORDS):
-                    scores[m + p, first + j] = bounds[p, j]
-
-
-@kernel
-def group_by_cell(scores, least, members, start):
-    """Write, for each cell, the points whose score [n, cells] there is at least the point's `least` [n]. out: see `Probes`."""
-    start[:] = 0
-    for i in range(scores.shape[0]):
-        for cell in range(scores.shape[1]):
-            start[cell + 1] += scores[i, cell] >= least[i]
-    start[1:] = np.cumsum(start[1:])
-    filled = start[:-1].copy()
-    for i in range(scores.shape[0]):
-        for cell in range(scores.shape[1]):
-            if scores[i, cell] >= least[i]:
-                members[filled[cell]] = i
-                filled[cell] += 1
 
 
 @kernel
@@ -261,27 +308,6 @@ def sign_words(z, words, thresholds, signatures):
 
 
 @fast_kernel
-def nearest_parts(rows, values, half, nearest):
-    """Write the nearest value of each part of rows [n, parts * width]. values: [parts, width, values]; half: [parts, values]
-    half their squared norms. out: nearest uint8 [n, parts]."""
-    n_parts, width, n_values = values.shape
-    scores = np.empty(n_values, np.float32)
-    for i in range(len(rows)):
-        for part in range(n_parts):
-            for v in range(n_values):
-                scores[v] = -half[part, v]
-            for j in range(width):
-                x = rows[i, part * width + j]
-                for v in range(n_values):
-                    scores[v] += x * values[part, j, v]
-            best = 0
-            for v in range(1, n_values):
-                if scores[v] > scores[best]:
-                    best = v
-            nearest[i, part] = best
-
-
-@fast_kernel
 def scale_rows(rows, mean, steps, lows, factors, offsets, squares):
     """Write what the products of rows with words that are stored as bytes, low + step byte, need. See `Points`.
 
@@ -300,18 +326,3 @@ def scale_rows(rows, mean, steps, lows, factors, offsets, squares):
                 factors[i, k, j] = x * steps[k, j]
                 offset += x * (lows[k, j] - mean[j])
             offsets[i, k] = offset
-
-
-@fast_kernel
-def rotate_rows(rows, mean, axes, rotated):
-    """Shift and rotate rows [n, dimension]. out: rotated [n, padded].
-
-    Not a matrix product of NumPy: its library keeps its own threads spinning for a while, on the cores that ours need next.
-    """
-    for i in range(len(rows)):
-        out = rotated[i]
-        out[:] = 0
-        for j in range(rows.shape[1]):
-            x = rows[i, j] - mean[j]
-            for k in range(len(out)):
-                out[k] += x * axes[j, k]

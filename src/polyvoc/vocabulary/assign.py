@@ -18,14 +18,14 @@ from polyvoc.errors import OptionError, VocabularyError
 from polyvoc.kernels.compiler import WORDS
 from polyvoc.kernels.vectors import (
     STRIDE,
+    Blocks,
     Points,
     Probes,
     WordTable,
-    bound_all,
     choose_cells,
-    group_by_cell,
     group_members,
-    rotate_rows,
+    largest_products,
+    multiply,
     scale_rows,
     scan_cells,
     sign_words,
@@ -160,9 +160,8 @@ class Cells:
         self.count = len(centres)
         self.centres = centres
         self.axes = axes
-        part = _WordPart.of_rows(centres, axes.head)
-        table = _group_words([part], [np.zeros(len(centres), dtype=np.int64)], 1)
-        self._table = table._replace(tail=np.zeros_like(table.tail))  # heads alone are near enough for cells
+        half = np.einsum("ij,ij->i", centres, centres) / 2
+        self._blocks = make_blocks(centres[:, : axes.head].T, half)  # heads alone are near enough for cells
 
     @classmethod
     def among(cls, words: Floats32, axes: PrincipalAxes) -> Cells:
@@ -182,8 +181,13 @@ class Cells:
 
     def of(self, rows: Floats32) -> Words:
         """Return the cell of each of rows [n, padded]: int32 [n]."""
-        parts = thread_map(lambda batch: self._scores(self.axes.points(batch)).argmax(axis=1), batches(rows, _CELL_BATCH))
-        return np.concatenate(parts).astype(np.int32)
+
+        def find(heads: Floats32) -> Words:
+            nearest = np.empty(len(heads), np.int32)
+            largest_products(np.ascontiguousarray(heads), self._blocks, nearest)
+            return nearest
+
+        return np.concatenate(thread_map(find, batches(rows[:, : self.axes.head], _CELL_BATCH)))
 
     def word_table(self, rows: Floats32) -> WordTable:
         """Return words in the coordinates of the axes, [size, padded], grouped by cell."""
@@ -198,27 +202,15 @@ class Cells:
         n, start = len(points.rows), np.empty((2, self.count + 1), np.int64)
         most = min(self.count, count + count // _SLACK)
         chosen, counts = np.empty((n, most), np.int32), np.empty(n, np.int64)
-        choose_cells(self._scores(points), count, most, chosen, counts)
+        choose_cells(points.rows, self._blocks, self.count, count, most, chosen, counts)
         members = np.empty(int(counts.sum()), np.int32)
         group_members(chosen, counts, members, start)
         return Probes(members[:n], start[0]), Probes(members[n:], start[1])
 
     def probe_all(self, points: Points) -> Probes:
         """Return probes of every cell by every point."""
-        return self._group(self._scores(points), np.full(len(points.rows), -np.inf, dtype=np.float32))
-
-    def _scores(self, points: Points) -> Floats32:
-        """Return how near each cell is to each point: [n, cells], higher is nearer."""
-        scores = np.empty((len(points.rows), len(self._table.rows)), dtype=np.float32)
-        bound_all(points, self._table, scores)
-        return scores[:, : self.count]
-
-    def _group(self, scores: Floats32, least: Floats32) -> Probes:
-        """Return probes of the cells where a point's score, [n, cells], is at least `least` [n]."""
-        members = np.empty(np.count_nonzero(scores >= least[:, None]), dtype=np.int32)
-        start = np.empty(self.count + 1, dtype=np.int64)
-        group_by_cell(scores, least, members, start)
-        return Probes(members, start)
+        everyone = np.arange(len(points.rows), dtype=np.int32)
+        return Probes(np.tile(everyone, self.count), np.arange(self.count + 1) * len(everyone))
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +262,7 @@ class PrincipalAxes:
         n, dimension = descriptors.shape
         heads, squares = np.empty((n, self.head), np.float32), np.empty(n, np.float32)
         factors, offsets = np.empty((n, len(words), dimension), np.float32), np.empty((n, len(words)), np.float32)
-        rotate_rows(descriptors, self.mean, self._head_axes, heads)
+        multiply(descriptors, self._head_blocks, heads)
         scale_rows(descriptors, self.mean, steps, lows, factors, offsets, squares)
         return Points(heads, _tail_norms(squares, heads), factors, offsets)
 
@@ -279,11 +271,25 @@ class PrincipalAxes:
         """Return the axes of the head [dimension, head]."""
         return np.ascontiguousarray(self.axes[:, : self.head])
 
+    @cached_property
+    def _head_blocks(self) -> Blocks:
+        """Return them as the factor of a product that moves the origin, too."""
+        return make_blocks(self._head_axes, self.mean @ self._head_axes)
+
     def word_part(self, vocabulary: Vocabulary) -> _WordPart:
         """Return the words of a vocabulary for a `WordTable`."""
         centred: Floats32 = vocabulary.centroids - self.mean
         heads: Floats32 = np.asarray(centred @ self._head_axes, np.float32)
         return _WordPart(heads, np.einsum("ij,ij->i", centred, centred), vocabulary.words.codes)
+
+
+def make_blocks(matrix: Floats32, offsets: Floats32) -> Blocks:
+    """Return a matrix [d, columns], and what is subtracted from the products with it [columns], as `multiply` takes them."""
+    columns = -(-matrix.shape[1] // WORDS) * WORDS
+    values, padded = np.zeros((len(matrix), columns), np.float32), np.full(columns, np.inf, np.float32)
+    values[:, : matrix.shape[1]], padded[: matrix.shape[1]] = matrix, offsets
+    blocks = values.reshape(len(matrix), -1, WORDS).transpose(1, 0, 2)
+    return Blocks(np.ascontiguousarray(blocks).ravel(), padded)
 
 
 class _WordPart(NamedTuple):

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from polyvoc.errors import VocabularyError
 from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query
-from polyvoc.kernels.vectors import nearest_parts, rotate_rows
+from polyvoc.kernels.vectors import Blocks, largest_products, multiply
 from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
-from polyvoc.vocabulary.assign import Assigner, batches
+from polyvoc.vocabulary.assign import Assigner, batches, make_blocks
 from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, full_rotation
 
 PARTS = 8  # bytes that keep what a code leaves of a descriptor
@@ -99,16 +99,16 @@ class Coder:
         return self.rotation if self.bits == self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
 
     def _project(self, descriptors: Descriptors) -> Floats32:
-        """Return descriptors in the coordinates of the full rotation, without NumPy's matrix product (see `rotate_rows`)."""
+        """Return descriptors in the coordinates of the full rotation."""
         rows = np.ascontiguousarray(descriptors, np.float32)
         z = np.empty(rows.shape, np.float32)
-        rotate_rows(rows, np.zeros(rows.shape[1], np.float32), self._columns, z)
+        multiply(rows, self._columns, z)
         return z
 
     @cached_property
-    def _columns(self) -> Floats32:
-        """Return the axes of the full rotation as columns [dimension, dimension]."""
-        return np.ascontiguousarray(self._full.T)
+    def _columns(self) -> Blocks:
+        """Return the axes of the full rotation as columns."""
+        return make_blocks(self._full.T, np.zeros(len(self._full), np.float32))
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
@@ -176,13 +176,13 @@ def unpack_signs(codes: npt.NDArray[np.uint64], bits: int) -> Floats32:
 
 def quantise_parts(rows: Floats32, parts: Floats32) -> npt.NDArray[np.uint8]:
     """Return the nearest value of each part of rows [n, dimension]: uint8 [n, parts]."""
-    n_parts, _, width = parts.shape
-    padded = np.zeros((len(rows), n_parts * width), np.float32)
-    padded[:, : rows.shape[1]] = rows
-    nearest = np.empty((len(rows), n_parts), np.uint8)
-    half = np.einsum("pvw,pvw->pv", parts, parts) / 2
-    nearest_parts(padded, np.ascontiguousarray(parts.transpose(0, 2, 1)), half.astype(np.float32), nearest)
-    return nearest
+    width, nearest = parts.shape[2], np.empty((len(parts), len(rows)), np.uint8)
+    for part, values in enumerate(parts):
+        own = np.zeros((len(rows), width), np.float32)
+        columns = rows[:, part * width : (part + 1) * width]
+        own[:, : columns.shape[1]] = columns
+        largest_products(own, make_blocks(values.T, np.einsum("vw,vw->v", values, values) / 2), nearest[part])
+    return np.ascontiguousarray(nearest.T)
 
 
 def learn_decoder(descriptors: Floats32, words: Words, vocabulary: Vocabulary, cluster: Callable[[Floats32, int], Floats32],
