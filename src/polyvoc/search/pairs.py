@@ -1,9 +1,9 @@
 """Pairs of images that are worth matching: every image is compared with all others, by what is stored of them.
 
-Scores are those of a search with the image. Where only near signatures vote, as in the presets, images are compared in blocks:
-each posting list is read once for a block, and weak matches are left out. This coarse score chooses the candidates, and their
-exact scores are then computed one by one. In a small collection all are candidates. With other options every image is searched
-for by itself.
+Scores are those of a search with the image. By codes the images of a block are decoded together, and every image is searched
+for by itself; so it is by most rules of words. Where only near signatures vote, as in the presets without codes, images are
+compared in blocks: each posting list is read once for a block, and weak matches are left out. This coarse score chooses the
+candidates, and their exact scores are then computed one by one. In a small collection all are candidates.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,14 +21,14 @@ from polyvoc.errors import ClusterError, OptionError
 from polyvoc.index.words import word_offsets
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
 from polyvoc.kernels.verification import list_words
-from polyvoc.options import PairOptions, SearchOptions
+from polyvoc.options import CODE_CUT, CODES, PairOptions, SearchOptions
 from polyvoc.scoring.engine import UNAVAILABLE, Engine, LocalShards
 from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, norms_of
 from polyvoc.search.query import Query, query_of_image
 from polyvoc.search.verify import AnyVerification, prepare_verification, verify
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Array, Floats32, ImageRef, Progress, with_planes
+from polyvoc.types import Array, FeatureCodes, Floats32, ImageRef, Progress, with_planes
 from polyvoc.vocabulary.codes import Coder
 
 # Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a limit of 1 nat with as many extra
@@ -37,6 +38,7 @@ EXTRA_CANDIDATES = 40  # candidates beyond those wanted whose exact scores are c
 SMALL_COLLECTION = 128  # images: in a collection no larger the exact scores of all pairs are computed
 BLOCK_SCORES = 1 << 19  # coarse scores of the images of one block, if possible: they should stay in the cache
 MIN_BLOCK, MAX_BLOCK = 32, 256  # images of one block
+SEARCHED_TOGETHER = 16  # images that are decoded together, by codes
 # Two ids, first < second; the higher of the scores of either in a search with the other, if both are known; and if pairs are
 # verified: inliers, their weight in nats, and the transform of positions in the first to positions in the second.
 PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("score", np.float32), ("inliers", np.int32),
@@ -66,6 +68,18 @@ class StoredQueries:
         """Return what is stored of an image as a query; `verify`: also for verification."""
         (stored,) = self.engine.image_features([ref])
         return query_of_image(stored, replace(self.search, verify=verify), self.coder)
+
+    def of_many(self, refs: Sequence[ImageRef]) -> list[Query]:
+        """Return what is stored of images as queries without keypoints; their codes are decoded together, which is faster."""
+        coder = self.coder
+        if self.search.merge != CODES or coder is None:
+            return [self.of(ref) for ref in refs]
+        stored = [image.codes for image in self.engine.image_features(refs)]
+        codes = [one for one in stored if one is not None]
+        starts = np.concatenate([[0], np.cumsum([len(one.words) for one in codes])]).astype(int)
+        joined = FeatureCodes(*map(np.concatenate, zip(*codes, strict=True)))
+        query = coder.query_stored(joined, self.search.n_assignments, CODE_CUT)
+        return [Query(query.part(first, last)) for first, last in pairwise(starts.tolist())]
 
     def verification(self, ref: ImageRef) -> AnyVerification:
         """Return a stored image prepared for verification."""
@@ -147,11 +161,13 @@ def find_candidates(source: StoredQueries, top: int, images: Sequence[int] | Non
         return _Comparison.of(engine, plan, depth, refs).candidates(ids, top, threads, progress)
     best = Candidates(ids, np.full((len(ids), top), -1, np.int64), np.zeros((len(ids), top), np.float32))
 
-    def one(row: slice) -> tuple[Ids, Floats32]:
-        return _search_one(source, plan, top, refs, ids[row])
+    def several(rows: slice) -> list[tuple[Ids, Floats32]]:
+        queries = source.of_many(refs.at(ids[rows]))
+        return [_search_one(engine, query, plan, top, image) for query, image in zip(queries, ids[rows].tolist(), strict=True)]
 
-    for row, (others, scores) in _each_block("comparing", one, len(ids), 1, threads, progress):
-        best.others[row], best.scores[row] = others, scores
+    size = max(1, min(SEARCHED_TOGETHER, -(-len(ids) // threads)))
+    for rows, found in _each_block("comparing", several, len(ids), size, threads, progress):
+        best.others[rows], best.scores[rows] = (np.stack(column) for column in zip(*found, strict=True))
     return best
 
 
@@ -167,15 +183,13 @@ def can_compare_blocks(engine: Engine, plan: ScoringPlan) -> bool:
     )
 
 
-def _search_one(source: StoredQueries, plan: ScoringPlan, top: int, refs: ImageRefs, image: Ids) -> tuple[Ids, Floats32]:
-    """Return the best other images of one image [1, top] by a search."""
-    others, scores = np.full((1, top), -1, np.int64), np.zeros((1, top), np.float32)
-    (ref,) = refs.at(image)
-    asked = source.of(ref)
-    query = source.engine.query_of(asked.codes, asked.words, asked.signatures, plan)
-    best, _ = source.engine.best(query, plan, top + 1, threads=1)
-    for rank, one in enumerate([one for one in best if one.image != image[0]][:top]):
-        others[0, rank], scores[0, rank] = one.image, one.score
+def _search_one(engine: Engine, asked: Query, plan: ScoringPlan, top: int, image: int) -> tuple[Ids, Floats32]:
+    """Return the best images [top] of a search with an image, without it."""
+    others, scores = np.full(top, -1, np.int64), np.zeros(top, np.float32)
+    query = engine.query_of(asked.codes, asked.words, asked.signatures, plan)
+    best, _ = engine.best(query, plan, top + 1, threads=1)
+    for rank, one in enumerate([one for one in best if one.image != image][:top]):
+        others[rank], scores[rank] = one.image, one.score
     return others, scores
 
 

@@ -26,7 +26,9 @@ PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
 SAMPLE = 200_000  # descriptors that a decoder is learned from
 POWER_STEPS = 8  # of the power method that finds the widest axis of some words
-STORING = 0.5  # share of the usual search for the word of a stored feature: 97 % are the nearest, and queries visit several
+EFFORT = (
+    0.5  # share of the usual search for words: 96 % of the ten nearest, 98 % of the nearest are found, which is as accurate
+)
 _BATCH = 4096  # descriptors signed together
 
 
@@ -52,6 +54,12 @@ class CodedQuery:
         n_words = self.words.shape[1]
         places = (features[:, None] * n_words + np.arange(n_words)).ravel()
         return np.asarray(places[self.words.ravel()[places] >= 0])
+
+    def part(self, first: int, last: int) -> CodedQuery:
+        """Return the features first .. last."""
+        n_words, own = self.words.shape[1], slice(first, last)
+        magnitudes = self.magnitudes[first * n_words : last * n_words]
+        return CodedQuery(self.words[own], self.ratios[own], self.codes[own], magnitudes, self.totals[own])
 
     @classmethod
     def concatenate(cls, parts: Sequence[CodedQuery]) -> CodedQuery:
@@ -112,7 +120,7 @@ class Coder:
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
-        words = self._assigner.assign(descriptors, effort=STORING)[:, 0]
+        words = self._assigner.assign(descriptors, effort=EFFORT)[:, 0]
         parts = thread_map(lambda job: self._encode(*job), _jobs(descriptors, words, self._threads), self._threads)
         codes, rest = (np.concatenate(column) for column in zip(*parts, strict=True))
         return FeatureCodes(words.astype(np.uint32), codes, rest)
@@ -137,7 +145,7 @@ class Coder:
         """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first."""
         table = np.asarray(descriptors, np.float32)
         n_words = min(assignments, self.vocabulary.size)
-        words = self._assigner.assign(table, n_words).reshape(len(table), n_words)
+        words = self._assigner.assign(table, n_words, EFFORT).reshape(len(table), n_words)
         parts = thread_map(lambda job: self._sign(*job, cut), _jobs(table, words, self._threads), self._threads)
         return CodedQuery(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
