@@ -17,7 +17,7 @@ from polyvoc.features.sift import find_sift
 from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.index.words import word_offsets
 from polyvoc.kernels import compiler
-from polyvoc.kernels.codes import tally_codes
+from polyvoc.kernels.codes import count_live, tally_codes
 from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
@@ -204,10 +204,13 @@ def _codes(bits: int) -> dict[str, Array]:
     tally_codes(query.words, table_rows(query, TABLE), query.codes, query.magnitudes, query.totals, TABLE.reach,
                 *(segment.arrays[name] for name in ("code_starts", "codes", "code_images")), np.arange(IMAGES) % 3 - 1,
                 counts)  # fmt: skip
+    live, lists = np.empty(len(centres), np.int64), (segment.arrays["code_starts"], segment.arrays["code_images"])
+    count_live(*lists, segment.without([2]).alive, live)
     results = {
         **{f"stored {name}": array for name, array in stored._asdict().items()}, "decoded": coder.decode(stored),
         "found": segment.live_batch().codes.codes, "of image 3": segment.image_features(3).codes.codes, **vars(query),
-        "live": segment.without([2]).live_code_lengths, "verified": found.counts, "weights": found.weights,
+        "live": segment.without([2]).live_code_lengths, "counted": live,
+        "verified": found.counts, "weights": found.weights,
         "transforms": found.transforms, "inliers": inliers, "counts": counts,
         "scores": score_codes(segment, query, CodeWeights(np.linspace(1, 3, QUERIES), TABLE, threads=1)),
     }  # fmt: skip
