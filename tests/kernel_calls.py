@@ -23,7 +23,7 @@ from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, co
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
-from polyvoc.kernels.postings import find_runs
+from polyvoc.kernels.postings import find_runs, read_ahead
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
@@ -206,10 +206,11 @@ def _codes(bits: int) -> dict[str, Array]:
                 counts)  # fmt: skip
     live, lists = np.empty(len(centres), np.int64), (segment.arrays["code_starts"], segment.arrays["code_images"])
     count_live(*lists, segment.without([2]).alive, live)
+    pieces = np.array([read_ahead(np.array([0, 3]), *lists, gap) for gap in (0, 1000)])
     results = {
         **{f"stored {name}": array for name, array in stored._asdict().items()}, "decoded": coder.decode(stored),
         "found": segment.live_batch().codes.codes, "of image 3": segment.image_features(3).codes.codes, **vars(query),
-        "live": segment.without([2]).live_code_lengths, "counted": live,
+        "live": segment.without([2]).live_code_lengths, "counted": live, "pieces": pieces,
         "verified": found.counts, "weights": found.weights,
         "transforms": found.transforms, "inliers": inliers, "counts": counts,
         "scores": score_codes(segment, query, CodeWeights(np.linspace(1, 3, QUERIES), TABLE, threads=1)),

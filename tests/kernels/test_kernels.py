@@ -27,6 +27,7 @@ from polyvoc.kernels.postings import (
     find_runs,
     gather,
     list_starts,
+    read_ahead,
     sort_by_word,
     sort_codes,
     unsort_codes,
@@ -148,6 +149,18 @@ def test_codes_sorted_into_lists_come_back() -> None:
         found = np.zeros((len(rows), 2), np.uint64)
         unsort_codes(words, planes, feature_starts, starts, kept, found)
         assert np.array_equal(found, codes[rows])
+
+
+def test_lists_that_lie_together_are_read_as_one() -> None:
+    """Lists of 1000 elements: each is read with the LANES that follow it."""
+    starts, values = np.arange(0, 21_000, 1000).astype(np.uint32), np.zeros(20_000, np.uint16)
+    for numbers, gap, pieces in (
+        ([], 0, 0), ([0], 0, 1), ([19], 0, 1), ([3, 4, 5], 0, 1), ([3, 5], 0, 2), ([3, 5], 1000 - LANES, 1), ([3, 5], 900, 2),
+        ([0, 2, 9, 19], 2000, 3), (range(20), 0, 1),
+    ):  # fmt: skip
+        assert read_ahead(np.array(numbers, np.int64), starts, values, gap) == pieces, (numbers, gap)
+    assert read_ahead(np.arange(20), np.zeros(21, np.uint32), values[:0], 0) == 0
+    assert not values.any()
 
 
 def find(words: np.ndarray, sizes: tuple[int, ...], queries: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -17,7 +17,7 @@ import reference
 from machines import Machines
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.index.segment import Segment
-from polyvoc.scoring.codes import code_table_as_dict, code_table_from_dict, default_code_table
+from polyvoc.scoring.codes import code_table_as_dict, code_table_from_dict, default_code_table, read_features, read_lists
 from polyvoc.scoring.engine import Engine
 from polyvoc.types import CodeTable
 from polyvoc.vocabulary.codes import CodedQuery
@@ -95,6 +95,40 @@ def test_saved_segments_score_the_same(tmp_path: Path) -> None:
             segment.save(tmp_path / f"{number}-{position}")
             segments.append(Segment.open(tmp_path / f"{number}-{position}"))
         assert np.array_equal(scores(Engine(segments, ()), world), expected), number
+
+
+def test_reading_ahead_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, world, expected in worlds(20):
+        (segment,) = coded_engine(world).segments
+        segment.save(tmp_path / str(number))
+        before = {name: array.copy() for name, array in segment.arrays.items()}
+        for gap in (0, 1 << 20):
+            monkeypatch.setattr("polyvoc.scoring.codes.GAP", gap)
+            mapped = Segment.open(tmp_path / str(number))
+            for threads in (1, 3):
+                assert np.array_equal(scores(Engine([mapped], ()), world, threads=threads), expected), (number, gap)
+            read_features(mapped, np.arange(mapped.n_images)[::-1])
+            assert all(np.array_equal(mapped.arrays[name], array) for name, array in before.items()), number
+
+
+def test_a_list_is_requested_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = random_coded_world(2, 128)
+    (segment,) = coded_engine(world).segments
+    requested = list[int]()
+    monkeypatch.setattr("polyvoc.scoring.codes.read_ahead", lambda numbers, *_: requested.extend(numbers.tolist()))
+
+    def request(*words: int) -> list[int]:
+        requested.clear()
+        read_lists(segment, np.array([words], np.int32), threads=1)
+        return sorted(set(requested))
+
+    assert request(3, -1, 1, 3) == [1, 3]
+    assert request(3, -1, 1) == []
+    assert request(1, 0, -1) == [0]
+    assert request(-1) == []
+    monkeypatch.setattr("polyvoc.scoring.codes.FORGET", -1.0)
+    assert request(1, 0) == request(0, 1) == [0, 1]
+    assert len(requested) == 3 * 2  # two planes of codes, and the images
 
 
 def test_order_of_images_does_not_matter() -> None:

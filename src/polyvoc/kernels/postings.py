@@ -19,6 +19,7 @@ from polyvoc.kernels.compiler import (
     near_long_lanes,
     popcount,
     prefetch,
+    will_need,
 )
 
 LONGEST_RUN = 255  # a longer run is several entries of the run directory with the same word
@@ -84,6 +85,28 @@ def unsort_codes(words, planes, feature_starts, starts, alive, codes):
                 for plane in range(len(planes)):
                     codes[row, plane] = planes[plane, place]
                 row += 1
+
+
+@kernel
+def read_ahead(numbers, starts, values, gap):
+    """Have lists read from the disk in large pieces, before they are needed; return the number of pieces.
+
+    numbers: of the lists, ascending; starts: [size + 1]; values: [F] in list order, mapped. Lists at most `gap` elements apart
+    are one piece. Comparing LANES at a time touches elements beyond the end of a list: they are read as well.
+    """
+    first, last, pieces = np.int64(0), np.int64(0), 0
+    for number in numbers:
+        begin, end = np.int64(starts[number]), min(np.int64(starts[number + 1]) + LANES, len(values))
+        if begin > last + gap:
+            if last > first:
+                will_need(values, first, last)
+                pieces += 1
+            first = begin
+        last = max(last, end)
+    if last > first:
+        will_need(values, first, last)
+        pieces += 1
+    return pieces
 
 
 @kernel

@@ -18,7 +18,7 @@ from polyvoc.errors import OptionError
 from polyvoc.index.segment import Segment
 from polyvoc.kernels.verification import list_words, verify_candidates, verify_codes
 from polyvoc.options import USUAL_HAMMING, ScoringOptions
-from polyvoc.scoring.codes import default_code_table, table_rows
+from polyvoc.scoring.codes import default_code_table, read_features, table_rows
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import likelihood_table
 from polyvoc.scoring.segments import Candidate, HeldSegment
@@ -85,6 +85,7 @@ class CodedVerification:
 
     def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
         """Verify images of a segment; see `verify_images`."""
+        read_features(segment, positions)
         a = segment.arrays
         lists = a["code_starts"], a["codes"], a["code_images"]
         verify_codes(positions, a["feature_starts"], a["code_words"], lists, a["frames"], a["positions"], a["shapes"],
