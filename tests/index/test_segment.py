@@ -346,3 +346,10 @@ def test_any_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
                 assert "\n" not in str(error)
                 raised += 1
     assert raised > 100
+
+
+def test_positions_of_any_layout_are_stored_as_rows() -> None:
+    xy = np.asfortranarray(np.random.default_rng(0).random((4, 2)))
+    batch = Batch.of_words([np.zeros((4, 1), np.int32)], 1)
+    segment = Segment.build(replace(batch, geometry=Geometry.of(xy, np.ones(4), np.ones(4), batch.feature_starts)), (2,))
+    assert all(segment.arrays[name].flags.c_contiguous for name in ("positions", "shapes"))

@@ -251,8 +251,8 @@ class Segment:
         arrays: dict[str, Array] = {
             "feature_starts": batch.feature_starts.astype(np.uint32),
             "frames": batch.geometry.frames,
-            "positions": batch.geometry.positions,
-            "shapes": batch.geometry.shapes,
+            "positions": np.ascontiguousarray(batch.geometry.positions),
+            "shapes": np.ascontiguousarray(batch.geometry.shapes),
         }
         if sizes:
             arrays |= build_lists(batch.words, batch.signatures, batch.feature_starts, sizes)
