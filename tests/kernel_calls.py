@@ -23,7 +23,7 @@ from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, co
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
-from polyvoc.kernels.postings import find_runs
+from polyvoc.kernels.postings import find_runs, read_ahead
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
@@ -204,10 +204,13 @@ def _codes(bits: int) -> dict[str, Array]:
     tally_codes(query.words, table_rows(query, TABLE), query.codes, query.magnitudes, query.totals, TABLE.reach,
                 *(segment.arrays[name] for name in ("code_starts", "codes", "code_images")), np.arange(IMAGES) % 3 - 1,
                 counts)  # fmt: skip
+    lists = segment.arrays["code_starts"], segment.arrays["code_images"]
+    pieces = np.array([read_ahead(np.array([0, 3]), *lists, gap) for gap in (0, 1000)])
     results = {
         **{f"stored {name}": array for name, array in stored._asdict().items()}, "decoded": coder.decode(stored),
         "found": segment.live_batch().codes.codes, "of image 3": segment.image_features(3).codes.codes, **vars(query),
-        "live": segment.without([2]).live_code_lengths, "verified": found.counts, "weights": found.weights,
+        "live": segment.without([2]).live_code_lengths, "pieces": pieces,
+        "verified": found.counts, "weights": found.weights,
         "transforms": found.transforms, "inliers": inliers, "counts": counts,
         "scores": score_codes(segment, query, CodeWeights(np.linspace(1, 3, QUERIES), TABLE, threads=1)),
     }  # fmt: skip

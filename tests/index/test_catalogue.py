@@ -14,7 +14,7 @@ import pytest
 
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, VersionError, WriteError
 from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, ImageRow, SegmentRow, SegmentSize
-from polyvoc.storage.folders import FileState
+from polyvoc.storage.folders import FileState, is_below
 from polyvoc.types import Problem
 from processes import as_nobody, in_child, is_root
 from samples import unflushed
@@ -70,6 +70,27 @@ def test_images_are_read_in_pages(catalogue: Catalogue, monkeypatch: pytest.Monk
     expected = list(catalogue.images())
     monkeypatch.setattr("polyvoc.storage.sqlite.PAGE", 2)
     assert list(catalogue.images()) == expected
+
+
+ROOTS = ("/", "/a", "/a/b", "/a/b/c.jpg", "/a.b", "a", "s3://bucket", "s3://bucket/", "s3://bucket/x", "zip://::/a/z.zip",
+         "zip://in::/a/z.zip", "/none", "/a::b", os.fsdecode(b"/x/\xff"))  # fmt: skip
+BELOW = ("/a", "/a/b", "/a/b/c.jpg", "/a/b/c.jpg.jpg", "/a/bc.jpg", "/a-b/c.jpg", "/a.b/c.jpg", "/a0.jpg", "/b.jpg", "a", "a/b",
+         "ab", "s3://bucket/1.jpg", "s3://bucket/x/1.jpg", "s3://bucket/xy/1.jpg", "s3://bucket2/1.jpg", "zip://1.jpg::/a/z.zip",
+         "zip://in/1.jpg::/a/z.zip", "zip://in/1.jpg::/a/other.zip", "/a::b/1.jpg", os.fsdecode(b"/x/\xff/\xfe.jpg"),
+         os.fsdecode(b"/x/\xff\xff.jpg"), "/ä/1.jpg")  # fmt: skip
+
+
+def test_images_below_a_folder_are_those_of_all(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    with catalogue.transaction():
+        catalogue.add_segment(2, SegmentRow(len(BELOW), 0, "def"))
+        catalogue.add_images([row(100 + number, path, 2, number) for number, path in enumerate(BELOW)])
+    monkeypatch.setattr("polyvoc.storage.sqlite.PAGE", 3)
+    for root in ROOTS:
+        expected = {one.path for one in catalogue.images() if is_below(one.path, [root])}
+        found = [one.path for one in catalogue.images_below([root])]
+        assert len(found) == len(set(found)) and set(found) == expected, root
+    assert {one.path for one in catalogue.images_below(["/a", "s3://bucket"])} >= {"/a/b", "s3://bucket/1.jpg"}
+    assert list(catalogue.images_below([])) == []
 
 
 def test_numbers_are_never_used_twice(catalogue: Catalogue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from polyvoc.index.codes import all_codes, build_codes, codes_at, word_norms
-from polyvoc.index.segment import Batch, Segment
+from polyvoc.index.segment import Batch, Segment, join_live
 from polyvoc.types import FeatureCodes
 from random_collections import CodedWorld, coded_engine, random_coded_world
 from samples import unflushed
@@ -89,6 +90,25 @@ def test_merging_equals_building_at_once(seed: int, bits: int) -> None:
     parts = [segment.live_batch() for segment in coded_engine(world, 4).segments]
     merged = Segment.build(Batch.concatenate(parts), (), world.size)
     for name, array in at_once.arrays.items():
+        assert merged.arrays[name].dtype == array.dtype and np.array_equal(merged.arrays[name], array), name
+
+
+@pytest.mark.parametrize(("seed", "bits"), WORLDS)
+def test_merging_mapped_segments_equals_building_what_is_left(tmp_path: Path, seed: int, bits: int) -> None:
+    world, segments = random_coded_world(seed, bits), []
+    gone = np.random.default_rng(seed).random(len(world.images)) < 0.3
+    for number, built in enumerate(coded_engine(world, 4).segments):
+        built.save(tmp_path / str(number))
+        at = np.flatnonzero(gone[4 * number : 4 * number + 4]).tolist()
+        segments.append(Segment.open(tmp_path / str(number)).without(at))
+    left = tuple(image for image, is_gone in zip(world.images, gone, strict=True) if not is_gone)
+    if not left:
+        return
+    merged = Segment.build(join_live(segments), (), world.size)
+    (expected,) = coded_engine(replace(world, images=left)).segments
+    assert merged.ids.tolist() == np.flatnonzero(~gone).tolist()
+    assert np.array_equal(sum(segment.live_code_lengths for segment in segments), expected.live_code_lengths)
+    for name, array in expected.arrays.items():
         assert merged.arrays[name].dtype == array.dtype and np.array_equal(merged.arrays[name], array), name
 
 

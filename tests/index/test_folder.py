@@ -82,12 +82,12 @@ def test_a_layout_is_that_of_the_last_commit(tmp_path: Path) -> None:
     folder = IndexFolder(tmp_path / "index")
     build(folder.path, collection(12), commits=2).close()
     before = folder.read_layout()
-    assert [(part.n_images, part.deleted) for part in before.parts] == [(6, [])] * 2
+    assert [(part.n_images, part.deleted) for part in before.parts] == [(6, ())] * 2
     with IndexWriter.open(folder.path) as writer:
         writer.remove(["image 3"])
     after = folder.read_layout()
     assert after.commit > before.commit and after.sizes == before.sizes == (30, 33)
-    assert [(part.n_images, part.deleted) for part in after.parts] == [(6, [3]), (6, [])]
+    assert [(part.n_images, part.deleted) for part in after.parts] == [(6, (3,)), (6, ())]
     live = [segment.live_positions().tolist() for segment in folder.read_segments(after)]
     assert live == [[0, 1, 2, 4, 5], [0, 1, 2, 3, 4, 5]]
 

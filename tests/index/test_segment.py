@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.segment import MAX_IMAGES, STEPS, Batch, Geometry, Segment, unpack_keypoints
+from polyvoc.index.segment import MAX_IMAGES, STEPS, Batch, Geometry, Segment, join_live, unpack_keypoints
 from polyvoc.index.words import word_offsets
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
@@ -143,6 +143,31 @@ def test_deleted_images_leave_no_trace(seed: int) -> None:
         assert not scores[gone].any()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_counts_of_mapped_segments_are_those_of_the_images_that_are_left(tmp_path: Path, seed: int) -> None:
+    world = random_world(seed)
+    batch, rng = batch_of(world), np.random.default_rng([seed, 1])
+    Segment.build(batch, world.sizes).save(tmp_path / "segment")
+    for share in (0.1, 0.5, 1.0):
+        gone = np.flatnonzero(rng.random(len(world.images)) < share).tolist()
+        left = [p for p in range(len(world.images)) if p not in gone]
+        marked, anew = Segment.open(tmp_path / "segment").without(gone), Segment.build(part_of(batch, left), world.sizes)
+        assert np.array_equal(marked.live_lengths, anew.live_lengths)
+        assert np.array_equal(marked.documents(), anew.documents())
+
+
+@pytest.mark.parametrize(("name", "value"), [("words", 60_000), ("feature_starts", 1 << 31)])
+def test_words_and_features_that_do_not_exist_are_not_counted(name: str, value: int) -> None:
+    world = random_world(3, k=2)
+    segment = Segment.build(batch_of(world), world.sizes)
+    position = int(np.argmax([len(image) for image in world.images]))
+    damaged = segment.arrays[name].copy()
+    damaged[segment.arrays["feature_starts"][position] if name == "words" else position + 1] = value
+    segment.arrays[name] = damaged
+    with pytest.raises(ValueError, match="beyond those of its segment"):
+        _ = segment.without([position]).live_lengths
+
+
 def test_deleting_twice_is_deleting_both() -> None:
     world = random_world(3, k=2)
     segment = Segment.build(batch_of(world), world.sizes)
@@ -164,6 +189,21 @@ def test_merging_equals_building_at_once(seed: int) -> None:
     assert np.array_equal(merged.ids, at_once.ids)
     for name, array in at_once.arrays.items():
         assert np.array_equal(merged.arrays[name], array), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merging_mapped_segments_equals_building_what_is_left(tmp_path: Path, seed: int) -> None:
+    world, rng = random_world(seed), np.random.default_rng(seed)
+    batch, segments = batch_of(world, signed=seed % 2 == 0), []
+    gone = rng.random(len(world.images)) < 0.3
+    for number, part in enumerate(np.array_split(np.arange(len(world.images)), 3)):
+        Segment.build(part_of(batch, part.tolist()), world.sizes).save(tmp_path / str(number))
+        segments.append(Segment.open(tmp_path / str(number)).without(np.flatnonzero(gone[part]).tolist()))
+    merged = Segment.build(join_live(segments), world.sizes)
+    expected = Segment.build(part_of(batch, np.flatnonzero(~gone).tolist()), world.sizes)
+    assert np.array_equal(merged.ids, expected.ids) and merged.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        assert merged.arrays[name].dtype == array.dtype and np.array_equal(merged.arrays[name], array), name
 
 
 def test_joined_batches_have_vectors_where_any_has() -> None:
@@ -306,3 +346,10 @@ def test_any_byte_of_a_description_may_be_damaged(tmp_path: Path) -> None:
                 assert "\n" not in str(error)
                 raised += 1
     assert raised > 100
+
+
+def test_positions_of_any_layout_are_stored_as_rows() -> None:
+    xy = np.asfortranarray(np.random.default_rng(0).random((4, 2)))
+    batch = Batch.of_words([np.zeros((4, 1), np.int32)], 1)
+    segment = Segment.build(replace(batch, geometry=Geometry.of(xy, np.ones(4), np.ones(4), batch.feature_starts)), (2,))
+    assert all(segment.arrays[name].flags.c_contiguous for name in ("positions", "shapes"))

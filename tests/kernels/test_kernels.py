@@ -21,7 +21,17 @@ from polyvoc.kernels.compiler import (
 )
 from polyvoc.kernels.images import add_shared, find_shared_postings, share_any, share_two, vote_images
 from polyvoc.kernels.matches import KEEP_ALL
-from polyvoc.kernels.postings import LONGEST_RUN, count_repeats, find_runs, sort_by_word
+from polyvoc.kernels.postings import (
+    LONGEST_RUN,
+    count_repeats,
+    find_runs,
+    gather,
+    list_starts,
+    read_ahead,
+    sort_by_word,
+    sort_codes,
+    unsort_codes,
+)
 
 call_bits = kernel(lambda value: (popcount(value), lowest_bit(value)))
 
@@ -118,6 +128,39 @@ def test_sort_by_word_is_stable() -> None:
     sorted_order, starts = sort_by_word(order, words, 9)
     assert np.array_equal(sorted_order, order[np.argsort(words[order], kind="stable")])
     assert np.array_equal(starts, np.searchsorted(words[sorted_order], np.arange(10)))
+
+
+def test_gather_takes_what_an_order_names() -> None:
+    values, order = np.arange(100, dtype=np.uint16) * 3, np.random.default_rng(2).permutation(100).astype(np.uint32)
+    found = gather(values, order)
+    assert found.dtype == values.dtype and np.array_equal(found, values[order])
+
+
+def test_codes_sorted_into_lists_come_back() -> None:
+    rng = np.random.default_rng(3)
+    words, codes = rng.integers(0, 9, 300).astype(np.uint16), rng.integers(0, 1 << 63, (300, 2), dtype=np.uint64)
+    starts, feature_starts = list_starts(words, 9), np.array([0, 100, 100, 250, 300])
+    planes, images, alive = np.empty((2, 300), np.uint64), np.empty(300, np.uint16), np.array([1, 1, 0, 1], np.uint8)
+    sort_codes(words, codes, feature_starts, starts, planes, images)
+    order = np.argsort(words, kind="stable")
+    assert np.array_equal(planes, codes[order].T)
+    assert np.array_equal(images, np.repeat([0, 2, 3], [100, 150, 50])[order])
+    for kept, rows in ((alive[:0], np.arange(300)), (alive, np.r_[0:100, 250:300])):
+        found = np.zeros((len(rows), 2), np.uint64)
+        unsort_codes(words, planes, feature_starts, starts, kept, found)
+        assert np.array_equal(found, codes[rows])
+
+
+def test_lists_that_lie_together_are_read_as_one() -> None:
+    """Lists of 1000 elements: each is read with the LANES that follow it."""
+    starts, values = np.arange(0, 21_000, 1000).astype(np.uint32), np.zeros(20_000, np.uint16)
+    for numbers, gap, pieces in (
+        ([], 0, 0), ([0], 0, 1), ([19], 0, 1), ([3, 4, 5], 0, 1), ([3, 5], 0, 2), ([3, 5], 1000 - LANES, 1), ([3, 5], 900, 2),
+        ([0, 2, 9, 19], 2000, 3), (range(20), 0, 1),
+    ):  # fmt: skip
+        assert read_ahead(np.array(numbers, np.int64), starts, values, gap) == pieces, (numbers, gap)
+    assert read_ahead(np.arange(20), np.zeros(21, np.uint32), values[:0], 0) == 0
+    assert not values.any()
 
 
 def find(words: np.ndarray, sizes: tuple[int, ...], queries: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:

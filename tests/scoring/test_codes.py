@@ -16,6 +16,7 @@ import pytest
 import reference
 from machines import Machines
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index.read_ahead import read_features
 from polyvoc.index.segment import Segment
 from polyvoc.scoring.codes import code_table_as_dict, code_table_from_dict, default_code_table
 from polyvoc.scoring.engine import Engine
@@ -95,6 +96,20 @@ def test_saved_segments_score_the_same(tmp_path: Path) -> None:
             segment.save(tmp_path / f"{number}-{position}")
             segments.append(Segment.open(tmp_path / f"{number}-{position}"))
         assert np.array_equal(scores(Engine(segments, ()), world), expected), number
+
+
+def test_reading_ahead_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, world, expected in worlds(20):
+        (segment,) = coded_engine(world).segments
+        segment.save(tmp_path / str(number))
+        before = {name: array.copy() for name, array in segment.arrays.items()}
+        for gap in (0, 1 << 20):
+            monkeypatch.setattr("polyvoc.index.read_ahead.GAP", gap)
+            mapped = Segment.open(tmp_path / str(number))
+            for threads in (1, 3):
+                assert np.array_equal(scores(Engine([mapped], ()), world, threads=threads), expected), (number, gap)
+            read_features(mapped, np.arange(mapped.n_images)[::-1])
+            assert all(np.array_equal(mapped.arrays[name], array) for name, array in before.items()), number
 
 
 def test_order_of_images_does_not_matter() -> None:

@@ -597,6 +597,20 @@ def test_an_index_reopened_sees_the_last_commit_and_keeps_its_vocabularies(at_on
     assert anew.search(features(5, 15), top=1)[0].path == "one more"
 
 
+def test_an_index_reopened_shares_the_segments_that_are_the_same(changed: Path) -> None:
+    with IndexWriter.open(changed) as writer:
+        writer.add("another", features(6, 15))
+    first = Index.open(changed)
+    with IndexWriter.open(changed) as writer:
+        writer.remove(["another"])
+        writer.add("one more", features(5, 15))
+    second = first.reopened()
+    assert second.engine.segments[0] is first.engine.segments[0]
+    assert [len(segment.live_positions()) for segment in first.engine.segments] == [30, 1]
+    assert "another" not in {hit.path for hit in second.search(features(6, 15), top=100)}
+    assert_same_scores(second, Index.open(changed))
+
+
 def test_an_open_index_stays_as_it_was(at_once: Index, changed: Path) -> None:
     index = Index.open(changed)
     query = features(3, 11)

@@ -24,7 +24,7 @@ from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import extract, single_cv2_thread
 from polyvoc.index.catalogue import ImageRow, SegmentRow
 from polyvoc.index.folder import EmbeddingInfo, IndexFolder, Models, VocabularyNames
-from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment
+from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment, join_live
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.files import META, checksum, folder_errors
 from polyvoc.storage.folders import FileState, is_unchanged, read_with_digest
@@ -270,12 +270,13 @@ class SegmentBuilder:
 
     def merge(self, parts: Sequence[MergeInput]) -> MergeResult:
         """Stage a segment of the live images of others. Checks them first: damaged arrays must not get a new checksum."""
-        folder, batches = self.folder, []
+        folder, segments = self.folder, []
         for part in parts:
             for line in folder_errors(folder.segment_folder(part.number), part.checksum):
                 raise DamagedError(f"{line}; run 'polyvoc check'")
-            batches.append(folder.read_segment(part.number, self.sizes, part.deleted).live_batch())
-        batch = Batch.concatenate(batches)
+            segments.append(folder.read_segment(part.number, self.sizes, part.deleted))
+        batch = join_live(segments)
+        del segments  # nor their memory maps
         return MergeResult(tuple(parts), tuple(batch.ids.tolist()), self.stage(batch) if len(batch.ids) else None)
 
     def stage(self, batch: Batch) -> SavedSegment:

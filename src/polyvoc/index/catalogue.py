@@ -17,7 +17,7 @@ from typing import Any
 from polyvoc.errors import DamagedError, NotAnIndexError, VersionError
 from polyvoc.options import SetKind
 from polyvoc.storage.files import flush_path, write_errors
-from polyvoc.storage.folders import FileState
+from polyvoc.storage.folders import FileState, is_below, path_range
 from polyvoc.storage.sqlite import Database
 from polyvoc.types import Problem
 
@@ -273,6 +273,15 @@ class Catalogue(Database):
     def images(self) -> Iterator[ImageRow]:
         """Return all live images, by id; in pages, so that a slow reader does not block a writer."""
         return map(self._image, self.pages("SELECT * FROM images WHERE image > ? ORDER BY image LIMIT ?"))
+
+    def images_below(self, roots: Iterable[str]) -> Iterator[ImageRow]:
+        """Yield the live images below some roots, or at them, root by root; reads no others of a large index."""
+        sql = "SELECT path, * FROM images WHERE path > ? AND path < ? ORDER BY path LIMIT ?"
+        for root in roots:
+            exact = self.image_at(root)
+            rows = (self._image(row[1:]) for row in self.pages(sql, *path_range(root)))
+            yield from ([] if exact is None else [exact])
+            yield from (row for row in rows if row.path != root and is_below(row.path, [root]))
 
     def images_from(self, first: int, count: int, find: str = "") -> list[ImageRow]:
         """Return `count` of the live images by id, after the `first` ones; all, or those with a text in their path."""

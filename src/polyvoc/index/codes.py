@@ -19,7 +19,7 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.index.words import word_type
 from polyvoc.kernels.codes import find_places
-from polyvoc.kernels.postings import count_repeats, sort_by_word
+from polyvoc.kernels.postings import count_repeats, list_starts, sort_codes, unsort_codes
 from polyvoc.types import Array, FeatureCodes, Floats32
 
 
@@ -33,13 +33,15 @@ def check_codes(codes: FeatureCodes, n_features: int, size: int) -> None:
 
 def build_codes(codes: FeatureCodes, feature_starts: Array, size: int) -> dict[str, Array]:
     """Sort the codes of features, by image, into lists of the fine words; return the arrays."""
-    words = codes.words.astype(word_type((size,)))
-    order, starts = sort_by_word(np.arange(len(words), dtype=np.uint32), words, size)
-    lengths = np.diff(feature_starts)
+    words = codes.words.astype(word_type((size,)), copy=False)
+    starts = list_starts(words, size)
+    planes: Array = np.empty((codes.codes.shape[1], len(words)), np.uint64)
+    images: Array = np.empty(len(words), np.uint16)
+    sort_codes(words, np.ascontiguousarray(codes.codes), np.asarray(feature_starts, np.int64), starts, planes, images)
     return {
         "code_starts": starts.astype(np.uint32),
-        "codes": np.ascontiguousarray(codes.codes[order].T),
-        "code_images": np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)[order],
+        "codes": planes,
+        "code_images": images,
         "code_words": words,
         "rest": codes.rest,
         "code_norms": word_norms(words, feature_starts, size),
@@ -57,11 +59,17 @@ def word_norms(words: Array, feature_starts: Array, size: int) -> Floats32:
 
 def all_codes(arrays: dict[str, Array]) -> FeatureCodes:
     """Return the codes of all features of a segment, by image: the input of `build_codes`."""
+    n_features = len(arrays["code_words"])
+    codes: Array = np.empty((n_features, len(arrays["codes"])), np.uint64)
+    write_codes(arrays, np.array([0, n_features]), np.empty(0, np.uint8), codes)
+    return FeatureCodes(arrays["code_words"], codes, arrays["rest"])
+
+
+def write_codes(arrays: dict[str, Array], feature_starts: Array, alive: Array, codes: Array) -> None:
+    """Write the codes of the live images of a segment, by image. alive: empty for all. out: codes [features, planes]."""
     words = arrays["code_words"]
-    order, _ = sort_by_word(np.arange(len(words), dtype=np.uint32), words, len(arrays["code_starts"]) - 1)
-    codes = np.empty((len(words), len(arrays["codes"])), np.uint64)
-    codes[order] = arrays["codes"].T
-    return FeatureCodes(words.astype(np.uint32), codes, np.asarray(arrays["rest"]))
+    starts = list_starts(words, len(arrays["code_starts"]) - 1)
+    unsort_codes(words, arrays["codes"], np.asarray(feature_starts, np.int64), starts, alive, codes)
 
 
 def codes_at(arrays: dict[str, Array], position: int, first: int, last: int) -> FeatureCodes:

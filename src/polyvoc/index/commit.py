@@ -26,7 +26,7 @@ from polyvoc.types import Problem
 FAN_IN = 8
 SMALLEST = 64  # images; smaller segments count as this large
 MAX_DELETED = 0.25  # share of a segment's images
-MAX_FEATURES = 1 << 25  # of a merged segment: merging takes about 150 bytes of memory per feature
+MAX_FEATURES = 1 << 25  # of a merged segment: merging takes about 80 bytes of memory per feature
 
 
 def next_merge(sizes: list[SegmentSize]) -> list[int]:

@@ -95,7 +95,7 @@ class SegmentPart:
     segment: int  # its number in the catalogue
     n_images: int
     n_features: int
-    deleted: Sequence[int]  # positions
+    deleted: tuple[int, ...]  # positions
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ class LoadedModels:
     vocabularies: VocabularySet | None = None  # of an index that was just created
     models: Models | None = None
     embedder: Embedder | None = None
+    segments: dict[SegmentPart, Segment] = field(default_factory=dict)  # of the last commit that was read
 
 
 class IndexFolder:
@@ -250,7 +251,7 @@ class IndexFolder:
         with self.catalogue.snapshot():
             settings = self.catalogue.settings()
             rows = self.catalogue.segment_rows()
-            deleted = {number: self.catalogue.deleted(number) for number in rows}
+            deleted = {number: tuple(self.catalogue.deleted(number)) for number in rows}
         return Layout(
             commit=settings["commit"],
             sizes=tuple(settings["sizes"]),
@@ -268,8 +269,13 @@ class IndexFolder:
         return segment.without(deleted)
 
     def read_segments(self, layout: Layout) -> list[Segment]:
-        """Map the segments of a commit."""
-        return [self.read_segment(part.segment, layout.sizes, part.deleted) for part in layout.parts]
+        """Map the segments of a commit; those that are as in the commit read before are shared, with what was counted."""
+        before = self.loaded.segments
+        segments = {
+            part: before.get(part) or self.read_segment(part.segment, layout.sizes, part.deleted) for part in layout.parts
+        }
+        self.loaded.segments = segments
+        return list(segments.values())
 
     def segment_folder(self, number: int) -> Path:
         """Return the folder of a segment."""

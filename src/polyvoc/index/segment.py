@@ -13,9 +13,10 @@ paper (`index.words`); either may be absent. Both refer to the same features, nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.codes import all_codes, build_codes, check_codes, codes_at
+from polyvoc.index.codes import build_codes, check_codes, codes_at, write_codes
 from polyvoc.index.words import build_lists, check_words, stack_signatures, stack_words, word_offsets
-from polyvoc.kernels.codes import count_live
+from polyvoc.kernels.postings import subtract_words
 from polyvoc.storage.files import META, map_folder, read_meta, write_folder
 from polyvoc.types import Array, FeatureCodes, Floats32, ImageFeatures, Keypoints
 
@@ -116,7 +117,7 @@ class Batch:
             words=np.concatenate([batch.words for batch in batches]),
             signatures=np.concatenate(signed) if signed else None,
             codes=FeatureCodes(*map(np.concatenate, zip(*coded, strict=True))) if coded else None,
-            embeddings=_join_embeddings(batches),
+            embeddings=_join_embeddings([len(batch.ids) for batch in batches], [batch.embeddings for batch in batches]),
         )
 
 
@@ -175,60 +176,54 @@ class Segment:
         """Return the positions of the images that are not deleted."""
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.n_images)
 
-    @cached_property
+    @property
     def live_lengths(self) -> npt.NDArray[np.int64]:
-        """Count the live features of each word [W]."""
-        starts = self.arrays["starts"].astype(np.int64) if self.sizes else np.zeros(1, np.int64)
-        counts: npt.NDArray[np.int64] = starts[1:] - starts[:-1]
-        for words in self._deleted_words():
-            counts -= np.bincount(words.ravel(), minlength=len(counts))
-        return counts
+        """Return how many live features have each word [W]."""
+        return self._live_words[0]
+
+    def documents(self) -> npt.NDArray[np.int64]:
+        """Return how many live images hold each word [W]."""
+        return self._live_words[1]
+
+    @cached_property
+    def _live_words(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Count the live features and the live images of each word [W]."""
+        if not self.sizes:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        features, images = _lengths(self.arrays["starts"]), self.arrays["documents"].astype(np.int64)
+        self._subtract_deleted(self.arrays["words"], word_offsets(self.sizes), features, images)
+        return features, images
 
     @cached_property
     def live_code_lengths(self) -> npt.NDArray[np.int64]:
         """Count the live features of each fine word [size]."""
         if not self.fine:
             return np.zeros(0, np.int64)
-        starts = self.arrays["code_starts"]
-        if not len(self.alive):
-            return np.asarray(np.diff(starts.astype(np.int64)), np.int64)
-        counts: npt.NDArray[np.int64] = np.empty(self.fine, np.int64)
-        count_live(starts, self.arrays["code_images"], self.alive, counts)
-        return counts
+        features = _lengths(self.arrays["code_starts"])
+        self._subtract_deleted(self.arrays["code_words"][:, None], np.zeros(1, np.int64), features, np.zeros_like(features))
+        return features
 
-    def documents(self) -> npt.NDArray[np.int64]:
-        """Count the live images that hold each word [W]."""
-        counts: npt.NDArray[np.int64] = np.zeros(0, np.int64)
-        if self.sizes:
-            counts = self.arrays["documents"].astype(np.int64)
-        for words in self._deleted_words():
-            counts[np.unique(words)] -= 1
-        return counts
-
-    def _deleted_words(self) -> Iterator[Array]:
-        bases = word_offsets(self.sizes)
-        starts = self.arrays["feature_starts"]
-        for position in np.flatnonzero(self.alive == 0) if self.sizes else ():
-            yield self.arrays["words"][starts[position] : starts[position + 1]].astype(np.int64) + bases
+    def _subtract_deleted(self, words: Array, bases: Array, features: Array, images: Array) -> None:
+        """Subtract the words [F, K] of deleted images from counts of features and images: reads nothing of live images."""
+        deleted = np.flatnonzero(self.alive == 0)
+        if len(deleted) and not subtract_words(deleted, self.arrays["feature_starts"], words, bases, features, images):
+            raise ValueError("an image refers to features or words beyond those of its segment")
 
     def image_features(self, position: int) -> ImageFeatures:
         """Return words, signatures, codes and keypoints of the image at a position."""
         first, last = (int(i) for i in self.arrays["feature_starts"][position : position + 2])
         geometry = (self.arrays["frames"][position], *(self.arrays[name][first:last] for name in ("positions", "shapes")))
-        words, signatures = np.empty((last - first, 0), np.uint16), None
-        if self.sizes:
-            words = np.asarray(self.arrays["words"][first:last])
-            signatures = self._signatures_at(self.arrays["places"][first:last])
-        if signatures is None:
-            signatures = np.zeros((last - first, 0), np.uint64)
+        words = np.asarray(self.arrays["words"][first:last]) if self.sizes else np.empty((last - first, 0), np.uint16)
+        signatures = np.zeros((last - first, 0), np.uint64)
+        if self.planes:  # else there are no places
+            signatures = self.signatures_at(self.arrays["places"][first:last])
         codes = codes_at(self.arrays, position, first, last) if self.fine else None
         return ImageFeatures(words, signatures, unpack_keypoints(*geometry), codes)
 
-    def _signatures_at(self, places: Array) -> npt.NDArray[np.uint64] | None:
+    def signatures_at(self, places: Array) -> npt.NDArray[np.uint64]:
+        """Return the signatures of features by their places [n, K]: [n, K], or [n, K, 2] beyond 64 bits."""
         planes = self.arrays["signatures"]
-        if self.planes < 2:
-            return planes[0][places] if self.planes else None
-        return np.stack([plane[places] for plane in planes], axis=-1)
+        return planes[0][places] if len(planes) == 1 else np.stack([plane[places] for plane in planes], axis=-1)
 
     def without(self, positions: Sequence[int]) -> Segment:
         """Return the same segment with the images at some positions marked as deleted."""
@@ -239,28 +234,13 @@ class Segment:
         return replace(self, alive=alive)
 
     def live_batch(self) -> Batch:
-        """Return the batch it was built from, without the deleted images: the input of a merged segment."""
-        starts, arrays = self.arrays["feature_starts"].astype(np.int64), self.arrays
-        live = self.live_positions()
-        lengths = np.diff(starts)[live]
-        keep: slice | Array = slice(None)
-        if len(self.alive):
-            keep = np.repeat(self.alive.astype(bool), np.diff(starts))
-        geometry = Geometry(arrays["frames"][live], arrays["positions"][keep], arrays["shapes"][keep])
-        codes = all_codes(arrays) if self.fine else None
-        words, signatures = np.empty((int(lengths.sum()), 0), np.int32), None
-        if self.sizes:
-            words = arrays["words"][keep].astype(np.int32)
-            signatures = self._signatures_at(arrays["places"][keep]) if self.planes else None  # else there are no places
-        return Batch(
-            ids=self.ids[live],
-            feature_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            geometry=geometry,
-            words=words,
-            signatures=signatures,
-            codes=None if codes is None else codes.chosen(keep),
-            embeddings=None if self.embeddings is None else self.embeddings[live],
-        )
+        """Return the batch it was built from, without the deleted images."""
+        return join_live([self])
+
+    def live_features(self) -> slice | npt.NDArray[np.bool_]:
+        """Return what chooses the features of live images from an array of all, by image."""
+        lengths = _lengths(self.arrays["feature_starts"])
+        return np.repeat(self.alive.astype(bool), lengths) if len(self.alive) else slice(None)
 
     # -- building
 
@@ -271,8 +251,8 @@ class Segment:
         arrays: dict[str, Array] = {
             "feature_starts": batch.feature_starts.astype(np.uint32),
             "frames": batch.geometry.frames,
-            "positions": batch.geometry.positions,
-            "shapes": batch.geometry.shapes,
+            "positions": np.ascontiguousarray(batch.geometry.positions),
+            "shapes": np.ascontiguousarray(batch.geometry.shapes),
         }
         if sizes:
             arrays |= build_lists(batch.words, batch.signatures, batch.feature_starts, sizes)
@@ -315,14 +295,64 @@ def check_batch(batch: Batch, sizes: Sequence[int], fine: int) -> None:
         raise OptionError(f"embeddings {vectors.dtype}{list(vectors.shape)} should be float16 [{len(batch.ids)}, dimension]")
 
 
-def _join_embeddings(batches: Sequence[Batch]) -> npt.NDArray[np.float16] | None:
-    """Join the vectors of batches [n, d]; those without any get zeros, unless none has any."""
-    vectors = [batch.embeddings for batch in batches]
+def join_live(segments: Sequence[Segment]) -> Batch:
+    """Return the live images of segments of one index as a batch, the input of a merged segment.
+
+    Array after array, and words as they are stored: a full segment takes gigabytes.
+    """
+    first, live = segments[0], [segment.live_positions() for segment in segments]
+    lengths = [_lengths(segment.arrays["feature_starts"])[at] for segment, at in zip(segments, live, strict=True)]
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+
+    def by_image(name: str) -> Array:
+        return np.concatenate([segment.arrays[name][at] for segment, at in zip(segments, live, strict=True)])
+
+    def by_feature(name: str) -> Array:
+        return np.concatenate([segment.arrays[name][segment.live_features()] for segment in segments])
+
+    codes = None
+    if first.fine:
+        codes = FeatureCodes(by_feature("code_words"), _join_codes(segments, lengths), by_feature("rest"))
+    vectors = [None if s.embeddings is None else s.embeddings[at] for s, at in zip(segments, live, strict=True)]
+    return Batch(
+        ids=np.concatenate([segment.ids[at] for segment, at in zip(segments, live, strict=True)]),
+        feature_starts=starts,
+        geometry=Geometry(by_image("frames"), by_feature("positions"), by_feature("shapes")),
+        words=by_feature("words") if first.sizes else np.empty((starts[-1], 0), np.int32),
+        signatures=_join_signatures(segments),
+        codes=codes,
+        embeddings=_join_embeddings([len(at) for at in live], vectors),
+    )
+
+
+def _join_codes(segments: Sequence[Segment], lengths: Sequence[Array]) -> npt.NDArray[np.uint64]:
+    """Return the codes of the live images of segments, by image. lengths: numbers of features of these."""
+    ends = np.cumsum([0, *(int(part.sum()) for part in lengths)])
+    codes: npt.NDArray[np.uint64] = np.empty((ends[-1], segments[0].code_planes), np.uint64)
+    for segment, (begin, end) in zip(segments, pairwise(ends), strict=True):
+        write_codes(segment.arrays, segment.arrays["feature_starts"], segment.alive, codes[begin:end])
+    return codes
+
+
+def _join_signatures(segments: Sequence[Segment]) -> npt.NDArray[np.uint64] | None:
+    """Return the signatures of the live images of segments, by image; those without features have no planes."""
+    signed = [segment for segment in segments if segment.planes]
+    parts = [segment.signatures_at(segment.arrays["places"][segment.live_features()]) for segment in signed]
+    return np.concatenate(parts) if parts else None
+
+
+def _join_embeddings(counts: Sequence[int], vectors: Sequence[Array | None]) -> npt.NDArray[np.float16] | None:
+    """Join the vectors [n, d] of parts of so many images; those without any get zeros, unless none has any."""
     lengths = {part.shape[1] for part in vectors if part is not None}
     if len(lengths) > 1:
         raise OptionError(f"vectors of {sorted(lengths)} numbers cannot be mixed; use one model for all images")
-    parts = [np.zeros((len(b.ids), *lengths), np.float16) if p is None else p for b, p in zip(batches, vectors, strict=True)]
+    parts = [np.zeros((n, *lengths), np.float16) if part is None else part for n, part in zip(counts, vectors, strict=True)]
     return np.concatenate(parts) if lengths else None
+
+
+def _lengths(starts: Array) -> npt.NDArray[np.int64]:
+    """Return the lengths of lists by their starts."""
+    return np.asarray(np.diff(starts.astype(np.int64)), np.int64)
 
 
 def _bounds(array: Array) -> list[int]:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.kernels.postings import count_repeats, count_runs, fill_runs, sort_by_word
+from polyvoc.kernels.postings import count_repeats, count_runs, fill_runs, gather, sort_by_word
 from polyvoc.types import Array, with_planes
 
 MAX_VOCABULARIES = 9
@@ -58,32 +58,31 @@ def check_words(words: Array, sizes: Sequence[int]) -> None:
 
 def build_lists(words: Array, signatures: Array | None, feature_starts: Array, sizes: Sequence[int]) -> dict[str, Array]:
     """Sort features by their words [F, K] into inverted files; return the arrays. signatures: [F, K] or [F, K, 2]."""
-    n_features = len(words)
-    by_vocabulary = np.ascontiguousarray(words.T.astype(word_type(sizes)))  # [K, F]: each pass reads one vocabulary
-    lengths = np.diff(feature_starts)
-    image_of = np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)
-    order = np.arange(n_features, dtype=np.uint32)
-    for k in reversed(range(len(sizes))):
-        order, starts_0 = sort_by_word(order, by_vocabulary[k], sizes[k])
-    parts = [_InvertedFile.build(order, starts_0, by_vocabulary, image_of, 0)]
-    for k in range(1, len(sizes)):
-        order_k, starts_k = sort_by_word(order, by_vocabulary[k], sizes[k])
-        parts.append(_InvertedFile.build(order_k, starts_k, by_vocabulary, image_of, k))
-    arrays = _join(parts, n_features, word_type(sizes))
+    stored = np.ascontiguousarray(words, word_type(sizes))
+    by_vocabulary = np.ascontiguousarray(stored.T)  # [K, F]: each pass reads one vocabulary
     bits = None if signatures is None else with_planes(signatures, 2)
+    arrays = _build_files(by_vocabulary, bits, feature_starts, sizes)
+    documents = [count_repeats(by_vocabulary[k], feature_starts, size)[0] for k, size in enumerate(sizes)]
+    return arrays | {"words": stored, "documents": np.concatenate(documents).astype(np.uint32)}
+
+
+def _build_files(words: Array, bits: Array | None, feature_starts: Array, sizes: Sequence[int]) -> dict[str, Array]:
+    """Sort features by their words [K, F] into inverted files. bits: signatures [F, K, B]."""
+    n_features, lengths = words.shape[1], np.diff(feature_starts)
+    image_of = np.repeat(np.arange(len(lengths), dtype=np.uint16), lengths)
     places: Array = np.empty((0 if bits is None else n_features, len(sizes)), np.uint32)
     planes: Array = np.empty((0 if bits is None else bits.shape[2], len(sizes) * n_features), np.uint64)
-    for k, part in enumerate(parts if bits is not None else []):
-        assert bits is not None
-        places[part.order, k] = np.arange(k * n_features, (k + 1) * n_features, dtype=np.uint32)
-        planes[:, k * n_features : (k + 1) * n_features] = bits[part.order, k].T
-    documents = [count_repeats(by_vocabulary[k], feature_starts, size)[0] for k, size in enumerate(sizes)]
-    return arrays | {
-        "signatures": planes,
-        "places": places,
-        "words": np.ascontiguousarray(by_vocabulary.T),
-        "documents": np.concatenate(documents).astype(np.uint32),
-    }
+    order, parts = np.arange(n_features, dtype=np.uint32), []
+    for k in reversed(range(1, len(sizes))):
+        order, _ = sort_by_word(order, words[k], sizes[k])
+    for k, size in enumerate(sizes):
+        own, starts = sort_by_word(order, words[k], size)
+        parts.append(_InvertedFile.build(own, starts, words, image_of, k))
+        if bits is not None:
+            places[own, k] = np.arange(k * n_features, (k + 1) * n_features, dtype=np.uint32)
+            planes[:, k * n_features : (k + 1) * n_features] = bits[own, k].T
+        order = own if k == 0 else order  # by (word in 0, word in 1, ...): the numbers of the features
+    return _join(parts, n_features, words.dtype) | {"signatures": planes, "places": places}
 
 
 def find_repeats(words: Array, feature_starts: Array, sizes: Sequence[int]) -> Array:
@@ -100,7 +99,6 @@ def find_repeats(words: Array, feature_starts: Array, sizes: Sequence[int]) -> A
 class _InvertedFile:
     """One vocabulary's part of a segment, before the parts are joined."""
 
-    order: Array  # [F] feature of each posting
     starts: Array
     postings: Array
     run_starts: Array
@@ -110,20 +108,21 @@ class _InvertedFile:
 
     @classmethod
     def build(cls, order: Array, starts: Array, words: Array, image_of: Array, k: int) -> _InvertedFile:
+        """Build that of vocabulary k. order: [F] feature of each posting."""
         n_vocabularies = len(words)
         run_starts = np.zeros(len(starts), np.int64)
         run_words, run_lengths = np.empty(0, words.dtype), np.empty(0, np.uint8)
         partner = 1 if k == 0 else 0
         if n_vocabularies > 1:
-            partner_words = words[partner][order]
+            partner_words = gather(words[partner], order)
             run_starts = count_runs(starts, partner_words)
             run_words, run_lengths = np.empty(run_starts[-1], words.dtype), np.empty(run_starts[-1], np.uint8)
             fill_runs(starts, partner_words, run_words, run_lengths)
-        columns = [words[m][order] for m in range(n_vocabularies) if m not in (k, partner)]
-        return cls(order, starts, image_of[order], run_starts, run_words, run_lengths, columns)
+        columns = [gather(words[m], order) for m in range(n_vocabularies) if m not in (k, partner)]
+        return cls(starts, gather(image_of, order), run_starts, run_words, run_lengths, columns)
 
 
-def _join(parts: Sequence[_InvertedFile], n_features: int, kind: type) -> dict[str, Array]:
+def _join(parts: Sequence[_InvertedFile], n_features: int, kind: npt.DTypeLike) -> dict[str, Array]:
     starts = [part.starts[:-1] + k * n_features for k, part in enumerate(parts)]
     run_ends = np.cumsum([0, *(len(part.run_words) for part in parts)])
     run_starts = [part.run_starts[:-1] + run_ends[k] for k, part in enumerate(parts)]

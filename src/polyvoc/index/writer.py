@@ -177,7 +177,8 @@ class IndexWriter:
         """
         _ = self.folder.extraction  # raises for an index of features that are not extracted from photographs
         self.commit()
-        changes = compare_folders(folders, self.catalogue.images(), self.catalogue.problems())
+        known = self.catalogue.images_below(map(absolute_path, folders))
+        changes = compare_folders(folders, known, self.catalogue.problems())
         if changes.empty_roots and not keep_missing:
             raise OptionError(f"{', '.join(changes.empty_roots)} holds no photograph, but the index has some from there; is "
                               "the disk mounted? (to remove them: polyvoc remove FOLDER)")  # fmt: skip
@@ -225,7 +226,7 @@ class IndexWriter:
         for path in paths:
             name, location = os.fspath(path), absolute_path(path)
             known = self.catalogue.image_at(name) or self.catalogue.image_at(location)
-            found = [known] if known else [row for row in self.catalogue.images() if is_below(row.path, [location])]
+            found = [known] if known else list(self.catalogue.images_below([location]))
             if not found:
                 raise OptionError(f"{path} is not in the index; 'polyvoc info --images' lists what is")
             rows += found

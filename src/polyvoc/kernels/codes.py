@@ -197,16 +197,6 @@ def vote_codes(visits, n_words, words, rows, query_codes, magnitudes, totals, va
 
 
 @kernel
-def count_live(starts, images, alive, counts):
-    """Count the features of live images in each list. alive: [n_images]. out: counts [size]."""
-    for word in range(len(counts)):
-        n = 0
-        for p in range(starts[word], starts[word + 1]):
-            n += alive[images[p]]
-        counts[word] = n
-
-
-@kernel
 def find_places(words, position, starts, images, features, places):
     """Find where the codes of some features of an image lie, by bisection: those of one word follow one another in its list.
 

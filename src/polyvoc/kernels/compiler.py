@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from functools import partial
 
 import numpy as np
@@ -276,6 +277,29 @@ def prefetch(typing_context, array, position):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@instruction(lambda array, first, last: None)
+def will_need(typing_context, array, first, last):
+    """Have the system read elements first .. last of a mapped array from the disk, without waiting for it.
+
+    Nothing happens to arrays in memory, nor where a system has no `madvise`.
+    """
+    if not isinstance(array, types.Array) or array.ndim != 1 or array.layout != "C":
+        return None
+
+    def generate(context, builder, call, arguments):
+        if hasattr(mmap, "MADV_WILLNEED"):
+            word, number, pointer = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+            data = context.make_array(call.args[0])(context, builder, arguments[0]).data
+            begin, end = (builder.ptrtoint(builder.gep(data, [at]), word) for at in arguments[1:])
+            begin = builder.and_(begin, word(-mmap.PAGESIZE))  # it takes whole pages
+            kind = ir.FunctionType(number, [pointer, word, number])
+            advise = cgutils.get_or_insert_function(builder.module, kind, "madvise")
+            builder.call(advise, [builder.inttoptr(begin, pointer), builder.sub(end, begin), number(mmap.MADV_WILLNEED)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), generate
 
 
 def _is_byte_table(values):

@@ -19,6 +19,7 @@ from polyvoc.kernels.compiler import (
     near_long_lanes,
     popcount,
     prefetch,
+    will_need,
 )
 
 LONGEST_RUN = 255  # a longer run is several entries of the run directory with the same word
@@ -26,13 +27,20 @@ AHEAD = 8  # query features whose directories are prefetched
 
 
 @kernel
-def sort_by_word(order, words, size):
-    """Sort feature numbers `order` [F] by their words [F], stable (one pass of a radix sort); also return starts [size + 1]."""
+def list_starts(words, size):
+    """Return where the list of each word starts [size + 1], from the words of all features [F]."""
     starts = np.zeros(size + 1, np.int64)
     for i in range(len(words)):
         starts[words[i] + 1] += 1
     for w in range(size):
         starts[w + 1] += starts[w]
+    return starts
+
+
+@kernel
+def sort_by_word(order, words, size):
+    """Sort feature numbers `order` [F] by their words [F], stable (one pass of a radix sort); also return starts [size + 1]."""
+    starts = list_starts(words, size)
     ends = starts[:size].copy()
     sorted_order = np.empty_like(order)
     for i in range(len(order)):
@@ -40,6 +48,65 @@ def sort_by_word(order, words, size):
         sorted_order[ends[w]] = order[i]
         ends[w] += 1
     return sorted_order, starts
+
+
+@kernel
+def gather(values, order):
+    """Return values[order], without the indices of 64 bits that NumPy makes of others first."""
+    found = np.empty(len(order), values.dtype)
+    for i in range(len(order)):
+        found[i] = values[order[i]]
+    return found
+
+
+@kernel
+def sort_codes(words, codes, feature_starts, starts, planes, images):
+    """Write codes of features, by image, in list order. words: [F], codes: [F, B]. out: planes [B, F], images [F]."""
+    ends = starts.copy()
+    for image in range(len(feature_starts) - 1):
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            place = ends[words[f]]
+            ends[words[f]] = place + 1
+            images[place] = image
+            for plane in range(len(planes)):
+                planes[plane, place] = codes[f, plane]
+
+
+@kernel
+def unsort_codes(words, planes, feature_starts, starts, alive, codes):
+    """Write codes in list order, planes [B, F], by image; without images that are not alive. out: codes [features, B]."""
+    ends, row = starts.copy(), 0
+    for image in range(len(feature_starts) - 1):
+        kept = len(alive) == 0 or alive[image] != 0
+        for f in range(feature_starts[image], feature_starts[image + 1]):
+            place = ends[words[f]]
+            ends[words[f]] = place + 1
+            if kept:
+                for plane in range(len(planes)):
+                    codes[row, plane] = planes[plane, place]
+                row += 1
+
+
+@kernel
+def read_ahead(numbers, starts, values, gap):
+    """Have lists read from the disk in large pieces, before they are needed; return the number of pieces.
+
+    numbers: of the lists, ascending; starts: [size + 1]; values: [F] in list order, mapped. Lists at most `gap` elements apart
+    are one piece. Comparing LANES at a time touches elements beyond the end of a list: they are read as well.
+    """
+    first, last, pieces = np.int64(0), np.int64(0), 0
+    for number in numbers:
+        begin, end = np.int64(starts[number]), min(np.int64(starts[number + 1]) + LANES, len(values))
+        if begin > last + gap:
+            if last > first:
+                will_need(values, first, last)
+                pieces += 1
+            first = begin
+        last = max(last, end)
+    if last > first:
+        will_need(values, first, last)
+        pieces += 1
+    return pieces
 
 
 @kernel
@@ -101,6 +168,29 @@ def count_repeats(words, feature_starts, size):
                 row += 1
             seen[w] = 0
     return documents, repeats
+
+
+@kernel
+def subtract_words(positions, feature_starts, words, bases, features, images):
+    """Subtract the words of some images from counts; return False, with counts as they are by then, for one beyond them.
+
+    words: [F, K] by image; bases: [K]. inout: features and images with each word [W].
+    """
+    latest = np.full(len(features), -1, np.int64)  # image that had the word last
+    for position in positions:
+        first, last = np.int64(feature_starts[position]), np.int64(feature_starts[position + 1])
+        if last > len(words):
+            return False
+        for f in range(first, last):
+            for k in range(len(bases)):
+                word = bases[k] + np.int64(words[f, k])
+                if word >= len(features):
+                    return False
+                features[word] -= 1
+                if latest[word] != position:
+                    latest[word] = position
+                    images[word] -= 1
+    return True
 
 
 @inlined

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index.read_ahead import read_lists
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics
 from polyvoc.kernels.codes import vote_codes, weigh_matches
@@ -88,6 +89,7 @@ def score_codes(segment: Segment, query: CodedQuery, weights: CodeWeights) -> Fl
     arrays = segment.arrays
     votes = np.zeros(segment.n_images, np.int64)
     if segment.fine and segment.n_features:
+        read_lists(segment, query.words, weights.threads)
         scan, n_words = weights.scan_of(query), query.words.shape[1]
         lists = arrays["code_starts"], arrays["codes"], arrays["code_images"]
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
+from polyvoc.index.read_ahead import read_features
 from polyvoc.index.segment import Segment
 from polyvoc.kernels.verification import list_words, verify_candidates, verify_codes
 from polyvoc.options import USUAL_HAMMING, ScoringOptions
@@ -85,6 +86,7 @@ class CodedVerification:
 
     def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
         """Verify images of a segment; see `verify_images`."""
+        read_features(segment, positions)
         a = segment.arrays
         lists = a["code_starts"], a["codes"], a["code_images"]
         verify_codes(positions, a["feature_starts"], a["code_words"], lists, a["frames"], a["positions"], a["shapes"],

@@ -56,6 +56,13 @@ def is_below(path: str, roots: Iterable[str]) -> bool:
     )
 
 
+def path_range(root: str) -> tuple[bytes, bytes]:
+    """Return two limits, as the catalogue stores paths, between which all paths below a root lie; some others may, too."""
+    head = root.partition("::")[0].rstrip("/") if is_url(root) else root.rstrip(os.sep)
+    # A separator follows, or the "::" of an address: both lie between these two characters.
+    return os.fsencode(head + "."), os.fsencode(head + "^")
+
+
 def check_folders(folders: Iterable[Folder]) -> None:
     """Raise OptionError if a folder does not exist, UnreachableError if a store cannot be reached."""
     for folder in folders:

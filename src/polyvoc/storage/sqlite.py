@@ -68,13 +68,12 @@ class Database:
         self._undo()
         return self.rows(sql, values)
 
-    def pages(self, sql: str) -> Iterator[tuple[Any, ...]]:
+    def pages(self, sql: str, last: Any = -1, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Yield many rows, read in pages so that a slow reader does not block a writer.
 
-        sql: a query of rows sorted by their first column, above the first parameter, as many as the second parameter.
+        sql: a query of rows sorted by their first column, above the first parameter, `last`; as many as the last parameter.
         """
-        last = -1
-        while rows := self.rows(sql, [last, PAGE]):
+        while rows := self.rows(sql, [last, *values, PAGE]):
             yield from rows
             if rows[-1][0] <= last:  # else a damaged file could be read in circles
                 raise DamagedError(f"{self.path}: its rows are out of order; restore it, or index again")
