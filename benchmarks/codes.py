@@ -31,6 +31,7 @@ from polyvoc.experiments.workbench import QuantisedDataset, Workbench
 from polyvoc.options import CODE_CUT, SearchOptions, preset
 from polyvoc.search.pipeline import score_all
 from polyvoc.search.query import Query, query_of_image
+from polyvoc.threads import thread_map
 from polyvoc.vocabulary.vocabulary import default_fine_vocabulary, default_vocabularies
 
 SETS = {"holidays": "holidays150", "ukbench": "ukbench500"}
@@ -55,13 +56,15 @@ def all_queries(read: Dataset, distractors: Path, step: int) -> Dataset:
 def values_of(bench: QuantisedDataset, score: Score) -> tuple[list[float], float]:
     """Return the measure of every question, and the median of the milliseconds of scoring."""
     dataset, judge = bench.dataset, MEASURES[bench.dataset.measure]
-    values, seconds = [], []
-    for number, truth in enumerate(dataset.truths[""]):
+
+    def one(number: int) -> tuple[float, float]:
         begin = time.thread_time()
         scores = score(number)
-        seconds.append(time.thread_time() - begin)
-        values.append(float(judge(rank(scores), truth) or 0.0))
-    return values, 1000 * st.median(seconds)
+        seconds = time.thread_time() - begin
+        return float(judge(rank(scores), dataset.truths[""][number]) or 0.0), seconds
+
+    values, seconds = zip(*thread_map(one, range(len(dataset.questions))), strict=True)
+    return list(values), 1000 * st.median(seconds)
 
 
 def by_words(bench: QuantisedDataset, options: SearchOptions) -> Score:
