@@ -147,7 +147,8 @@ def _votes(case: Case) -> dict[str, Array]:
 def _shared(lists: tuple[Array, ...], alive: Array, weights: Array, counts: Array) -> tuple[Array, ...]:
     """Return what `share_images` finds: images, masks, votes, ranges, sums."""
     n_queries, most = len(lists[0]), len(lists[3]) * len(lists[0]) + SPARE
-    found = np.zeros(most, np.uint16), np.zeros(most, np.uint16), np.zeros(most, np.float32)
+    masked = most if lists[0].shape[1] > 2 else 0
+    found = np.zeros(most, np.uint16), np.zeros(masked, np.uint16), np.zeros(most, np.float32)
     order, ranges, sums = np.arange(n_queries), np.zeros((n_queries, 2), np.int64), np.zeros(IMAGES, np.float32)
     n = share_images(lists[0], order, np.arange(n_queries + 1), *lists[1:], alive, weights, *found, ranges, counts, sums)
     return *(array[:n] for array in found), ranges, sums

@@ -14,6 +14,8 @@ from polyvoc.kernels.postings import distance, largest_distance, near_block
 
 ONE = np.uint64(1)
 LINE = 32  # postings in a cache line
+BEGINNING = 16 * LINE  # postings of a list that are prefetched: all of them take 5% longer
+BOTH = 3  # mask of two vocabularies
 SPARE = 2  # elements that `take_images` writes beyond the last image
 
 
@@ -33,11 +35,11 @@ def list_of(word, base, starts, postings):
 
 @kernel
 def prefetch_lists(words, bases, starts, postings):
-    """Prefetch the lists of one query feature: they are short, and the processor finds no pattern in where they begin."""
+    """Prefetch where the lists of one query feature begin: the processor finds no pattern in that, but follows each list."""
     for k in range(len(words)):
         for word in words[k]:
             images = list_of(word, bases[k], starts, postings)
-            for i in range(0, len(images), LINE):
+            for i in range(0, min(len(images), BEGINNING), LINE):
                 prefetch(images, i)
 
 
@@ -70,7 +72,9 @@ def intersect(bits, block, some, several):
     one, two = bits[0, block : block + LANES], bits[1, block : block + LANES]
     for i in range(LANES):
         several[i] = one[i] & two[i]
-        some[i] = one[i] | two[i]
+    if len(bits) > 2:
+        for i in range(LANES):
+            some[i] = one[i] | two[i]
     for k in range(2, len(bits)):
         row = bits[k, block : block + LANES]
         for i in range(LANES):
@@ -115,10 +119,7 @@ def take_shared(bits, some, several, images):
 
 @inlined
 def write_masks(images, bits, masks):
-    """Write the mask of the bitmaps [K, n] that hold each image, which two or more do. out: masks."""
-    if len(bits) == 2:
-        masks[:] = 3
-        return
+    """Write the mask of the bitmaps [K, n] that hold each image. out: masks."""
     masks[:] = 0
     for k in range(len(bits)):
         row, shift = bits[k], np.uint16(k)
@@ -132,17 +133,16 @@ def count_masks(images, masks, alive, tallies, counts):
 
     Two tallies, because an addition to the same number waits for the one before.
     """
-    if len(counts) == 4:
-        counts[3] = len(masks)
-    else:
-        for i in range(len(masks)):
-            tallies[i & 1, masks[i]] += 1
-        for mask in range(len(counts)):
-            counts[mask] += tallies[0, mask] + tallies[1, mask]
-            tallies[0, mask] = tallies[1, mask] = 0
+    for i in range(len(masks)):
+        tallies[i & 1, masks[i]] += 1
+    for mask in range(len(counts)):
+        counts[mask] += tallies[0, mask] + tallies[1, mask]
+        tallies[0, mask] = tallies[1, mask] = 0
+    if len(masks) == 0:  # two vocabularies
+        counts[BOTH] += len(images)
     if len(alive) > 0:
-        for i in range(len(masks)):
-            counts[masks[i]] -= np.int64(alive[images[i]] == 0)
+        for i in range(len(images)):
+            counts[masks[i] if len(masks) > 0 else BOTH] -= np.int64(alive[images[i]] == 0)
 
 
 @kernel
@@ -167,9 +167,9 @@ def share_images(words, order, groups, bases, starts, postings, alive, weights, 
     words, weights: [Q, K, A], K >= 2, equal weights for equal words; order: [Q] of the query features; groups: [G + 1] where in
     the order those with equal words begin, whose lists are read once; alive: [n_images], empty for all.
     out: images, masks, votes [half the postings of the query + SPARE]: each image in several lists once, and what the lists of
-    the query feature add to it; ranges: [Q, 2] where those of a query feature begin and end; counts: [Q, 2^K] live images of
-    every exact mask of two or more vocabularies, and with several assignments of one; sums: [n_images]. Returns the number of
-    images found.
+    the query feature add to it; masks is empty if K = 2: all are BOTH; ranges: [Q, 2] where those of a query feature begin
+    and end; counts: [Q, 2^K] live images of every exact mask of two or more vocabularies, and with several assignments of one;
+    sums: [n_images]. Returns the number of images found.
 
     A list may hold an image several times. So a vote is the difference of the sum after and before: no list is searched again.
     """
@@ -190,7 +190,8 @@ def share_images(words, order, groups, bases, starts, postings, alive, weights, 
                 marked[k] = words[q, k]
         end = n + take_shared(bits, some, several, images[n:])
         found, own = images[n:end], votes[n:end]
-        write_masks(found, bits, masks[n:end])
+        if n_vocabularies > 2:
+            write_masks(found, bits, masks[n:end])
         count_masks(found, masks[n:end], alive, tallies, counts[q])
         if words.shape[2] > 1:
             count_singles(bits, alive, counts[q])
@@ -212,8 +213,12 @@ def share_images(words, order, groups, bases, starts, postings, alive, weights, 
 @inlined
 def add_votes(images, masks, votes, gains, scores):
     """Add votes times the gains of their masks [2^K]. out: scores."""
-    for i in range(len(images)):
+    for i in range(len(masks)):
         scores[images[i]] += votes[i] * gains[masks[i]]
+    if len(masks) == 0:
+        gain = gains[BOTH]
+        for i in range(len(images)):
+            scores[images[i]] += votes[i] * gain
 
 
 @kernel
@@ -266,7 +271,7 @@ def vote_images(
     for q in range(len(words)):
         shared, n_touched = range(ranges[q, 0], ranges[q, 1]), 0
         for i in shared:
-            image_masks[images[i]] = masks[i]
+            image_masks[images[i]] = masks[i] if len(masks) > 0 else BOTH
         for k in range(words.shape[1]):
             for a in range(words.shape[2]):
                 if words[q, k, a] < 0:

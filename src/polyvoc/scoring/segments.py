@@ -69,7 +69,7 @@ class SharedImages:
 
     weights: Floats  # [Q, K, A] of the lists
     images: npt.NDArray[np.uint16]
-    masks: npt.NDArray[np.uint16]
+    masks: npt.NDArray[np.uint16]  # [0] with two vocabularies: all are of both
     votes: Floats  # weights of the lists of the query feature that hold the image
     ranges: npt.NDArray[np.int64]  # [Q, 2] of each query feature
     counts: Counts  # [Q, 2^K] images of every exact mask
@@ -302,7 +302,8 @@ def shared_images(segment: Segment, query: QueryWords, weights: Floats) -> Share
     counts, ranges = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64), np.zeros((len(query.words), 2), np.int64)
     starts, postings = _list_arrays(segment)
     most = count_postings(query.words, query.bases, starts) // 2 + SPARE  # allocated, but only what is found takes memory
-    found = np.empty(most, np.uint16), np.empty(most, np.uint16), np.empty(most, weights.dtype)
+    masked = most if len(query.sizes) > 2 else 0
+    found = np.empty(most, np.uint16), np.empty(masked, np.uint16), np.empty(most, weights.dtype)
     sums = np.zeros(segment.n_images, weights.dtype)
     lists = (query.words, query.order, query.groups, query.bases, starts, postings, segment.alive, weights)
     n = share_images(*lists, *found, ranges, counts, sums)
