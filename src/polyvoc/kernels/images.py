@@ -25,45 +25,56 @@ def bitmap_words(n_images):
     return (n_images + 64 * LANES - 1) // (64 * LANES) * LANES
 
 
+@kernel
+def prefetch_lists(words, q, bases, starts, postings):
+    """Prefetch where the lists of a query feature begin: the processor finds no pattern in that, but follows each list."""
+    for k in range(words.shape[1]):
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0:
+                first, last = np.int64(starts[bases[k] + words[q, k, a]]), np.int64(starts[bases[k] + words[q, k, a] + 1])
+                for i in range(first, min(last, first + BEGINNING), LINE):
+                    prefetch(postings, i)
+
+
 @inlined
-def list_of(word, base, starts, postings):
-    """Return the images of the list of a word, none for word -1."""
-    if word < 0:
-        return postings[:0]
-    return postings[np.int64(starts[base + word]) : np.int64(starts[base + word + 1])]
+def set_bits(number, starts, postings, k, bits):
+    """Set the bits of the images of a list. out: bits [K, n] of vocabulary k."""
+    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+        image = postings[i]
+        bits[k, image >> 6] |= ONE << np.uint64(image & 63)
+
+
+@inlined
+def add_weight(number, starts, postings, weight, scores):
+    """Add a weight to the images of a list. out: scores."""
+    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+        scores[postings[i]] += weight
 
 
 @kernel
-def prefetch_lists(words, bases, starts, postings):
-    """Prefetch where the lists of one query feature begin: the processor finds no pattern in that, but follows each list."""
-    for k in range(len(words)):
-        for word in words[k]:
-            images = list_of(word, bases[k], starts, postings)
-            for i in range(0, min(len(images), BEGINNING), LINE):
-                prefetch(images, i)
+def mark_lists(words, q, bases, starts, postings, marked, bits):
+    """Mark the images of the lists of a query feature. out: marked [K, A], the words whose lists are marked; bits [K, n]."""
+    for k in range(words.shape[1]):
+        equal = True
+        for a in range(words.shape[2]):
+            equal &= words[q, k, a] == marked[k, a]
+            marked[k, a] = words[q, k, a]
+        if equal:
+            continue
+        for i in range(bits.shape[1]):
+            bits[k, i] = 0
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0:
+                set_bits(bases[k] + words[q, k, a], starts, postings, k, bits)
 
 
-@inlined
-def set_bits(images, bits):
-    """Set the bits of images. out: bits."""
-    for image in images:
-        bits[image >> 6] |= ONE << np.uint64(image & 63)
-
-
-@inlined
-def add_weight(images, weight, scores):
-    """Add a weight to the images of a list. out: scores."""
-    for image in images:
-        scores[image] += weight
-
-
-@inlined
-def equal_rows(one, two):
-    """Return whether two rows of words are equal."""
-    equal = True
-    for a in range(len(one)):
-        equal &= one[a] == two[a]
-    return equal
+@kernel
+def add_lists_of(words, q, bases, starts, postings, weights, times, sums):
+    """Add the weights of the lists of a query feature, some times. out: sums."""
+    for k in range(words.shape[1]):
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0 and weights[q, k, a] != 0:
+                add_weight(bases[k] + words[q, k, a], starts, postings, weights[q, k, a] * times, sums)
 
 
 @inlined
@@ -181,13 +192,8 @@ def share_images(words, order, groups, bases, starts, postings, alive, weights, 
         equal = order[groups[group] : groups[group + 1]]
         q, times = equal[0], weights.dtype.type(len(equal))
         if group + 2 < len(groups):
-            prefetch_lists(words[order[groups[group + 1]]], bases, starts, postings)
-        for k in range(n_vocabularies):
-            if not equal_rows(words[q, k], marked[k]):
-                bits[k] = 0
-                for word in words[q, k]:
-                    set_bits(list_of(word, bases[k], starts, postings), bits[k])
-                marked[k] = words[q, k]
+            prefetch_lists(words, order[groups[group + 1]], bases, starts, postings)
+        mark_lists(words, q, bases, starts, postings, marked, bits)
         end = n + take_shared(bits, some, several, images[n:])
         found, own = images[n:end], votes[n:end]
         if n_vocabularies > 2:
@@ -197,10 +203,7 @@ def share_images(words, order, groups, bases, starts, postings, alive, weights, 
             count_singles(bits, alive, counts[q])
         for i in range(len(found)):
             own[i] = sums[found[i]]
-        for k in range(n_vocabularies):
-            for a in range(words.shape[2]):
-                if weights[q, k, a] != 0:
-                    add_weight(list_of(words[q, k, a], bases[k], starts, postings), weights[q, k, a] * times, sums)
+        add_lists_of(words, q, bases, starts, postings, weights, times, sums)
         for i in range(len(found)):
             own[i] = (sums[found[i]] - own[i]) / times
         for same in equal:
