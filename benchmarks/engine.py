@@ -42,7 +42,7 @@ from polyvoc.types import Features
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.vocabulary import default_vocabularies
 
-RULES = ("b0", "b1", "b2", "bayes", "posterior")
+RULES = ("b0", "b1", "b2", "bayes", "posterior", "bayes by image sets")
 PLAIN = SearchOptions(merge="posterior", burstiness="none", sets="feature", verify=0)
 
 
@@ -111,7 +111,9 @@ def time_rules(engine: Engine, queries: list[tuple[np.ndarray, np.ndarray]], rep
             for threads in (1, 2):
                 for merge in RULES:
                     for threshold in (None, 24) if hamming and merge in ("b1", "bayes", "posterior") else (None,):
-                        plan = engine.plan(replace(PLAIN, merge=merge, hamming=threshold))
+                        rule, by_images = merge.split()[0], "image" in merge
+                        options = replace(PLAIN, merge=rule, hamming=threshold, sets="image" if by_images else "feature")
+                        plan = engine.plan(options)
                         query = engine.query(words, signatures, plan)
                         name = f"{merge}{' + signatures' if threshold else ''}, {threads} thread{'s' * (threads > 1)}"
                         jobs[name] = lambda query=query, plan=plan, t=threads: engine.scores(query, plan, t)
@@ -132,12 +134,15 @@ def ratios(result: dict[str, Any]) -> dict[str, float]:
     named = {
         "bayes / b1": median[one("bayes")] / median[one("b1")],
         "posterior / b1": median[one("posterior")] / median[one("b1")],
+        "bayes by image sets / b1": median[one("bayes by image sets")] / median[one("b1")],
+        "bayes by image sets / b1, 2 threads": median["bayes by image sets, 2 threads"] / median["b1, 2 threads"],
         "b1 / bare, every list as often as named": median[one("b1")] / median["bare, every list as often as named, 1 thread"],
         "b1 / bare, every list once": median[one("b1")] / median["bare, every list once, 1 thread"],
         "b1: ns per posting": 1e9 * median[one("b1")] / result["postings_per_query"],
         "bare: ns per posting": 1e9 * median["bare, every list as often as named, 1 thread"] / result["postings_per_query"],
         "2 threads: seconds of posterior": median["posterior, 2 threads"],
         "2 threads: seconds of bayes": median["bayes, 2 threads"],
+        "2 threads: seconds of bayes by image sets": median["bayes by image sets, 2 threads"],
     }
     for rule in ("b1", "bayes", "posterior"):
         if one(f"{rule} + signatures") in median:

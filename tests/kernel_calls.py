@@ -18,7 +18,7 @@ from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.index.words import word_offsets
 from polyvoc.kernels import compiler
 from polyvoc.kernels.codes import tally_codes
-from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
+from polyvoc.kernels.images import SPARE, add_shared, share_images, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
@@ -132,16 +132,26 @@ def _votes(case: Case) -> dict[str, Array]:
     counts = np.zeros((3, QUERIES, 1 << len(case.sizes)), np.int64)
     count_matches(*lists, case.alive, masks, counts[0])
     by_list = (two, case.bases, *case.named("starts", "postings"))
-    shared = find_shared_postings(*by_list, case.segment.without([2]).alive, IMAGES, counts[1])
+    shared = _shared(by_list, case.segment.without([2]).alive, idf, counts[1])
     for burstiness in (KEEP_ALL, BEST, INTRA):
         images = case.scores()
-        vote_images(*by_list, *shared, *signed, idf, *weights[:2], burstiness, images)
+        vote_images(*by_list, *shared[:2], shared[3], *signed, idf, *weights[:2], burstiness, images)
         results[f"images {burstiness}"] = images
     corrected = case.scores()
-    add_shared(*shared, idf, case.factors, corrected)
-    of_two = find_shared_postings(case.words[:, :2, None], *by_list[1:], case.alive, IMAGES, counts[2, :, :4])
-    names = (f"shared {what}{of}" for of in ("", " of two") for what in ("images", "masks", "begins"))
+    add_shared(*shared[:4], case.factors, corrected)
+    of_two = _shared((case.words[:, :2, None], *by_list[1:]), case.alive, idf[:, :2, :1], counts[2, :, :4])
+    names = (f"shared {what}{of}" for of in ("", " of two") for what in ("images", "masks", "votes", "ranges", "sums"))
     return results | {"counts": counts, "corrected": corrected} | dict(zip(names, (*shared, *of_two), strict=True))
+
+
+def _shared(lists: tuple[Array, ...], alive: Array, weights: Array, counts: Array) -> tuple[Array, ...]:
+    """Return what `share_images` finds: images, masks, votes, ranges, sums."""
+    n_queries, most = len(lists[0]), len(lists[3]) * len(lists[0]) + SPARE
+    masked = most if lists[0].shape[1] > 2 else 0
+    found = np.zeros(most, np.uint16), np.zeros(masked, np.uint16), np.zeros(most, np.float32)
+    order, ranges, sums = np.arange(n_queries), np.zeros((n_queries, 2), np.int64), np.zeros(IMAGES, np.float32)
+    n = share_images(lists[0], order, np.arange(n_queries + 1), *lists[1:], alive, weights, *found, ranges, counts, sums)
+    return *(array[:n] for array in found), ranges, sums
 
 
 def _images(case: Case) -> dict[str, Array]:

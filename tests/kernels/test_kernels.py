@@ -19,7 +19,7 @@ from polyvoc.kernels.compiler import (
     sum_lanes,
     sum_long_lanes,
 )
-from polyvoc.kernels.images import add_shared, find_shared_postings, share_any, share_two, vote_images
+from polyvoc.kernels.images import add_shared, vote_images
 from polyvoc.kernels.matches import KEEP_ALL
 from polyvoc.kernels.postings import (
     LONGEST_RUN,
@@ -32,6 +32,8 @@ from polyvoc.kernels.postings import (
     sort_codes,
     unsort_codes,
 )
+from polyvoc.scoring.query import QueryWords
+from polyvoc.scoring.segments import shared_images
 
 call_bits = kernel(lambda value: (popcount(value), lowest_bit(value)))
 
@@ -207,53 +209,37 @@ def test_repeats_are_the_words_an_image_has_twice() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("assignments", [1, 2])
-@pytest.mark.parametrize("n_vocabularies", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_vocabularies", [2, 3, 4])
 def test_sets_of_images(n_vocabularies: int, assignments: int, seed: int) -> None:
     rng = np.random.default_rng([seed, assignments, n_vocabularies])
-    n_images = 3 + int(rng.integers(100))
+    n_images = 3 + int(rng.integers(5000 if seed < 3 else 100))  # more than one block of a bitmap
     sizes = (7,) * n_vocabularies
     images = [rng.integers(0, 7, (rng.integers(0, 5), n_vocabularies)) for _ in range(n_images)]
     segment = Segment.build(Batch.of_words(images, n_vocabularies), sizes).without([1, n_images - 2])
     words = rng.integers(-1, 7, (6, n_vocabularies, assignments))
     words[:, :, 1:] = np.where(words[:, :, 1:] == words[:, :, :1], -1, words[:, :, 1:])
-    idf, factors = rng.uniform(0.5, 2, words.shape).astype(np.float32), rng.uniform(0, 2, (6, 1 << n_vocabularies))
-    counts = np.zeros(factors.shape, np.int64)
-    bases = np.array([*word_offsets(sizes), sum(sizes)])
-    lists = (words, bases, segment.arrays["starts"], segment.arrays["postings"])
-    shared = find_shared_postings(*lists, segment.alive, n_images, counts)
+    words = words[[0, 1, 2, 3, 4, 5, 2, 2]]  # equal ones are counted once
+    idf = rng.uniform(0.5, 2, (n_vocabularies, 8))[np.arange(n_vocabularies)[:, None], words]
+    factors = rng.uniform(0, 2, (8, 1 << n_vocabularies))
+    factors[:, 1 << np.arange(n_vocabularies)] = factors[:, 1:2]
+    query = QueryWords(words, None, sizes)
+    found = shared_images(segment, query, idf)
     corrected, voted = np.zeros(n_images), np.zeros(n_images)
-    add_shared(*shared, idf, factors, corrected)
+    add_shared(found.images, found.masks, found.votes, found.ranges, factors - factors[:, 1:2], corrected)
     none = np.empty((0, 0), np.uint64), np.empty((*words.shape, 0), np.uint64)
+    lists = (words, query.bases, segment.arrays["starts"], segment.arrays["postings"])
+    shared = (found.images, found.masks, found.ranges)
     vote_images(*lists, *shared, *none, idf, factors, np.ones(1, np.float32), KEEP_ALL, voted)
-    expected_counts, singles, expected = np.zeros_like(counts), np.zeros(n_images), np.zeros(n_images)
+    expected_counts, expected_sums, singles, expected = np.zeros_like(found.counts), *np.zeros((3, n_images))
     for image, own in enumerate(images):
         for q in range(len(words)):
             hits = own[:, :, None] == words[q]  # [features, K, A]
             mask = sum(1 << k for k in range(n_vocabularies) if hits[:, k].any())
             expected_counts[q, mask] += mask > 0 and segment.alive[image]
-            weights = (hits * idf[q]).sum(axis=(0, 2))  # [K]
-            singles[image] += weights @ factors[q, 1 << np.arange(n_vocabularies)]
-            expected[image] += weights.sum() * factors[q, mask]
+            weight = (hits * idf[q]).sum()
+            expected_sums[image] += weight
+            singles[image] += weight * factors[q, 1]
+            expected[image] += weight * factors[q, mask]
     counted = np.array([assignments > 1 or mask.bit_count() > 1 for mask in range(1 << n_vocabularies)])
-    assert np.array_equal(counts, expected_counts * counted)
+    assert np.array_equal(found.counts, expected_counts * counted) and np.allclose(found.sums, expected_sums)
     assert np.allclose(singles + corrected, expected, rtol=1e-5) and np.allclose(voted, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("n_vocabularies", [2, 3])
-def test_marks_of_images_start_anew_when_they_are_used_up(n_vocabularies: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, sizes = np.random.default_rng(n_vocabularies), (5,) * n_vocabularies
-    images = [rng.integers(0, 5, (4, n_vocabularies)) for _ in range(9)]
-    arrays = Segment.build(Batch.of_words(images, n_vocabularies), sizes).arrays
-    words, bases = rng.integers(0, 5, (30, n_vocabularies, 1)), np.array([*word_offsets(sizes), sum(sizes)])
-
-    def find() -> tuple[list[int], ...]:
-        found, begins = np.zeros(30 * 9 * 4 * n_vocabularies, np.uint16), np.zeros(words.size + 1, np.int64)
-        counts, masks = np.zeros((30, 1 << n_vocabularies), np.int64), [] if n_vocabularies == 2 else [np.zeros_like(found)]
-        share = share_two if n_vocabularies == 2 else share_any
-        lists = (words, bases, arrays["starts"], arrays["postings"], np.empty(0, np.uint8), len(images))
-        share.py_func(*lists, found, *masks, begins, counts)
-        return found.tolist(), begins.tolist(), counts.tolist(), *(mask.tolist() for mask in masks)
-
-    expected = find()
-    monkeypatch.setattr("polyvoc.kernels.images.MOST_MARKS", 60)
-    assert find() == expected

@@ -248,7 +248,7 @@ def bound_words(typing_context, heads, block, rows, tails, word_tails, halves, p
 @instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))
 def equal_lanes(typing_context, words, position, word):
     """Compare LANES words from a position on with one: bit i is set if word i is equal. As `near_lanes`."""
-    if not isinstance(words, types.Array) or words.dtype not in (types.uint16, types.uint32):
+    if not isinstance(words, types.Array) or words.dtype not in (types.uint16, types.uint32, types.uint64):
         return None
 
     def generate(context, builder, call, arguments):

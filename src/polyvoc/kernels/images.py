@@ -1,143 +1,238 @@
 """Count and vote by sets of images: an image is in the set of the vocabularies whose lists hold one of its features.
 
-Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment. The images of
-lists are marked in a table of 4 bytes per image, 256 KB for a full segment: it stays in the L2 cache.
+Every posting of a list votes with the weight of its image's set. See `postings` for the arrays of a segment. The images of the
+lists of a query feature are marked in one bitmap per vocabulary, 8 KB for a full segment: they stay in the L1 cache.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, inlined, kernel, lowest_bit
+from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, popcount, prefetch
 from polyvoc.kernels.matches import BEST, KEEP_ALL
-from polyvoc.kernels.postings import count_postings, distance, largest_distance, longest_query, near_block
+from polyvoc.kernels.postings import distance, largest_distance, near_block
 
 ONE = np.uint64(1)
-MOST_MARKS = (1 << 32) - 1
+LINE = 32  # postings in a cache line
+BEGINNING = 16 * LINE  # postings of a list that are prefetched: all of them take 5% longer
+BOTH = 3  # mask of two vocabularies
+SPARE = 2  # elements that `take_images` writes beyond the last image
 
 
 @kernel
-def find_shared_postings(words, bases, starts, postings, alive, n_images, counts):
-    """Find the postings whose image is in the lists of several vocabularies of a query feature, and count images.
-
-    words: [Q, K, A]; alive: [n_images], empty for all. out: counts [Q, 2^K] live images of every exact mask of two or more
-    vocabularies, and with several assignments of one. Returns the image and mask of each posting, list by list, and where each
-    list begins [Q K A + 1].
-    """
-    images, begins = np.empty(count_postings(words, bases, starts), np.uint16), np.zeros(words.size + 1, np.int64)
-    if words.shape[1] == 2 and words.shape[2] == 1:
-        n = share_two(words, bases, starts, postings, alive, n_images, images, begins, counts)
-        return images[:n], np.full(n, 3, np.uint16), begins
-    masks = np.empty(len(images), np.uint16)
-    n = share_any(words, bases, starts, postings, alive, n_images, images, masks, begins, counts)
-    return images[:n], masks[:n], begins
+def bitmap_words(n_images):
+    """Return the length of a bitmap of images: whole blocks, because LANES words are compared at once."""
+    return (n_images + 64 * LANES - 1) // (64 * LANES) * LANES
 
 
 @kernel
-def share_two(words, bases, starts, postings, alive, n_images, images, begins, counts):
-    """Find shared postings with one word in each of two vocabularies [Q, 2, 1]: one pass over each list. Return their number.
+def prefetch_lists(words, q, bases, starts, postings):
+    """Prefetch where the lists of a query feature begin: the processor finds no pattern in that, but follows each list."""
+    for k in range(words.shape[1]):
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0:
+                first, last = np.int64(starts[bases[k] + words[q, k, a]]), np.int64(starts[bases[k] + words[q, k, a] + 1])
+                for i in range(first, min(last, first + BEGINNING), LINE):
+                    prefetch(postings, i)
 
-    The mark of an image is `base` plus its number of postings in the first list; lower marks are of earlier query features. So
-    the second list finds the images that both share and how often the first holds them, and the first is not read again.
-    out: images, begins, counts.
+
+@inlined
+def set_bits(number, starts, postings, k, bits):
+    """Set the bits of the images of a list. out: bits [K, n] of vocabulary k."""
+    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+        image = postings[i]
+        bits[k, image >> 6] |= ONE << np.uint64(image & 63)
+
+
+@inlined
+def add_weight(number, starts, postings, weight, scores):
+    """Add a weight to the images of a list. out: scores."""
+    for i in range(np.int64(starts[number]), np.int64(starts[number + 1])):
+        scores[postings[i]] += weight
+
+
+@kernel
+def mark_lists(words, q, bases, starts, postings, marked, bits):
+    """Mark the images of the lists of a query feature. out: marked [K, A], the words whose lists are marked; bits [K, n]."""
+    for k in range(words.shape[1]):
+        equal = True
+        for a in range(words.shape[2]):
+            equal &= words[q, k, a] == marked[k, a]
+            marked[k, a] = words[q, k, a]
+        if equal:
+            continue
+        for i in range(bits.shape[1]):
+            bits[k, i] = 0
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0:
+                set_bits(bases[k] + words[q, k, a], starts, postings, k, bits)
+
+
+@kernel
+def add_lists_of(words, q, bases, starts, postings, weights, times, sums):
+    """Add the weights of the lists of a query feature, some times. out: sums."""
+    for k in range(words.shape[1]):
+        for a in range(words.shape[2]):
+            if words[q, k, a] >= 0 and weights[q, k, a] != 0:
+                add_weight(bases[k] + words[q, k, a], starts, postings, weights[q, k, a] * times, sums)
+
+
+@inlined
+def intersect(bits, block, some, several):
+    """Find the images in two or more of the bitmaps [K >= 2, n], in LANES words of them. out: some (in any), several."""
+    one, two = bits[0, block : block + LANES], bits[1, block : block + LANES]
+    for i in range(LANES):
+        several[i] = one[i] & two[i]
+    if len(bits) > 2:
+        for i in range(LANES):
+            some[i] = one[i] | two[i]
+    for k in range(2, len(bits)):
+        row = bits[k, block : block + LANES]
+        for i in range(LANES):
+            several[i] |= some[i] & row[i]
+            some[i] |= row[i]
+
+
+@inlined
+def take_images(several, first, n, images):
+    """Write the images of LANES words, ascending, from position n on; return the next. first: image of the first bit.
+
+    out: images, and SPARE elements after them. Most words have no bit or one or two: two are always written, because a branch
+    that cannot be predicted costs more. Unsigned positions need no test for negative ones.
     """
-    marks, found = np.zeros(n_images, np.uint32), np.empty(longest_query(words, bases, starts) + 1, np.uint16)
-    n = base = 0
-    for q in range(len(words)):
-        one, two, n_found = words[q, 0, 0], words[q, 1, 0], 0
-        if one >= 0 and two >= 0:
-            first, last = np.int64(starts[bases[0] + one]), np.int64(starts[bases[0] + one + 1])
-            if base + last - first > MOST_MARKS:
-                marks[:], base = 0, 0
-            for i in range(first, last):
-                image = postings[i]
-                marks[image] = max(np.int64(marks[image]), base) + 1
-            for i in range(np.int64(starts[bases[1] + two]), np.int64(starts[bases[1] + two + 1])):
-                image = postings[i]
-                found[n_found] = image
-                n_found += np.int64(marks[image] > base)
-            for image in found[:n_found]:
-                if marks[image] > base:  # not found before
-                    counts[q, 3] += np.int64(len(alive) == 0 or alive[image] != 0)
-                    for _ in range(np.int64(marks[image]) - base):
-                        images[n] = image
-                        n += 1
-                    marks[image] = base
-            base += last - first + 1
-        begins[2 * q + 1] = n
-        images[n : n + n_found] = found[:n_found]
-        n += n_found
-        begins[2 * q + 2] = n
+    used = ~equal_lanes(several, 0, 0)
+    while used != 0:
+        i = np.uint64(lowest_bit(used))
+        used &= used - ONE
+        word, start = several[i], np.uint64(first) + (i << np.uint64(6))
+        images[n] = start + np.uint64(lowest_bit(word))
+        word &= word - ONE
+        more = np.uint64(word != 0)
+        images[n + ONE] = start + np.uint64(lowest_bit(word | ONE << np.uint64(63)))
+        n += ONE + more
+        word &= word - more
+        while word != 0:
+            images[n] = start + np.uint64(lowest_bit(word))
+            n += ONE
+            word &= word - ONE
+    return n
+
+
+@kernel
+def take_shared(bits, some, several, images):
+    """Write the images in two or more of the bitmaps [K, n]; return their number. some, several: [LANES]. out: images."""
+    n = np.uint64(0)
+    for block in range(0, bits.shape[1], LANES):
+        intersect(bits, block, some, several)
+        n = take_images(several, block << 6, n, images)
+    return np.int64(n)
+
+
+@inlined
+def write_masks(images, bits, masks):
+    """Write the mask of the bitmaps [K, n] that hold each image. out: masks."""
+    masks[:] = 0
+    for k in range(len(bits)):
+        row, shift = bits[k], np.uint16(k)
+        for i in range(len(images)):
+            masks[i] |= np.uint16(row[images[i] >> 6] >> np.uint64(images[i] & 63) & ONE) << shift
+
+
+@inlined
+def count_masks(images, masks, alive, tallies, counts):
+    """Count the live images of every mask. tallies: [2, 2^K] zeros, and again afterwards. out: counts [2^K].
+
+    Two tallies, because an addition to the same number waits for the one before.
+    """
+    for i in range(len(masks)):
+        tallies[i & 1, masks[i]] += 1
+    for mask in range(len(counts)):
+        counts[mask] += tallies[0, mask] + tallies[1, mask]
+        tallies[0, mask] = tallies[1, mask] = 0
+    if len(masks) == 0:  # two vocabularies
+        counts[BOTH] += len(images)
+    if len(alive) > 0:
+        for i in range(len(images)):
+            counts[masks[i] if len(masks) > 0 else BOTH] -= np.int64(alive[images[i]] == 0)
+
+
+@kernel
+def count_singles(bits, alive, counts):
+    """Count the live images in one bitmap of [K, n] only. counts: [2^K] of the masks of two or more. out: counts."""
+    for k in range(len(bits)):
+        for i in range(bits.shape[1]):
+            word = bits[k, i]
+            counts[1 << k] += popcount(word)
+            while len(alive) > 0 and word != 0:
+                counts[1 << k] -= np.int64(alive[(i << 6) + lowest_bit(word)] == 0)
+                word &= word - ONE
+        for mask in range(len(counts)):
+            if mask >> k & 1 and mask != 1 << k:
+                counts[1 << k] -= counts[mask]
+
+
+@kernel
+def share_images(words, order, groups, bases, starts, postings, alive, weights, images, masks, votes, ranges, counts, sums):
+    """Find the images in lists of several vocabularies of each query feature, count them, and sum the weights of all lists.
+
+    words, weights: [Q, K, A], K >= 2, equal weights for equal words; order: [Q] of the query features; groups: [G + 1] where in
+    the order those with equal words begin, whose lists are read once; alive: [n_images], empty for all.
+    out: images, masks, votes [half the postings of the query + SPARE]: each image in several lists once, and what the lists of
+    the query feature add to it; masks is empty if K = 2: all are BOTH; ranges: [Q, 2] where those of a query feature begin
+    and end; counts: [Q, 2^K] live images of every exact mask of two or more vocabularies, and with several assignments of one;
+    sums: [n_images]. Returns the number of images found.
+
+    A list may hold an image several times. So a vote is the difference of the sum after and before: no list is searched again.
+    """
+    n_vocabularies = words.shape[1]
+    bits = np.zeros((n_vocabularies, bitmap_words(len(sums))), np.uint64)
+    some, several, tallies = np.empty(LANES, np.uint64), np.empty(LANES, np.uint64), np.zeros((2, counts.shape[1]), np.int64)
+    n, marked = 0, np.full(words.shape[1:], -1, np.int64)
+    for group in range(len(groups) - 1):
+        equal = order[groups[group] : groups[group + 1]]
+        q, times = equal[0], weights.dtype.type(len(equal))
+        if group + 2 < len(groups):
+            prefetch_lists(words, order[groups[group + 1]], bases, starts, postings)
+        mark_lists(words, q, bases, starts, postings, marked, bits)
+        end = n + take_shared(bits, some, several, images[n:])
+        found, own = images[n:end], votes[n:end]
+        if n_vocabularies > 2:
+            write_masks(found, bits, masks[n:end])
+        count_masks(found, masks[n:end], alive, tallies, counts[q])
+        if words.shape[2] > 1:
+            count_singles(bits, alive, counts[q])
+        for i in range(len(found)):
+            own[i] = sums[found[i]]
+        add_lists_of(words, q, bases, starts, postings, weights, times, sums)
+        for i in range(len(found)):
+            own[i] = (sums[found[i]] - own[i]) / times
+        for same in equal:
+            ranges[same, 0], ranges[same, 1] = n, end
+            counts[same] = counts[q]
+        n = end
     return n
 
 
 @inlined
-def count_once(image, counted, alive, marks):
-    """Return 1 for a live image that has not been counted, else 0: without a branch that cannot be predicted. out: marks."""
-    mark = np.int64(marks[image])
-    marks[image] = mark | counted
-    fresh = np.int64(mark & counted == 0)
-    return fresh if len(alive) == 0 else fresh & np.int64(alive[image])
+def add_votes(images, masks, votes, gains, scores):
+    """Add votes times the gains of their masks [2^K]. out: scores."""
+    for i in range(len(masks)):
+        scores[images[i]] += votes[i] * gains[masks[i]]
+    if len(masks) == 0:
+        gain = gains[BOTH]
+        for i in range(len(images)):
+            scores[images[i]] += votes[i] * gain
 
 
 @kernel
-def share_any(words, bases, starts, postings, alive, n_images, images, masks, begins, counts):
-    """Find shared postings with any number of vocabularies and words [Q, K, A]: two passes over the lists. Return their number.
+def add_shared(images, masks, votes, ranges, gains, scores):
+    """Add what images in several lists get beyond the weight of one list alone. out: scores.
 
-    The mark of an image is that of the query feature, with a bit for every vocabulary whose lists hold it, and one for an image
-    that has been counted. out: images, masks, begins, counts.
+    images, masks, votes, ranges: of `share_images`; gains: [Q, 2^K] factor of each mask less that of one vocabulary.
     """
-    n_vocabularies, several = words.shape[1], words.shape[2] > 1
-    marks, full, counted = np.zeros(n_images, np.uint32), (1 << n_vocabularies) - 1, 1 << n_vocabularies
-    n = place = mark = 0
-    for q in range(len(words)):
-        mark += 2 << n_vocabularies
-        if mark > MOST_MARKS - full - counted:
-            marks[:], mark = 0, 2 << n_vocabularies
-        for k in range(n_vocabularies):
-            for word in words[q, k]:
-                if word >= 0:
-                    for i in range(np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])):
-                        image = postings[i]
-                        marks[image] = max(np.int64(marks[image]), mark) | 1 << k
-        first = n
-        for k in range(n_vocabularies):
-            for word in words[q, k]:
-                if word >= 0:
-                    begin, end = np.int64(starts[bases[k] + word]), np.int64(starts[bases[k] + word + 1])
-                    for i in range(begin, end):
-                        image = postings[i]
-                        images[n] = image
-                        n += np.int64(marks[image] & (full ^ 1 << k) != 0)
-                    if several:
-                        for i in range(begin, end):
-                            if marks[postings[i]] & full == 1 << k:
-                                counts[q, 1 << k] += count_once(postings[i], counted, alive, marks)
-                place += 1
-                begins[place] = n
-        for i in range(first, n):
-            image = images[i]
-            mask = np.int64(marks[image]) & full
-            masks[i] = mask
-            counts[q, mask] += count_once(image, counted, alive, marks)
-    return n
-
-
-@kernel
-def add_shared(images, masks, begins, idf, factors, scores):
-    """Add what a posting of a shared image gets beyond the weight of one list alone. idf: [Q, K, A]. out: scores.
-
-    images, masks, begins: of `find_shared_postings`; factors: [Q, 2^K].
-    """
-    place = 0  # of the list
-    for q in range(idf.shape[0]):
-        of_mask = factors[q]
-        for k in range(idf.shape[1]):
-            for a in range(idf.shape[2]):
-                weight, single = np.float64(idf[q, k, a]), np.float64(of_mask[1 << k])
-                for i in range(begins[place], begins[place + 1]):
-                    scores[images[i]] += weight * (of_mask[masks[i]] - single)
-                place += 1
+    for q in range(len(gains)):
+        of_mask, own = gains[q], slice(ranges[q, 0], ranges[q, 1])
+        add_votes(images[own], masks[own], votes[own], of_mask, scores)
 
 
 @kernel
@@ -165,22 +260,21 @@ def settle_sums(touched, burstiness, image_sums, powers, scores):
 
 @kernel
 def vote_images(
-    words, bases, starts, postings, images, masks, begins, signatures, query_signatures, idf, factors, hamming_weights,
+    words, bases, starts, postings, images, masks, ranges, signatures, query_signatures, idf, factors, hamming_weights,
     burstiness, scores
 ):  # fmt: skip
     """Vote with factors[q, mask of the image] idf hamming_weight for every near posting. words, idf: [Q, K, A]. out: scores.
 
-    images, masks, begins: of `find_shared_postings`. Signatures [B, P] and [Q, K, A, B]; without any every distance is 0.
+    images, masks, ranges: of `share_images`. Signatures [B, P] and [Q, K, A, B]; without any every distance is 0.
     Burstiness applies to images in the lists of one vocabulary only, whose matches are its postings.
     """
     threshold = largest_distance(hamming_weights)
     image_masks, touched = np.zeros(1 << 16, np.uint16), np.empty(1 << 16, np.uint16)
     image_sums, powers = np.zeros(1 << 16, np.float64), np.zeros(1 << 16, np.float64)
-    n_lists = words.shape[1] * words.shape[2]
     for q in range(len(words)):
-        shared, n_touched = range(begins[q * n_lists], begins[(q + 1) * n_lists]), 0
+        shared, n_touched = range(ranges[q, 0], ranges[q, 1]), 0
         for i in shared:
-            image_masks[images[i]] = masks[i]
+            image_masks[images[i]] = masks[i] if len(masks) > 0 else BOTH
         for k in range(words.shape[1]):
             for a in range(words.shape[2]):
                 if words[q, k, a] < 0:

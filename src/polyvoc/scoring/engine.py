@@ -14,7 +14,7 @@ from polyvoc.index.statistics import Statistics
 from polyvoc.index.words import MAX_VOCABULARIES
 from polyvoc.options import CODES, ScoringOptions
 from polyvoc.scoring.codes import CodeWeights, weigh_codes
-from polyvoc.scoring.query import QueryWords, Weights, complete_counts, needs_signatures_text, weigh
+from polyvoc.scoring.query import QueryWords, Weights, complete_counts, first_weights, needs_signatures_text, weigh
 from polyvoc.scoring.rules import Counts, ScoringPlan, make_plan
 from polyvoc.scoring.segments import (
     BestCandidates,
@@ -218,7 +218,8 @@ class Engine:
 
     def counts(self, query: QueryWords, plan: ScoringPlan, threads: int | None = None) -> Counts:
         """Phase 1: count features (or images) of every exact mask [Q, 2^K]."""
-        counts = self.shards.joined(count, add_counts, query, plan, threads=threads)
+        first = first_weights(query, self.statistics, plan)
+        counts = self.shards.joined(count, add_counts, query, plan, first, threads=threads)
         if counts is None:
             counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
         return complete_counts(counts, query, self.statistics, plan)

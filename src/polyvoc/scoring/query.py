@@ -13,9 +13,10 @@ import numpy.typing as npt
 from polyvoc.errors import OptionError
 from polyvoc.index.statistics import Statistics
 from polyvoc.options import ScoringOptions
-from polyvoc.scoring.rules import Counts, ScoringPlan
+from polyvoc.scoring.rules import CANCELS, Counts, ScoringPlan
 from polyvoc.types import Array, Floats32, Floats64, Signatures, with_planes
 
+Floats = npt.NDArray[np.floating[Any]]
 MAX_CODES = 1 << 20  # (assignments + 1)^K: combinations of assigned words that the general kernel can tell apart
 
 
@@ -60,9 +61,20 @@ class QueryWords:
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:
-        """Return the query features by their word in the last of the first two vocabularies, those without one first."""
-        order: npt.NDArray[np.int64] = np.argsort(self.words[:, :2, 0][:, -1], kind="stable")
+        """Return the query features by their word in the last of the first two vocabularies, those without one first.
+
+        Those with the same first words follow one another.
+        """
+        one, two = self.words[:, 0, 0], self.words[:, :2, 0][:, -1]
+        order: npt.NDArray[np.int64] = np.argsort(two * (self.sizes[0] + 1) + one, kind="stable")
         return order
+
+    @cached_property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """Return where in the order the query features with equal words begin, and the end [G + 1]."""
+        words = self.words[self.order]
+        changes = (words[1:] != words[:-1]).any(axis=(1, 2))
+        return np.flatnonzero(np.concatenate([[True], changes, [True]]) if len(words) else [True])
 
     @cached_property
     def run_order(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -119,6 +131,7 @@ class Weights:
     hamming: Floats32  # [bits + 1] of Hamming distances
     cells: npt.NDArray[np.int64]  # [Q, 2^K] row of the likelihood table for each set; [0, 0] for rules that sum over lists
     table: Floats32  # [rows, bits + 1] log-likelihood ratios
+    first: Floats  # [Q, K, A] of phase 1, see `first_weights`
 
     @cached_property
     def singles(self) -> Floats64:
@@ -127,7 +140,7 @@ class Weights:
         return self.idf.astype(np.float64) * self.factors[:, bits, None]
 
     @cached_property
-    def delta(self) -> npt.NDArray[np.floating[Any]]:
+    def delta(self) -> Floats:
         """Return what a feature that the first words share gets beyond the sum of its single weights [Q, 2^K]."""
         masks = np.arange(self.factors.shape[1])
         lists = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
@@ -136,17 +149,22 @@ class Weights:
         return np.asarray(wanted - singles, self.dtype)
 
     @cached_property
+    def gains(self) -> Floats:
+        """Return the factor of each set less that of one list alone, which is the same for all lists [Q, 2^K]."""
+        return self.factors.astype(self.first.dtype) - self.factors[:, 1:2]
+
+    @cached_property
     def dtype(self) -> type[np.floating[Any]]:
         """Return the type of sums that are corrected where lists share something.
 
         Where that is worth next to nothing the correction cancels the single weights: float32 would leave noise.
         """
         singles = self.factors[:, 1 << np.arange(self.idf.shape[1])].max(axis=1, keepdims=True, initial=0.0)
-        cancels = bool(((self.factors > 0) & (self.factors < 1e-3 * singles)).any())
+        cancels = bool(((self.factors > 0) & (self.factors < CANCELS * singles)).any())
         return np.float64 if cancels else np.float32
 
     @cached_property
-    def lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]]]:
+    def lists(self) -> tuple[npt.NDArray[np.int64], Floats]:
         """Return the distinct words, ascending, and the sum of their single weights: each list is scanned once."""
         present = self.numbers >= 0
         numbers, inverse = np.unique(self.numbers[present], return_inverse=True)
@@ -168,12 +186,25 @@ def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, p
     return counts
 
 
+def word_weights(query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Floats32:
+    """Return the idf, or its square, of the words of a query [Q, K, A], 0 where there is none."""
+    values = statistics.word_weights(plan.options.idf, plan.options.idf_power)
+    return np.where(query.words >= 0, values[query.numbers], 0.0).astype(np.float32)
+
+
+def first_weights(query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Floats:
+    """Return the weights of the lists that phase 1 sums over image sets [Q, K, A], 0 where votes are not sums over lists."""
+    if not plan.image_sets or query.signatures is not None or plan.options.burstiness != "none":
+        return np.zeros(query.words.shape, np.float32)
+    return word_weights(query, statistics, plan).astype(plan.sum_type(statistics.n_images))
+
+
 def weigh(query: QueryWords, counts: Counts, statistics: Statistics, plan: ScoringPlan) -> Weights:
     """Turn the counts of the whole collection into the weights that every segment votes with."""
-    values = statistics.word_weights(plan.options.idf, plan.options.idf_power)
     bits = 0 if query.signatures is None else 64 * query.signatures.shape[3]
     return Weights(
         numbers=query.numbers,
-        idf=np.where(query.words >= 0, values[query.numbers], 0.0).astype(np.float32),
+        idf=word_weights(query, statistics, plan),
+        first=first_weights(query, statistics, plan),
         **plan.weights(counts, statistics.n_images, bits)._asdict(),
     )

@@ -27,6 +27,7 @@ from polyvoc.types import CodeTable, Floats32, Floats64, LikelihoodTable
 
 Counts = npt.NDArray[np.int64]  # [Q, 2^K] features (or images) of every exact mask
 MARGIN = 1e-6  # a r + b is a probability: kept this far from 0 and 1
+CANCELS = 1e-3  # of the weight of one list: a set that weighs less is the difference of two large numbers, and needs float64
 TABLE_FORMAT = "polyvoc likelihood table"
 MAX_LISTS = 4  # shipped tables distinguish up to this many lists; with more vocabularies five agreeing lists count as four
 
@@ -51,6 +52,11 @@ class BayesModel:
     def intersection(self, ratio: Floats64) -> Floats64:
         """Return w(r) = p(true match | in the intersection), eq. 7."""
         return 1 / (1 + ratio / self.term2(ratio) * self.term3)
+
+    def least(self) -> float:
+        """Return the smallest w(r): r / (a r + b) is monotone between 0, 1 and the ratios from which term 2 is clipped."""
+        ends = [(limit - self.b) / self.a for limit in (MARGIN, 1 - MARGIN)] if self.a else []
+        return float(self.intersection(np.clip([0.0, 1.0, *ends], 0, 1)).min())
 
     def difference(self, ratio: Floats64) -> Floats64:
         """Return the same theorem for the complement: p(true match | in one list only)."""
@@ -105,6 +111,7 @@ class Rule:
     needs_table: bool = False  # of log-likelihood ratios, and with it signatures
     has_sets: bool = True  # whether the weight of a match depends on its set
     on_difference: bool = False  # whether burstiness is of the difference set only
+    adds_first: bool = False  # whether one list alone weighs 1, whatever the counts: phase 1 can add it
 
 
 RULES: dict[Merge, Rule] = {
@@ -112,7 +119,7 @@ RULES: dict[Merge, Rule] = {
     "b0": Rule(_sum, has_sets=False),
     "b1": Rule(_sum, has_sets=False),
     "b2": Rule(_intersection_only),
-    "bayes": Rule(_bayes, needs_counts=True, on_difference=True),  # section 5.3 of the paper
+    "bayes": Rule(_bayes, needs_counts=True, on_difference=True, adds_first=True),  # section 5.3 of the paper
     "posterior": Rule(_posterior, needs_counts=True),
 }
 
@@ -148,6 +155,11 @@ class ScoringPlan:
         if len(self.sizes) > 1:
             factors = self.rule.factors(counts, BayesModel.of(self.options, n_images))
         return RuleWeights(factors.astype(np.float32), self._hamming_weights(bits), *self.table_rows(counts))
+
+    def sum_type(self, n_images: int) -> type[np.floating[Any]]:
+        """Return the type of the sums that phase 1 takes over image sets."""
+        precise = self.rule.adds_first and BayesModel.of(self.options, n_images).least() >= CANCELS
+        return np.float32 if precise else np.float64
 
     def table_rows(self, counts: Counts) -> tuple[Counts, Floats32]:
         """Return the row of the likelihood table for every query feature and mask [Q, 2^K], and the table [rows, bits + 1].

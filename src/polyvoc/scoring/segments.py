@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norms
-from polyvoc.kernels.images import add_shared, find_shared_postings, vote_images
+from polyvoc.kernels.images import SPARE, add_shared, share_images, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
-from polyvoc.kernels.postings import find_runs
+from polyvoc.kernels.postings import count_postings, find_runs
 from polyvoc.options import Burstiness, NormKey
 from polyvoc.scoring.codes import CodeWeights, score_codes
-from polyvoc.scoring.query import QueryWords, Weights
+from polyvoc.scoring.query import Floats, QueryWords, Weights
 from polyvoc.scoring.rules import Counts, ScoringPlan
 from polyvoc.types import Array, Floats32, ImageFeatures, ImageRef
 from polyvoc.vocabulary.codes import CodedQuery
@@ -64,13 +64,16 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedPostings:
-    """The postings of a query whose image is in the lists of several vocabularies, and the images of every exact mask."""
+class SharedImages:
+    """The images in lists of several vocabularies of a query, and what phase 1 summed with weights of lists."""
 
+    weights: Floats  # [Q, K, A] of the lists
     images: npt.NDArray[np.uint16]
-    masks: npt.NDArray[np.uint16]
-    begins: npt.NDArray[np.int64]  # [Q K A + 1] of each list
-    counts: Counts  # [Q, 2^K] images
+    masks: npt.NDArray[np.uint16]  # [0] with two vocabularies: all are of both
+    votes: Floats  # weights of the lists of the query feature that hold the image
+    ranges: npt.NDArray[np.int64]  # [Q, 2] of each query feature
+    counts: Counts  # [Q, 2^K] images of every exact mask
+    sums: Floats  # [n] weights of all lists that hold an image
 
 
 @dataclass(eq=False)
@@ -83,7 +86,7 @@ class HeldSegment:
     norms: dict[NormKey, Floats32] = field(default_factory=dict)  # computed once per kind
     # What phase 1 found of queries, for phase 2: dropped with the query, or when it is taken.
     _runs: WeakKeyDictionary[QueryWords, Runs] = field(default_factory=WeakKeyDictionary)
-    _shared: WeakKeyDictionary[QueryWords, SharedPostings] = field(default_factory=WeakKeyDictionary)
+    _shared: WeakKeyDictionary[QueryWords, SharedImages] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def norm(self, key: NormKey) -> Floats32:
@@ -101,14 +104,20 @@ class HeldSegment:
             found = self._runs[query] = query_runs(self.segment, query)
         return found
 
-    def keep_shared(self, query: QueryWords) -> SharedPostings:
-        """Find the postings that several vocabularies share, and keep them for phase 2."""
-        found = self._shared[query] = shared_postings(self.segment, query)
+    def keep_shared(self, query: QueryWords, weights: Floats) -> SharedImages:
+        """Find the images that several vocabularies share, and keep them for phase 2."""
+        found = self._shared[query] = shared_images(self.segment, query, weights)
         return found
 
-    def take_shared(self, query: QueryWords) -> SharedPostings:
-        """Return the postings that phase 1 kept, and keep them no longer: they may be many; find them if there are none."""
-        return self._shared.pop(query, None) or shared_postings(self.segment, query)
+    def take_shared(self, query: QueryWords, weights: Floats) -> SharedImages:
+        """Return the images that phase 1 kept, and keep them no longer: they may be many.
+
+        Find them if there are none, or a search with other options kept its own.
+        """
+        found = self._shared.pop(query, None)
+        if found is None or found.weights.dtype != weights.dtype or not np.array_equal(found.weights, weights):
+            return shared_images(self.segment, query, weights)
+        return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -148,14 +157,14 @@ def as_candidates(best: BestCandidates) -> tuple[list[Candidate], list[Candidate
 # -- operations: phase 1, phase 2
 
 
-def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan) -> Counts:
+def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan, first: Floats) -> Counts:
     """Phase 1: count the live features (with image sets: images) of every exact mask of two or more lists [Q, 2^K].
 
-    With several assignments also of the masks of one list.
+    With several assignments also of the masks of one list. first: weights of the lists, see `first_weights`.
     """
     if plan.image_sets:
         needed_later = choose_path(query, plan) == "images"
-        return (held.keep_shared(query) if needed_later else shared_postings(held.segment, query)).counts
+        return (held.keep_shared(query, first) if needed_later else shared_images(held.segment, query, first)).counts
     segment = held.segment
     counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
     if query.words.shape[2] > 1:
@@ -288,12 +297,18 @@ def query_runs(segment: Segment, query: QueryWords) -> Runs:
     return Runs(*find_runs(query.words[:, :, 0], query.order, query.bases, *_run_arrays(segment)[:4], first))
 
 
-def shared_postings(segment: Segment, query: QueryWords) -> SharedPostings:
-    """Find the postings of a query whose image is in the lists of several vocabularies, in one segment."""
-    counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-    arrays = (*_list_arrays(segment), segment.alive, segment.n_images)
-    images, masks, begins = find_shared_postings(query.words, query.bases, *arrays, counts)
-    return SharedPostings(images, masks, begins, counts)
+def shared_images(segment: Segment, query: QueryWords, weights: Floats) -> SharedImages:
+    """Find the images in lists of several vocabularies of a query, in one segment, and sum the weights of all its lists."""
+    counts, ranges = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64), np.zeros((len(query.words), 2), np.int64)
+    starts, postings = _list_arrays(segment)
+    most = count_postings(query.words, query.bases, starts) // 2 + SPARE  # allocated, but only what is found takes memory
+    masked = most if len(query.sizes) > 2 else 0
+    found = np.empty(most, np.uint16), np.empty(masked, np.uint16), np.empty(most, weights.dtype)
+    sums = np.zeros(segment.n_images, weights.dtype)
+    lists = (query.words, query.order, query.groups, query.bases, starts, postings, segment.alive, weights)
+    n = share_images(*lists, *found, ranges, counts, sums)
+    images, masks, votes = (array[:n] for array in found)
+    return SharedImages(weights, images, masks, votes, ranges, counts, sums)
 
 
 def _vote(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
@@ -340,13 +355,14 @@ def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Float
 
 def _vote_images(held: HeldSegment, query: QueryWords, weights: Weights, plan: ScoringPlan) -> Floats32:
     """Vote with the weight of each image's set; without signatures and burstiness by whole lists, corrected where shared."""
-    found = held.take_shared(query)
-    shared = found.images, found.masks, found.begins
+    found = held.take_shared(query, weights.first)
     if query.signatures is None and plan.options.burstiness == "none":
-        scores = np.zeros(held.segment.n_images, weights.dtype)
-        add_lists(*weights.lists, *_list_arrays(held.segment), scores)
-        add_shared(*shared, weights.idf, weights.factors, scores)
+        scores = found.sums if plan.rule.adds_first else np.zeros(held.segment.n_images, weights.dtype)
+        if not plan.rule.adds_first:
+            add_lists(*weights.lists, *_list_arrays(held.segment), scores)
+        add_shared(found.images, found.masks, found.votes, found.ranges, weights.gains, scores)
         return scores.astype(np.float32, copy=False)
+    shared = found.images, found.masks, found.ranges
     votes = np.zeros(held.segment.n_images, np.float32)
     vote_images(query.words, query.bases, *_list_arrays(held.segment), *shared, *_signature_arrays(held.segment, query),
                 weights.idf, weights.factors, weights.hamming, BURSTINESS[plan.options.burstiness], votes)  # fmt: skip
