@@ -14,7 +14,7 @@ from polyvoc.kernels.postings import distance, largest_distance, near_block
 
 ONE = np.uint64(1)
 LINE = 32  # postings in a cache line
-BEGINNING = 16 * LINE  # postings of a list that are prefetched: all of them take 5% longer
+BEGINNING = 16 * LINE  # postings of a list that are prefetched: the processor foresees the rest
 BOTH = 3  # mask of two vocabularies
 SPARE = 2  # elements that `take_images` writes beyond the last image
 
