@@ -256,7 +256,7 @@ def main() -> None:
     workbench = Workbench(args.cache or default_cache())
     files = [file for folder in FOLDERS for file in list_images(args.data / folder)[: args.most]]
     photographs = Photographs(workbench.store(files))
-    tree = args.tree or colmap_vocabulary(Training(workbench, args.training))[0]
+    tree = args.tree or colmap_vocabulary(Training(workbench, args.training))
     with tempfile.TemporaryDirectory() as work:
         methods, index = measure_polyvoc(photographs, Path(work))
         print(methods, flush=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,17 +16,16 @@ from polyvoc.experiments.datasets.readers import Dataset, list_images
 from polyvoc.experiments.paper.word_statistics import bytes_per_feature
 from polyvoc.experiments.workbench import Workbench
 from polyvoc.features.decode import read_grey
+from polyvoc.features.embedding import Embedder
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, SearchOptions, TrainOptions, preset
+from polyvoc.options import FeatureOptions, SearchOptions, preset
+from polyvoc.search.fuse import fuse, score_of_cosines
 from polyvoc.search.index import Index
 from polyvoc.types import CodeTable, Features, Floats32
-from polyvoc.vocabulary.train import train
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet, default_fine_vocabulary, default_vocabularies
 
 THREADS = 2
 WORDS, FINE_WORDS = 20_000, 65_536
-SAMPLE = 2_000_000  # training descriptors, of at most 1,000 per photograph as for the shipped vocabularies of words
-FINE_ROUNDS = 8  # of the k-means of the fine vocabulary, as for the shipped one, over all descriptors
 COLMAP_SAMPLE, COLMAP_ITERATIONS = 800_000, 10
 VERIFIED = 100  # candidates that COLMAP verifies
 BITS = 128  # of the codes
@@ -53,6 +51,7 @@ class Collection:
     dataset: Dataset
     store: FeatureStore
     code_table: CodeTable  # fitted on another dataset
+    embedding: Path | None = None  # ONNX file of a global embedding
 
     @property
     def queries(self) -> list[int]:
@@ -81,40 +80,11 @@ class Training:
         bench = replace(self.workbench, features=FeatureOptions(max_features=1000))
         return bench.store(list_images(self.folder))
 
-    @cached_property
-    def words_seconds(self) -> float:
-        """Return the seconds to train one vocabulary of words."""
-        return self._vocabulary_seconds(SAMPLE, TrainOptions(size=WORDS, bits=0))
-
-    @cached_property
-    def fine_seconds(self) -> float:
-        """Return the seconds to train a fine vocabulary with the decoder of its codes, which takes little of them."""
-        every = self.store.n_features
-        return self._vocabulary_seconds(every, TrainOptions(size=FINE_WORDS, rounds=FINE_ROUNDS, max_descriptors=every))
-
-    def _vocabulary_seconds(self, count: int, options: TrainOptions) -> float:
-        def learn() -> None:
-            train(self.store.sample(count, 0), options, codes=options.bits > 0)
-
-        return self.timed(f"polyvoc {options.size}", learn)
-
-    def timed(self, name: str, learn: Callable[[], None]) -> float:
-        """Return the processor seconds of the first training: other programs do not add to them."""
-
-        def run() -> float:
-            begin = time.process_time()
-            learn()
-            return time.process_time() - begin
-
-        seconds: float = self.workbench.remember(f"peers {name} cpu", [self.store.digest], run)
-        return seconds
-
 
 @dataclass(frozen=True)
 class Costs:
     """The costs of a method beside its queries."""
 
-    training_seconds: float
     bytes_per_feature: float  # of the whole index, without vocabularies
     every: int = 1  # only every so many queries are timed
 
@@ -137,12 +107,12 @@ class Method(Protocol):
 class Polyvoc:
     """An index on the disk, searched with features."""
 
-    def __init__(self, collection: Collection, index: Index, options: SearchOptions, training_seconds: float) -> None:
+    def __init__(self, collection: Collection, index: Index, options: SearchOptions) -> None:
         self.features, self.index, self.options = collection.features, index, options
         arrays = sum(array.nbytes for segment in index.engine.segments for array in segment.arrays.values())
         whole = arrays / collection.store.n_features
         # B0 needs a part of what is stored: no positions
-        self.costs = Costs(training_seconds, bytes_per_feature(index.engine)["scoring"] if options.merge == "b0" else whole)
+        self.costs = Costs(bytes_per_feature(index.engine)["scoring"] if options.merge == "b0" else whole)
 
     def search(self, query: int) -> None:
         self.index.search(self.features[query], options=self.options, threads=THREADS)
@@ -164,12 +134,57 @@ def polyvoc_methods(collection: Collection, training: Training, work: Path) -> I
     """Yield plain B0 over one vocabulary, and the presets over an index as it is made by default."""
     plain = VocabularySet.of(default_vocabularies(1), signed=False, codes=False)
     b0 = SearchOptions(merge="b0", burstiness="none", verify=0)
-    yield "plain B0", Polyvoc(collection, make_index(collection, work / "b0.polyvoc", plain), b0, training.words_seconds)
-    usual = VocabularySet.default()
-    index = make_index(collection, work / "codes.polyvoc", usual)
-    seconds = training.fine_seconds + len(usual.words) * training.words_seconds
+    yield "plain B0", Polyvoc(collection, make_index(collection, work / "b0.polyvoc", plain), b0)
+    index = make_index(collection, work / "codes.polyvoc", VocabularySet.default())
     for name, options in PRESETS.items():
-        yield name, Polyvoc(collection, index, replace(options, code_table=collection.code_table), seconds)
+        yield name, Polyvoc(collection, index, replace(options, code_table=collection.code_table))
+    if collection.embedding is not None:
+        vectors = Embedding.of(collection, collection.embedding)
+        yield "embedding", vectors
+        yield (
+            "polyvoc best + embedding",
+            Fused(Polyvoc(collection, index, replace(options, code_table=collection.code_table)), vectors),
+        )
+
+
+class Embedding:
+    """One vector per photograph, compared with those of all others."""
+
+    def __init__(self, vectors: Floats32, costs: Costs) -> None:
+        self.vectors, self.costs = vectors, costs  # float32 [N, d], unit length
+
+    @classmethod
+    def of(cls, collection: Collection, model: Path) -> Embedding:
+        embedder = Embedder.load(model, threads=THREADS)
+        vectors = np.stack([embedder.embed(str(file)) for file in collection.store.files])
+        return cls(vectors, Costs(vectors.astype(np.float16).nbytes / collection.store.n_features))
+
+    def scores(self, query: int) -> np.ndarray:
+        return score_of_cosines(self.vectors @ self.vectors[query])
+
+    def search(self, query: int) -> np.ndarray:
+        return np.argsort(-self.scores(query), kind="stable")
+
+    def ranking(self, query: int, found: np.ndarray) -> list[int]:
+        return list(map(int, found))
+
+
+class Fused:
+    """The scores of a preset and those of vectors, joined as by the option `fuse`."""
+
+    def __init__(self, words: Polyvoc, vectors: Embedding) -> None:
+        self.words, self.vectors = words, vectors
+        self.costs = Costs(words.costs.bytes_per_feature + vectors.costs.bytes_per_feature)
+
+    def search(self, query: int) -> np.ndarray:
+        options = replace(self.words.options, top=len(self.words.features))
+        scores = np.zeros(len(self.words.features))
+        for hit in self.words.index.search(self.words.features[query], options, threads=THREADS):
+            scores[int(hit.path)] = hit.score
+        return np.argsort(-fuse(scores, self.vectors.scores(query)), kind="stable")
+
+    def ranking(self, query: int, found: np.ndarray) -> list[int]:
+        return list(map(int, found))
 
 
 # ------------------------------------------------------------------------------------------------ asmk
@@ -178,14 +193,14 @@ def polyvoc_methods(collection: Collection, training: Training, work: Path) -> I
 class Asmk:
     """The package's method, with signatures of 128 bits or with whole vectors."""
 
-    def __init__(self, collection: Collection, method: Any, assignments: int, training_seconds: float) -> None:
+    def __init__(self, collection: Collection, method: Any, assignments: int) -> None:
         self.features, self.method = collection.features, method
         self.params = {"quantize": {"multiple_assignment": assignments}, "aggregate": {}, "search": {"topk": None},
                        "similarity": {"similarity_threshold": 0.0, "alpha": 3.0}}  # fmt: skip
         file = method.inverted_file
         used = next(word for word, entries in enumerate(file.ivf_vecs) if entries is not None)
         entry = file.ivf_vecs[used][0].nbytes + file.ivf_image_ids[used][0].nbytes
-        self.costs = Costs(training_seconds, float(file.counts.sum()) * entry / collection.store.n_features)  # no room to grow
+        self.costs = Costs(float(file.counts.sum()) * entry / collection.store.n_features)  # no room to grow
 
     def search(self, query: int) -> Any:
         descriptors = self.features[query].descriptors
@@ -198,11 +213,11 @@ class Asmk:
 
 def asmk_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
     """Yield the configurations of the package over the words of two vocabularies."""
-    yield from asmk_over("asmk", default_vocabularies(1)[0], collection, training.words_seconds)
-    yield from asmk_over("asmk 65K", default_fine_vocabulary(), collection, training.fine_seconds)
+    yield from asmk_over("asmk", default_vocabularies(1)[0], collection)
+    yield from asmk_over("asmk 65K", default_fine_vocabulary(), collection)
 
 
-def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection, seconds: float) -> Iterator[tuple[str, Method]]:
+def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection) -> Iterator[tuple[str, Method]]:
     """Yield the configurations of the package; those with the same weights share an inverted file."""
     from asmk import asmk_method, codebook, index, inverted_file, kernel
 
@@ -218,7 +233,7 @@ def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection, secon
             file = inverted_file.IVF.initialize_empty(use_idf=idf, codebook_size=vocabulary.size)
             file.add(*core.aggregate(*quantised))
             methods[binary, idf] = asmk_method.ASMKMethod({}, {}, codebook=words, kernel=core, inverted_file=file)
-        yield f"{prefix}, {name}", Asmk(collection, methods[binary, idf], assignments, seconds)
+        yield f"{prefix}, {name}", Asmk(collection, methods[binary, idf], assignments)
 
 
 # ------------------------------------------------------------------------------------------------ pycolmap
@@ -253,22 +268,22 @@ class Colmap:
         return self.rankings[query]
 
 
-def colmap_vocabulary(training: Training) -> tuple[Path, float]:
-    """Return the file of the vocabulary, and the seconds of its training."""
+def colmap_vocabulary(training: Training) -> Path:
+    """Return the file of the vocabulary, trained unless it is there."""
     import pycolmap
 
     path = training.workbench.cache / "peers" / f"colmap-{WORDS}-{COLMAP_SAMPLE}-{training.store.digest}.index"
 
-    def learn() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sample = colmap_descriptors(training.store.sample(COLMAP_SAMPLE, 0)).astype(np.float32)
-        options = pycolmap.VisualIndex.BuildOptions(num_visual_words=WORDS, num_iterations=COLMAP_ITERATIONS, num_rounds=1,
-                                                    num_threads=THREADS)  # fmt: skip
-        index = pycolmap.VisualIndex.create(128, 64)
-        index.build(options, pycolmap.FeatureDescriptorsFloat(pycolmap.FeatureExtractorType.SIFT, sample))
-        index.write(path)
-
-    return path, training.timed("colmap", learn)
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sample = colmap_descriptors(training.store.sample(COLMAP_SAMPLE, 0)).astype(np.float32)
+    options = pycolmap.VisualIndex.BuildOptions(num_visual_words=WORDS, num_iterations=COLMAP_ITERATIONS, num_rounds=1,
+                                                num_threads=THREADS)  # fmt: skip
+    index = pycolmap.VisualIndex.create(128, 64)
+    index.build(options, pycolmap.FeatureDescriptorsFloat(pycolmap.FeatureExtractorType.SIFT, sample))
+    index.write(path)
+    return path
 
 
 def colmap_database(collection: Collection, path: Path) -> Any:
@@ -319,7 +334,7 @@ def colmap_methods(collection: Collection, training: Training, work: Path) -> It
     import pycolmap
 
     pycolmap.logging.minloglevel = pycolmap.logging.Level.ERROR.value
-    vocabulary, seconds = colmap_vocabulary(training)
+    vocabulary = colmap_vocabulary(training)
     sift = pycolmap.FeatureExtractorType.SIFT
     inputs = [
         (pycolmap.keypoints_from_matrix(colmap_geometry(features)),
@@ -337,7 +352,7 @@ def colmap_methods(collection: Collection, training: Training, work: Path) -> It
         rankings = dict(zip(collection.queries, training.workbench.remember("peers colmap", made_of, make), strict=True))
         plain = plain or rankings  # those that are not verified follow in their old order
         whole = {query: list(dict.fromkeys([*ranking, *plain[query]])) for query, ranking in rankings.items()}
-        costs = Costs(seconds, stored / collection.store.n_features, every=10 if verified else 1)
+        costs = Costs(stored / collection.store.n_features, every=10 if verified else 1)
         yield name, Colmap(index, inputs, whole, costs, verified)
 
 
@@ -355,7 +370,7 @@ class PerceptualHash:
             with Image.open(file) as photograph:
                 hashes.append(np.packbits(imagehash.phash(ImageOps.exif_transpose(photograph)).hash.ravel()))
         self.hashes = np.stack(hashes).view(np.uint64).ravel()  # [N]
-        self.costs = Costs(0.0, self.hashes.nbytes / collection.store.n_features)
+        self.costs = Costs(self.hashes.nbytes / collection.store.n_features)
 
     def search(self, query: int) -> np.ndarray:
         return np.argsort(np.bitwise_count(self.hashes ^ self.hashes[query]), kind="stable")

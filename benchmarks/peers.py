@@ -1,7 +1,7 @@
 """polyvoc beside asmk, COLMAP's visual index, plain B0 and a perceptual hash, in one run.
 
     pip install asmk pycolmap imagehash
-    python benchmarks/peers.py DATA TRAINING [--cache FOLDER] [--out FILE]
+    python benchmarks/peers.py DATA TRAINING [--embedding FILE] [--cache FOLDER] [--out FILE]
 
 DATA holds the folders holidays150 and ukbench500. All but the hash get the same rootSIFT descriptors, and words trained on the
 photographs of TRAINING, from which the shipped vocabularies come. At every query the methods run in random order, so that
@@ -15,6 +15,8 @@ other load on the machine affects all alike; a query's time is that of quantisat
   result in the binding, so that it is only timed; the ranking comes from its `VocabTreePairGenerator`, over an index of the same features.
 - polyvoc: the presets, by codes, with a table of codes fitted on the other set. Bytes are those of all that an index keeps by default: codes,
   what an image needs to be a query, geometry, and words of two vocabularies.
+- embedding: the vector of an ONNX model for each photograph, as `examples/efficientnet_lite.py` makes one (`--embedding`; without its own
+  time), compared with those of all others; alone, and joined with the scores of `--best` as by the option `fuse`.
 - plain B0: one vocabulary, its words alone.
 - perceptual hash: 64 bits of a DCT (`imagehash.phash`).
 """
@@ -106,7 +108,6 @@ def entry(collection: Collection, method: Method, measured: dict[str, list[float
         "difference": scaled(gain(dataset, best, measured["values"])),
         "median_milliseconds": 1000 * st.median(measured["seconds"]),
         "bytes_per_feature": method.costs.bytes_per_feature,
-        "training_seconds": method.costs.training_seconds,
         "queries": measured["values"],
         "seconds": measured["seconds"],
     }
@@ -114,12 +115,12 @@ def entry(collection: Collection, method: Method, measured: dict[str, list[float
 
 def show(name: str, collection: Collection, entries: dict[str, Any]) -> None:
     digits = 1 if collection.dataset.measure == "mAP" else 3
-    print(f"\n{name}: {collection.dataset.measure}; lead of {list(PRESETS)[-1]}; ms per query; bytes per feature; training s")
+    print(f"\n{name}: {collection.dataset.measure}; lead of {list(PRESETS)[-1]}; ms per query; bytes per feature")
     for method, row in entries.items():
         value, lead = (
             "{mean:.{d}f} [{low:.{d}f}, {high:.{d}f}]".format(**row[key], d=digits) for key in ("value", "difference")
         )
-        costs = f"{row['median_milliseconds']:9.1f} {row['bytes_per_feature']:8.2f} {row['training_seconds']:8.0f}"
+        costs = f"{row['median_milliseconds']:9.1f} {row['bytes_per_feature']:8.2f}"
         print(f"{method:28} {value:24} {lead:24} {costs}", flush=True)
 
 
@@ -134,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("training", type=Path)
+    parser.add_argument("--embedding", type=Path, help="ONNX file of a global embedding")
     parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--questions", type=int, help="of each set, at most: for a trial")
@@ -145,7 +147,9 @@ def main() -> None:
         dataset = first_questions(whole, arguments.questions or len(whole.questions))
         others = next(other for key, other in read.items() if key != name)
         counted = tally_dataset(training.workbench.bench(others, (), default_fine_vocabulary()))
-        collection = Collection(dataset, training.workbench.store(dataset.images), fit_code_table(counted, others.name))
+        collection = Collection(
+            dataset, training.workbench.store(dataset.images), fit_code_table(counted, others.name), arguments.embedding
+        )
         with tempfile.TemporaryDirectory() as work:
             methods, missing = all_methods(collection, training, Path(work))
             measured = run(collection, methods)
