@@ -184,7 +184,7 @@ def step_add(path: Path, photo: Path) -> dict[str, Any]:
     """Add one photograph, with the vocabularies loaded before, and open the index again."""
     result: dict[str, Any] = {}
     with measured(result, "load"), IndexWriter.open(path) as writer:
-        _ = writer.folder.models
+        _ = writer.folder.models.quantiser, writer.folder.models.coder
     with measured(result, "add"), IndexWriter.open(path) as second:
         second.folder.loaded = writer.folder.loaded
         report = second.update([photo])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import codetables
 import papertables
 import scaletables
 import tooltables
@@ -300,7 +301,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine,
     "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **papertables.TABLES, **scaletables.TABLES,
-    **tooltables.TABLES,
+    **tooltables.TABLES, **codetables.TABLES,
 }  # fmt: skip
 
 

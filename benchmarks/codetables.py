@@ -1,0 +1,151 @@
+"""The tables of docs/codes.md: accuracy, limits, a million images; written by `tables.py`."""
+
+from __future__ import annotations
+
+import math
+import statistics as st
+from collections.abc import Callable
+from typing import Any
+
+from sources import DIGITS, SETS, bold, markdown, result, where
+
+PRESETS = ("fast", "default", "best")
+USUAL = {"words": 10, "cut": 1.2, "reach": 52, "bits": 128}
+LIMITS = {
+    "words": "at most {} words",
+    "cut": "words up to {:g} times as far",
+    "reach": "at most {} bits differ",
+    "bits": "{} bits",
+}
+ARRAYS = {
+    "codes": "codes", "code_images": "images of the codes", "code_words": "words by image", "positions": "positions",
+    "shapes": "scale and angle", "rest": "rest of the descriptor",
+}  # fmt: skip
+
+
+def difference(entry: dict[str, float], digits: int) -> str:
+    """Return a difference with its interval, bold if that leaves out zero."""
+    text = f"{entry['mean']:+.{digits}f}"
+    return f"{bold(text, entry)} ({entry['low']:+.{digits}f} to {entry['high']:+.{digits}f})"
+
+
+def codes_accuracy() -> str:
+    """The search by codes beside that by words and signatures, for each preset; stored images as queries."""
+    measured = result("codes")
+    rows = []
+    for kind in PRESETS:
+        for way, name in (("words", "words, 3 x 128 bits"), ("codes", "codes"), ("codes, stored query", "codes, by id")):
+            row = [f"`--{kind}`" if kind != "default" else "default", name]
+            for each, digits in DIGITS.items():
+                entry = measured["sets"][each]["ways"][f"{kind}, {way}"]
+                change = "" if way == "words" else difference(entry["difference"], digits)
+                row += [f"{entry['value']['mean']:.{digits}f}", change]
+            rows.append(row)
+    images = {name: measured["sets"][name] for name in SETS}
+    note = (f"Every photograph of a group is a query ({images['holidays']['queries']} of Holidays, {images['ukbench']['queries']} of Ukbench), among 1,200 others. Likelihood tables "
+            f"of both are fitted on the other set. Differences to words, with 95 % intervals (bootstrap over groups). By id: the query is what the index keeps of the "
+            f"photograph, not its descriptors. `benchmarks/codes.py`; {where(measured)}.")  # fmt: skip
+    head = ["preset", "search", *(part for name in SETS.values() for part in (name, "difference"))]
+    return markdown(head, rows) + "\n\n" + note
+
+
+def codes_limits() -> str:
+    """Every limit changed by itself, on both halves of the groups."""
+    measured = result("limits")
+    rows = []
+    for number, setting in enumerate(measured["sets"]["holidays"]):
+        changed = [key for key, value in USUAL.items() if setting[key] != value]
+        row = [LIMITS[changed[0]].format(setting[changed[0]]) if changed else "usual: 10 words, 1.2, 52, 128 bits"]
+        for each, digits in DIGITS.items():
+            entry = measured["sets"][each][number]
+            row += [f"{entry['even']['value']['mean']:.{digits}f}", f"{entry['odd']['value']['mean']:.{digits}f}"]
+            row.append(difference(entry["all"]["difference"], digits) if changed else "")
+        rows.append([*row, f"{setting['milliseconds']:.1f}"])
+    head = [
+        "limit",
+        *(part for name in SETS.values() for part in (f"{name}, even groups", "odd groups", "difference, all")),
+        "ms",
+    ]
+    note = f"Without geometry. Milliseconds of scoring 1,622 photographs on one thread, Holidays. `benchmarks/limits.py`; {where(measured)}."
+    return markdown(head, rows) + "\n\n" + note
+
+
+def codes_bytes() -> str:
+    """Bytes of a feature by array."""
+    sizes = result("million")["sizes"]
+    rows = []
+    for name, text in {**ARRAYS, "scanned": "**scanned by a search**", "all": "**all**"}.items():
+        rows.append([text, *(f"{entry['bytes_per_feature'][name]:.2f}" for entry in sizes.values())])
+    return markdown(["array", *(f"{int(size):,} images" for size in sizes)], rows, right=True)
+
+
+def codes_million() -> str:
+    """Times of a search by number of images."""
+    measured = result("million")
+    rows = []
+    for size, entry in measured["sizes"].items():
+        found = entry["10 words"]
+        times = found["median_seconds"]
+        names = ("quantise", "score", "fast", "default")
+        rows.append([f"{int(size):,}", *(f"{1000 * times[f'{name}, 2 threads']:.0f}" for name in names),
+                     f"{1000 * times['score, 1 threads']:.0f}", f"{found['ns_per_posting_1_thread']:.1f}",
+                     f"{found['score_over_floor']:.1f}"])  # fmt: skip
+    first = next(iter(measured["sizes"].values()))["10 words"]
+    head = [
+        "images",
+        "quantise",
+        "score",
+        "`--fast`",
+        "default",
+        "score, one thread",
+        "ns per posting, one thread",
+        "score / floor",
+    ]
+    note = (f"Milliseconds on two threads, from descriptors in memory to ranked hits, warm, medians of {first['runs']} searches with {first['query_features']:.0f} features on average; "
+            f"{measured['features_per_image']} features per image, codes and places of real photographs. Floor: reading the visited lists once, in sequence. "
+            f"Time of `--fast` grows as the number of images to the power {growth(measured):.2f}. `benchmarks/million.py`; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows, right=True) + "\n\n" + note
+
+
+def growth(measured: dict[str, Any]) -> float:
+    """Return the slope of ln seconds over ln images, from the smallest to the largest collection."""
+    points = [(int(size), entry["10 words"]["median_seconds"]["fast, 2 threads"]) for size, entry in measured["sizes"].items()]
+    (few, short), (many, long) = points[0], points[-1]
+    return math.log(long / short) / math.log(many / few) if many > few else math.nan
+
+
+def codes_living() -> str:
+    """What opening, changing, merging and a cold search cost."""
+    measured = result("living")
+    opening, changes, merge = measured["opening"], measured["changes"], measured["merge"]
+    rows = []
+    for kind, text in (("whole", "open"), ("deleted", "open, every tenth image deleted")):
+        warm = st.median(one["seconds"] for one in opening[kind]["warm"])
+        rows.append([text, f"{warm:.2f} s; from a cold disk {opening[kind]['cold']['seconds']:.1f} s"])
+    added = [one["add"]["seconds"] for one in changes["added"]]
+    rows.append(["add one photograph", f"{st.median(added):.2f} s, at most {max(added):.2f} s"])
+    rows.append(["remove one", f"{changes['removed']['remove']['seconds']:.2f} s"])
+    rows.append(
+        [
+            "merge eight segments to 65,536 images",
+            f"{merge['merge']['seconds']:.0f} s, {merge['peak'] / 1e9:.1f} GB of memory, {merge['peak_over_segment']:.1f} times the segment",
+        ]
+    )
+    note = f"{measured['images']:,} images, {measured['bytes'] / 1e9:.0f} GB with the words of two vocabularies. `benchmarks/living.py`; {where(measured)}."
+    return markdown(["", ""], [*rows, *cold_rows(measured["cold"])]) + "\n\n" + note
+
+
+def cold_rows(cold: dict[str, Any]) -> list[list[str]]:
+    """Return medians of searches from a cold disk and after it, and the ratio to reading as many bytes in sequence."""
+    rows = []
+    for way, text in (("fast", "`--fast`"), ("default", "default")):
+        first, again = (st.median(one[way][key]["seconds"] for one in cold["queries"]) for key in ("cold", "warm again"))
+        rows.append([f"first search from a cold disk, {text}", f"{first:.1f} s, then {again:.2f} s"])
+    rows.append(["the same, `--fast`, over reading as many bytes in sequence", f"{cold['median']:.1f}"])
+    return rows
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "codes_accuracy": codes_accuracy, "codes_limits": codes_limits, "codes_bytes": codes_bytes, "codes_million": codes_million,
+    "codes_living": codes_living,
+}  # fmt: skip
