@@ -4,8 +4,7 @@
 
 DATA holds the folders holidays150, ukbench500 and photos1200. Every photograph of a group is a query (`--step 2`: every other), the
 1,200 other photographs lie among them. Tables are fitted on the other set. Also: stored images as queries (what the index keeps of them,
-instead of the descriptors), and the number of words that a query feature visits, with milliseconds of scoring on one thread. Words,
-cut, reach and norm were chosen in trials on both sets, so "not worse" is firm and "better" is not.
+instead of the descriptors). Milliseconds are of quantising and scoring on one thread. `limits.py` has the limits of the search by codes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from polyvoc.vocabulary.vocabulary import default_fine_vocabulary, default_vocab
 
 SETS = {"holidays": "holidays150", "ukbench": "ukbench500"}
 PRESETS = ("fast", "default", "best")
-WORDS = (1, 2, 3, 5, 10, 20)
 BITS = 128
 Score = Callable[[int], np.ndarray]  # question -> score of every image
 
@@ -123,12 +121,6 @@ def main() -> None:
                 values, took = values_of(bench, by_codes(bench, options, stored))
                 entries[f"{kind}, codes" + (", stored query" if stored else "")] = entry(bench, values, old, took)
                 print(name, kind, stored, np.mean(values), np.mean(old), flush=True)
-        base = entries["fast, codes"]["queries"]
-        for words in WORDS:
-            options = replace(preset("fast", 0, BITS), code_table=codes, assignments=words)
-            values, took = values_of(bench, by_codes(bench, options))
-            entries[f"{words} words"] = entry(bench, values, base, took)
-            print(name, words, np.mean(values), took, flush=True)
         result["sets"][name] = {"measure": bench.dataset.measure, "images": bench.n_images,
                                 "queries": len(bench.dataset.questions), "ways": entries}  # fmt: skip
     print(write_result("codes", result))

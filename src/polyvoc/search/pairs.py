@@ -29,7 +29,7 @@ from polyvoc.search.query import Query, query_of_image
 from polyvoc.search.verify import AnyVerification, prepare_verification, verify
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import Array, FeatureCodes, Floats32, ImageRef, Progress, with_planes
-from polyvoc.vocabulary.codes import Coder
+from polyvoc.vocabulary.codes import HALF, Coder
 
 # Of the 20 best of a search with one of 422 and 1,374 photographs these find all and 99 %, a limit of 1 nat with as many extra
 # candidates 94 and 92 %, in about the same time; of the 5 best they find all.
@@ -78,7 +78,7 @@ class StoredQueries:
         codes = [one for one in stored if one is not None]
         starts = np.concatenate([[0], np.cumsum([len(one.words) for one in codes])]).astype(int)
         joined = FeatureCodes(*map(np.concatenate, zip(*codes, strict=True)))
-        query = coder.query_stored(joined, self.search.n_assignments, CODE_CUT)
+        query = coder.query_stored(joined, self.search.n_assignments, CODE_CUT, HALF)
         return [Query(query.part(first, last)) for first, last in pairwise(starts.tolist())]
 
     def verification(self, ref: ImageRef) -> AnyVerification:

@@ -26,9 +26,7 @@ PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
 SAMPLE = 200_000  # descriptors that a decoder is learned from
 POWER_STEPS = 8  # of the power method that finds the widest axis of some words
-EFFORT = (
-    0.5  # share of the usual search for words: 96 % of the ten nearest, 98 % of the nearest are found, which is as accurate
-)
+HALF = 0.5  # share of the usual search for nearest words, for stored features and for pairs: 96 % of the ten nearest are found
 _BATCH = 4096  # descriptors signed together
 
 
@@ -120,7 +118,7 @@ class Coder:
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
-        words = self._assigner.assign(descriptors, effort=EFFORT)[:, 0]
+        words = self._assigner.assign(descriptors, effort=HALF)[:, 0]
         parts = thread_map(lambda job: self._encode(*job), _jobs(descriptors, words, self._threads), self._threads)
         codes, rest = (np.concatenate(column) for column in zip(*parts, strict=True))
         return FeatureCodes(words.astype(np.uint32), codes, rest)
@@ -141,17 +139,20 @@ class Coder:
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
         return z @ self._full
 
-    def query(self, descriptors: Descriptors, assignments: int, cut: float) -> CodedQuery:
-        """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first."""
+    def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
+        """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first.
+
+        effort: share of the usual search for them.
+        """
         table = np.asarray(descriptors, np.float32)
         n_words = min(assignments, self.vocabulary.size)
-        words = self._assigner.assign(table, n_words, EFFORT).reshape(len(table), n_words)
+        words = self._assigner.assign(table, n_words, effort).reshape(len(table), n_words)
         parts = thread_map(lambda job: self._sign(*job, cut), _jobs(table, words, self._threads), self._threads)
         return CodedQuery(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float) -> CodedQuery:
+    def query_stored(self, stored: FeatureCodes, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
         """Return features of an index as a query, as far as their codes tell."""
-        return self.query(self.decode(stored), assignments, cut)
+        return self.query(self.decode(stored), assignments, cut, effort)
 
     def _sign(self, descriptors: Descriptors, words: Words, cut: float) -> tuple[npt.NDArray[np.generic], ...]:
         z, words = self._project(descriptors), words.copy()
