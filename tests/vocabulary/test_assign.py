@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError, VocabularyError
-from polyvoc.vocabulary.assign import Assigner, PrincipalAxes, prepare_cells
+from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, prepare_cells
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 
@@ -167,3 +167,13 @@ def test_principal_axes_keep_distances(dimension: int) -> None:
     norms = np.linalg.norm(points.rows[:, axes.head :], axis=1)
     assert np.allclose(points.tail * norms[0], points.tail[0] * norms, atol=1e-5)  # in proportion
     assert (points.tail <= norms + 1e-6).all()
+
+
+def test_descriptors_between_equal_cells_get_a_word() -> None:
+    """A point that is as near to every cell has no cell above the others."""
+    rows = np.eye(2500, 16, dtype=np.float32)
+    axes = PrincipalAxes.of(rows)
+    cells = Cells(np.tile(axes.rotate(rows[:1]), (64, 1)), axes)
+    points = axes.points(axes.rotate(rows[:5]))
+    own, others = cells.probe(points, effort=0.1)
+    assert len(own.members) == 5 and own.start[-1] == 5 and others.start[-1] == len(others.members)

@@ -237,6 +237,7 @@ def choose_cells(rows, blocks, n_cells, count, most, chosen, counts):
         for p in range(min(POINTS, len(rows) - first)):
             level = _level_of(scores, p, n_cells, count, most) if count < n_cells else np.float32(-np.inf)
             i, n = first + p, 0
+            chosen[i, 0] = 0  # if all are equal
             for part in range(0, scores.shape[1], LANES):
                 mask = beyond_lanes(scores, p, part, level)
                 while mask != 0 and n < most:
@@ -245,7 +246,7 @@ def choose_cells(rows, blocks, n_cells, count, most, chosen, counts):
                     if scores[p, cell] > scores[p, chosen[i, 0]]:
                         chosen[i, 0], chosen[i, n] = chosen[i, n], chosen[i, 0]
                     n += 1
-            counts[i] = n
+            counts[i] = max(n, 1)
 
 
 @kernel
