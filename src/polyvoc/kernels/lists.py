@@ -14,7 +14,7 @@ ONE = np.uint64(1)
 def add_lists(numbers, weights, starts, postings, scores):
     """Add a constant per list to the images in it. out: scores [n_images]."""
     for i in range(len(numbers)):
-        if i + 1 < len(numbers):
+        if i + 1 < len(numbers) and weights[i + 1] != 0:
             prefetch_list(postings, np.int64(starts[numbers[i + 1]]), np.int64(starts[numbers[i + 1] + 1]))
         weight = weights[i]
         if weight == 0:
@@ -36,7 +36,7 @@ def add_lists_and_shared(
     """
     n_own, after, at = len(own_numbers), 0, 0
     for i in range(len(numbers)):
-        if i + 1 < len(numbers):
+        if i + 1 < len(numbers) and weights[i + 1] != 0:
             prefetch_list(postings, np.int64(starts[numbers[i + 1]]), np.int64(starts[numbers[i + 1] + 1]))
         first, last = np.int64(starts[numbers[i]]), np.int64(starts[numbers[i] + 1])
         begin = end = first

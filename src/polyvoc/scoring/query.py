@@ -81,7 +81,8 @@ class QueryWords:
         numbers, features, vocabularies = [self.order[:0]], [self.order[:0]], [self.order[:0]]
         for k in range(1, len(self.sizes)):
             words = self.words[self.order, k, 0]
-            by_word = _sort_words(words)[np.count_nonzero(words < 0) :]
+            by_word = np.arange(len(words)) if k == 1 else _sort_words(words)  # the order is by the words of vocabulary 1
+            by_word = by_word[np.count_nonzero(words < 0) :]
             numbers.append(words[by_word] + self.bases[k])
             features.append(self.order[by_word])
             vocabularies.append(np.full(len(by_word), k))
@@ -161,9 +162,10 @@ class Weights:
         singles = self.singles[:, :, 0] @ lists.T
         wanted = self.factors * (self.idf[:, :, 0] @ lists.T)
         delta = wanted - singles
-        pairs = 1 | 1 << np.arange(1, self.idf.shape[1])
-        larger = (masks & 1 == 1) & (lists.sum(axis=1) > 2)
-        delta[:, larger] -= delta[:, pairs] @ lists[larger, 1:].T
+        if self.idf.shape[1] > 2:
+            pairs = 1 | 1 << np.arange(1, self.idf.shape[1])
+            larger = (masks & 1 == 1) & (lists.sum(axis=1) > 2)
+            delta[:, larger] -= delta[:, pairs] @ lists[larger, 1:].T
         return np.asarray(delta, self.dtype)
 
     @cached_property
@@ -178,10 +180,12 @@ class Weights:
         Where that is worth next to nothing the correction cancels the weights of single lists, and of pairs where three or more
         lists share it: float32 would leave noise.
         """
-        masks, bits = np.arange(self.factors.shape[1]), 1 << np.arange(self.idf.shape[1])
-        limits = np.repeat(self.factors[:, bits].max(axis=1, keepdims=True, initial=0.0), len(masks), axis=1)
-        limits[:, np.bitwise_count(masks) > 2] = self.factors.max(axis=1, keepdims=True, initial=0.0)
-        cancels = bool(((self.factors > 0) & (self.factors < CANCELS * limits)).any())
+        singles = self.factors[:, 1 << np.arange(self.idf.shape[1])].max(axis=1, keepdims=True, initial=0.0)
+        cancels = bool(((self.factors > 0) & (self.factors < CANCELS * singles)).any())
+        if self.idf.shape[1] > 2:
+            larger = self.factors[:, np.bitwise_count(np.arange(self.factors.shape[1])) > 2]
+            limits = self.factors.max(axis=1, keepdims=True, initial=0.0)
+            cancels |= bool(((larger > 0) & (larger < CANCELS * limits)).any())
         return np.float64 if cancels else np.float32
 
     @cached_property
