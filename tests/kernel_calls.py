@@ -19,7 +19,7 @@ from polyvoc.index.words import word_offsets
 from polyvoc.kernels import compiler
 from polyvoc.kernels.codes import tally_codes
 from polyvoc.kernels.images import SPARE, add_shared, share_images, vote_images
-from polyvoc.kernels.lists import add_lists, add_lists_and_runs, add_squares, count_shared, vote_hamming, vote_shared
+from polyvoc.kernels.lists import add_lists, add_lists_and_shared, add_squares, vote_hamming
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
@@ -28,6 +28,8 @@ from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
 from polyvoc.scoring.codes import CodeWeights, score_codes, table_rows
+from polyvoc.scoring.query import QueryWords
+from polyvoc.scoring.segments import Runs, shared_features
 from polyvoc.search.verify import CodedVerification, verify_images
 from polyvoc.types import Array, CodeTable, Floats32, Keypoints
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, project, sign
@@ -80,32 +82,29 @@ RUNS = ("run_starts", "run_words", "run_lengths")
 def call_all() -> dict[str, Array]:
     """Return what the kernels computed, by name."""
     results = _vectors() | _sift() | _codes(64) | _codes(70)
-    for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1)):
+    for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1), ((*SIZES, 3), 1)):
         case = Case(sizes, planes)
         results |= {f"{name} {sizes} {planes}": array for name, array in (_lists(case) | _votes(case) | _images(case)).items()}
     return results
 
 
 def _lists(case: Case) -> dict[str, Array]:
-    delta = case.factors.copy()
-    delta[:, 0] = 0
     numbers = np.unique((case.words + case.bases[:-1])[case.words >= 0])
     weights = np.linspace(0, 1, len(numbers), dtype=np.float32)
     lists, shared, hamming, norms = case.scores(), case.scores(), case.scores(), np.zeros(IMAGES)
-    counts = np.zeros((QUERIES, 1 << len(case.sizes)), np.int64)
-    if len(case.sizes) == 2:
-        order = np.argsort(case.words[:, 1], kind="stable")
-        order = order[case.words[order, 1] >= 0]
-        runs = (case.words[order, 1] + case.bases[1], order, *case.runs, delta)
-        add_lists_and_runs(numbers, weights, case.arrays["starts"], *runs, case.arrays["postings"], lists)
-    else:
-        add_lists(numbers, weights, *case.named("starts", "postings"), lists)
-        vote_shared(*case.shared, delta, shared)
-    count_shared(*case.shared, case.alive, counts)
+    add_lists(numbers, weights, *case.named("starts", "postings"), lists)
+    query, counts = QueryWords(case.words[:, :, None], None, case.sizes), []
+    for segment in (case.segment, case.segment.without([2])):
+        found = shared_features(segment, query, Runs(*case.runs))
+        counts.append(found.counts)
+    own = (*query.own_lists, found.begins, found.ends, case.words, case.arrays["columns"], found.bits)
+    more = case.factors[own[1], 1 | 1 << own[2]], case.factors
+    add_lists_and_shared(numbers, weights, case.arrays["starts"], *own, *more, case.arrays["postings"], shared)
     vote_hamming(*case.shared, case.arrays["signatures"], case.signatures, case.idf, case.factors, case.weights, hamming)
     n_words = sum(case.sizes)
     add_squares(*case.named("starts", "postings"), np.arange(n_words, dtype=np.float64), 0, n_words, norms)
-    return {"runs": np.array(case.runs), "lists": lists, "shared": shared, "hamming": hamming, "norms": norms, "counts": counts}
+    votes = {"lists": lists, "shared": shared, "hamming": hamming, "norms": norms}
+    return {"runs": np.array(case.runs), "counts": np.array(counts), **votes}
 
 
 def _votes(case: Case) -> dict[str, Array]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, popcount, prefetch
+from polyvoc.kernels.compiler import LANES, equal_lanes, inlined, kernel, lowest_bit, popcount
 from polyvoc.kernels.matches import BEST, KEEP_ALL
-from polyvoc.kernels.postings import distance, largest_distance, near_block
+from polyvoc.kernels.postings import distance, largest_distance, near_block, prefetch_list
 
 ONE = np.uint64(1)
-LINE = 32  # postings in a cache line
-BEGINNING = 16 * LINE  # postings of a list that are prefetched: the processor foresees the rest
 BOTH = 3  # mask of two vocabularies
 SPARE = 2  # elements that `take_images` writes beyond the last image
 
@@ -32,8 +30,7 @@ def prefetch_lists(words, q, bases, starts, postings):
         for a in range(words.shape[2]):
             if words[q, k, a] >= 0:
                 first, last = np.int64(starts[bases[k] + words[q, k, a]]), np.int64(starts[bases[k] + words[q, k, a] + 1])
-                for i in range(first, min(last, first + BEGINNING), LINE):
-                    prefetch(postings, i)
+                prefetch_list(postings, first, last)
 
 
 @inlined

@@ -24,6 +24,8 @@ from polyvoc.kernels.compiler import (
 
 LONGEST_RUN = 255  # a longer run is several entries of the run directory with the same word
 AHEAD = 8  # query features whose directories are prefetched
+LINE = 32  # postings in a cache line
+BEGINNING = 16 * LINE  # postings of a list that are prefetched: the processor foresees the rest
 
 
 @kernel
@@ -191,6 +193,13 @@ def subtract_words(positions, feature_starts, words, bases, features, images):
                     latest[word] = position
                     images[word] -= 1
     return True
+
+
+@inlined
+def prefetch_list(values, first, last):
+    """Prefetch the beginning of a list, elements first .. last of values of 16 bits."""
+    for i in range(first, min(last, first + BEGINNING), LINE):
+        prefetch(values, i)
 
 
 @inlined

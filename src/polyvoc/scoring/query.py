@@ -65,9 +65,8 @@ class QueryWords:
 
         Those with the same first words follow one another.
         """
-        one, two = self.words[:, 0, 0], self.words[:, :2, 0][:, -1]
-        order: npt.NDArray[np.int64] = np.argsort(two * (self.sizes[0] + 1) + one, kind="stable")
-        return order
+        by_first = _sort_words(self.words[:, 0, 0])
+        return by_first[_sort_words(self.words[by_first, :2, 0][:, -1])]
 
     @cached_property
     def groups(self) -> npt.NDArray[np.int64]:
@@ -77,11 +76,17 @@ class QueryWords:
         return np.flatnonzero(np.concatenate([[True], changes, [True]]) if len(words) else [True])
 
     @cached_property
-    def run_order(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the lists of vocabulary 1, ascending, and the query feature of each."""
-        numbers = self.numbers[self.order, 1, 0]
-        missing = np.count_nonzero(numbers < 0)
-        return numbers[missing:], self.order[missing:]
+    def own_lists(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the lists of vocabularies 1 .. K - 1, ascending, and the query feature and vocabulary of each."""
+        numbers, features, vocabularies = [self.order[:0]], [self.order[:0]], [self.order[:0]]
+        for k in range(1, len(self.sizes)):
+            words = self.words[self.order, k, 0]
+            by_word = np.arange(len(words)) if k == 1 else _sort_words(words)  # the order is by the words of vocabulary 1
+            by_word = by_word[np.count_nonzero(words < 0) :]
+            numbers.append(words[by_word] + self.bases[k])
+            features.append(self.order[by_word])
+            vocabularies.append(np.full(len(by_word), k))
+        return np.concatenate(numbers), np.concatenate(features), np.concatenate(vocabularies)
 
     @cached_property
     def masks(self) -> npt.NDArray[np.int64]:
@@ -89,6 +94,13 @@ class QueryWords:
         base = self.words.shape[2] + 1
         codes = np.arange(base ** len(self.sizes))
         return sum(((codes // base**k % base > 0).astype(np.int64) << k for k in range(len(self.sizes))), np.int64(0) * codes)
+
+
+def _sort_words(words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of words [n], -1 first, stable. NumPy sorts integers of 16 bits by radix, in less time."""
+    keys = words + 1
+    order: npt.NDArray[np.int64] = np.argsort(keys.astype(np.uint16) if keys.max(initial=0) < 1 << 16 else keys, kind="stable")
+    return order
 
 
 def needs_signatures_text(options: ScoringOptions) -> str:
@@ -141,12 +153,20 @@ class Weights:
 
     @cached_property
     def delta(self) -> Floats:
-        """Return what a feature that the first words share gets beyond the sum of its single weights [Q, 2^K]."""
+        """Return what a feature that the first words share gets beyond the sum of its single weights [Q, 2^K].
+
+        In the list of vocabulary 0 and two or more others: also beyond what vocabulary 0 and each of them get, added by runs.
+        """
         masks = np.arange(self.factors.shape[1])
         lists = (masks[:, None] >> np.arange(self.idf.shape[1]) & 1).astype(np.float64)  # [2^K, K]
         singles = self.singles[:, :, 0] @ lists.T
         wanted = self.factors * (self.idf[:, :, 0] @ lists.T)
-        return np.asarray(wanted - singles, self.dtype)
+        delta = wanted - singles
+        if self.idf.shape[1] > 2:
+            pairs = 1 | 1 << np.arange(1, self.idf.shape[1])
+            larger = (masks & 1 == 1) & (lists.sum(axis=1) > 2)
+            delta[:, larger] -= delta[:, pairs] @ lists[larger, 1:].T
+        return np.asarray(delta, self.dtype)
 
     @cached_property
     def gains(self) -> Floats:
@@ -157,10 +177,15 @@ class Weights:
     def dtype(self) -> type[np.floating[Any]]:
         """Return the type of sums that are corrected where lists share something.
 
-        Where that is worth next to nothing the correction cancels the single weights: float32 would leave noise.
+        Where that is worth next to nothing the correction cancels the weights of single lists, and of pairs where three or more
+        lists share it: float32 would leave noise.
         """
         singles = self.factors[:, 1 << np.arange(self.idf.shape[1])].max(axis=1, keepdims=True, initial=0.0)
         cancels = bool(((self.factors > 0) & (self.factors < CANCELS * singles)).any())
+        if self.idf.shape[1] > 2:
+            larger = self.factors[:, np.bitwise_count(np.arange(self.factors.shape[1])) > 2]
+            limits = self.factors.max(axis=1, keepdims=True, initial=0.0)
+            cancels |= bool(((larger > 0) & (larger < CANCELS * limits)).any())
         return np.float64 if cancels else np.float32
 
     @cached_property
@@ -176,14 +201,14 @@ def complete_counts(counts: Counts, query: QueryWords, statistics: Statistics, p
     """Return the sum of phase 1 over all segments [Q, 2^K] with what it need not count: what is in one list only."""
     if query.words.shape[2] > 1:
         return counts  # counted as well
-    words, counts = query.words[:, :, 0], counts.copy()
+    words, by_mask = query.words[:, :, 0], np.array(counts.T, order="C")  # rows are added in less time than columns
     lengths = statistics.documents if plan.image_sets else statistics.occurrences
     lengths = np.where(words >= 0, lengths[query.numbers[:, :, 0]], 0)
-    masks = np.arange(counts.shape[1])
+    masks = np.arange(len(by_mask))
     for k in range(len(query.sizes)):  # its length, less all that it shares
         shared = masks[(masks >> k & 1 == 1) & (masks != 1 << k)]
-        counts[:, 1 << k] = lengths[:, k] - counts[:, shared].sum(axis=1)
-    return counts
+        by_mask[1 << k] = lengths[:, k] - by_mask[shared].sum(axis=0)
+    return np.ascontiguousarray(by_mask.T)
 
 
 def word_weights(query: QueryWords, statistics: Statistics, plan: ScoringPlan) -> Floats32:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics, norms
 from polyvoc.kernels.images import SPARE, add_shared, share_images, vote_images
-from polyvoc.kernels.lists import add_lists, add_lists_and_runs, count_shared, vote_hamming, vote_shared
+from polyvoc.kernels.lists import add_lists, add_lists_and_shared, count_blocks, share_features, vote_hamming
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.postings import count_postings, find_runs
@@ -64,6 +64,16 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False)
+class SharedFeatures:
+    """The features in several lists of a query with one assignment. What vocabulary 0 and one other share is in `Runs`."""
+
+    begins: npt.NDArray[np.int64]  # of the run of each of the query's own lists
+    ends: npt.NDArray[np.int64]
+    bits: npt.NDArray[np.uint64]  # where other lists share something, see `share_features`
+    counts: Counts  # [Q, 2^K] live features of every exact mask of two or more lists, runs included
+
+
+@dataclass(frozen=True, eq=False)
 class SharedImages:
     """The images in lists of several vocabularies of a query, and what phase 1 summed with weights of lists."""
 
@@ -86,6 +96,7 @@ class HeldSegment:
     norms: dict[NormKey, Floats32] = field(default_factory=dict)  # computed once per kind
     # What phase 1 found of queries, for phase 2: dropped with the query, or when it is taken.
     _runs: WeakKeyDictionary[QueryWords, Runs] = field(default_factory=WeakKeyDictionary)
+    _features: WeakKeyDictionary[QueryWords, SharedFeatures] = field(default_factory=WeakKeyDictionary)
     _shared: WeakKeyDictionary[QueryWords, SharedImages] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -103,6 +114,16 @@ class HeldSegment:
         if found is None:
             found = self._runs[query] = query_runs(self.segment, query)
         return found
+
+    def keep_features(self, query: QueryWords) -> SharedFeatures:
+        """Find the features that several lists share, and keep them for phase 2."""
+        found = self._features[query] = shared_features(self.segment, query, self.runs(query))
+        return found
+
+    def take_features(self, query: QueryWords) -> SharedFeatures:
+        """Return the features that phase 1 kept, and keep them no longer; find them if there are none."""
+        found = self._features.pop(query, None)
+        return shared_features(self.segment, query, self.runs(query)) if found is None else found
 
     def keep_shared(self, query: QueryWords, weights: Floats) -> SharedImages:
         """Find the images that several vocabularies share, and keep them for phase 2."""
@@ -165,16 +186,11 @@ def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan, first: Floats
     if plan.image_sets:
         needed_later = choose_path(query, plan) == "images"
         return (held.keep_shared(query, first) if needed_later else shared_images(held.segment, query, first)).counts
-    segment = held.segment
-    counts = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
-    if query.words.shape[2] > 1:
-        count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks, counts)
-        return counts
-    runs = held.runs(query)
-    if len(query.sizes) == 2 and len(segment.alive) == 0:
-        counts[:, 3] = runs.ends[:, 1] - runs.begins[:, 1]
-    else:
-        count_shared(*_shared_arrays(segment, query, runs), segment.alive, counts)
+    if query.words.shape[2] == 1:
+        needed_later = choose_path(query, plan) == "lists"
+        return (held.keep_features(query) if needed_later else shared_features(held.segment, query, held.runs(query))).counts
+    segment, counts = held.segment, np.zeros((len(query.words), 1 << len(query.sizes)), np.int64)
+    count_matches(query.words, query.bases, *_run_arrays(segment), segment.alive, query.masks, counts)
     return counts
 
 
@@ -297,6 +313,16 @@ def query_runs(segment: Segment, query: QueryWords) -> Runs:
     return Runs(*find_runs(query.words[:, :, 0], query.order, query.bases, *_run_arrays(segment)[:4], first))
 
 
+def shared_features(segment: Segment, query: QueryWords, runs: Runs) -> SharedFeatures:
+    """Find the features that lists of a query with one assignment share, in one segment, and count them."""
+    counts, (starts, postings) = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64), _list_arrays(segment)
+    numbers, features, vocabularies = query.own_lists
+    begins, ends = runs.begins[features, vocabularies], runs.ends[features, vocabularies]
+    found = SharedFeatures(begins, ends, np.empty(count_blocks(numbers, vocabularies, starts), np.uint64), counts)
+    share_features(*_own_arrays(segment, query, found), starts, postings, segment.alive, found.bits, counts)
+    return found
+
+
 def shared_images(segment: Segment, query: QueryWords, weights: Floats) -> SharedImages:
     """Find the images in lists of several vocabularies of a query, in one segment, and sum the weights of all its lists."""
     counts, ranges = np.zeros((len(query.words), 1 << len(query.sizes)), np.int64), np.zeros((len(query.words), 2), np.int64)
@@ -343,13 +369,9 @@ def _vote_lists(held: HeldSegment, query: QueryWords, weights: Weights) -> Float
     if not weights.delta.any():
         add_lists(*lists, postings, scores)
         return scores.astype(np.float32, copy=False)
-    runs = held.runs(query)
-    if len(query.sizes) == 2:
-        shared = (*query.run_order, runs.begins, runs.ends, weights.delta)
-        add_lists_and_runs(*lists, *shared, postings, scores)
-    else:
-        add_lists(*lists, postings, scores)
-        vote_shared(*_shared_arrays(held.segment, query, runs), weights.delta, scores)
+    found, (_, features, vocabularies) = held.take_features(query), query.own_lists
+    more = weights.delta[features, 1 | 1 << vocabularies], weights.delta
+    add_lists_and_shared(*lists, *_own_arrays(held.segment, query, found), found.bits, *more, postings, scores)
     return scores.astype(np.float32, copy=False)
 
 
@@ -383,6 +405,10 @@ def _list_arrays(segment: Segment) -> tuple[Array, Array]:
 def _run_arrays(segment: Segment) -> tuple[Array, ...]:
     names = ("starts", "run_starts", "run_words", "run_lengths", "columns", "postings")
     return tuple(segment.arrays[name] for name in names)
+
+
+def _own_arrays(segment: Segment, query: QueryWords, found: SharedFeatures) -> tuple[Array, ...]:
+    return (*query.own_lists, found.begins, found.ends, query.words[:, :, 0], segment.arrays["columns"])
 
 
 def _shared_arrays(segment: Segment, query: QueryWords, runs: Runs) -> tuple[Array, ...]:
