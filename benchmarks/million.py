@@ -41,13 +41,13 @@ def photographs(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in {".jpg", ".jpeg"})
 
 
-def real_features(training: Path, work: Path, coder: Coder) -> dict[str, np.ndarray]:
+def real_features(training: Path, work: Path, coder: Coder, least: int = FEATURES) -> dict[str, np.ndarray]:
     """Return codes and keypoints of the features of photographs, cached in the work folder."""
     cache = work / "features.npz"
     if not cache.exists():
         parts: list[tuple[np.ndarray, ...]] = []
         for _, found in extract_many(photographs(training), FeatureOptions()):
-            if isinstance(found, Features) and len(found) >= FEATURES:
+            if isinstance(found, Features) and len(found) >= least:
                 codes = coder.encode(found.descriptors)
                 places = np.column_stack([found.xy, found.scale, found.angle]).astype(np.float32)
                 parts.append((codes.words.astype(np.uint16), codes.codes, codes.rest, places, np.array([len(found)])))
@@ -57,17 +57,17 @@ def real_features(training: Path, work: Path, coder: Coder) -> dict[str, np.ndar
         return {name: stored[name] for name in stored.files}
 
 
-def draw_batch(real: dict[str, np.ndarray], first: int, n_images: int) -> Batch:
+def draw_batch(real: dict[str, np.ndarray], first: int, n_images: int, n_features: int = FEATURES) -> Batch:
     """Return images of features drawn from single photographs."""
     random = np.random.default_rng([20, first])
     starts = np.concatenate([[0], np.cumsum(real["counts"])])
     photos = random.integers(0, len(real["counts"]), n_images)
-    rows = np.empty((n_images, FEATURES), np.int64)
+    rows = np.empty((n_images, n_features), np.int64)
     for image, photo in enumerate(photos.tolist()):
         n = int(real["counts"][photo])
-        rows[image] = starts[photo] + np.sort(random.permutation(n)[:FEATURES])
+        rows[image] = starts[photo] + np.sort(random.permutation(n)[:n_features])
     flat = rows.ravel()
-    feature_starts = np.arange(n_images + 1, dtype=np.int64) * FEATURES
+    feature_starts = np.arange(n_images + 1, dtype=np.int64) * n_features
     xy, scale, angle = real["places"][flat, :2], real["places"][flat, 2], real["places"][flat, 3]
     codes = FeatureCodes(real["words"][flat].astype(np.uint32), real["codes"][flat], real["rest"][flat])
     geometry = Geometry.of(xy, scale, angle, feature_starts)
@@ -75,14 +75,16 @@ def draw_batch(real: dict[str, np.ndarray], first: int, n_images: int) -> Batch:
     return Batch(np.arange(first, first + n_images), feature_starts, geometry, nothing, codes=codes)
 
 
-def build(real: dict[str, np.ndarray], n_images: int, size: int, work: Path) -> tuple[list[Segment], float]:
+def build(
+    real: dict[str, np.ndarray], n_images: int, size: int, work: Path, n_features: int = FEATURES
+) -> tuple[list[Segment], float]:
     """Build segments on disk, unless they exist, and open them mapped; also return features per second of building."""
     segments, features, seconds = [], 0, 0.0
     for first in range(0, n_images, MAX_IMAGES):
         n = min(MAX_IMAGES, n_images - first)
         path = work / f"{first:07d}-{n}"
         if not path.exists():
-            batch = draw_batch(real, first, n)
+            batch = draw_batch(real, first, n, n_features)
             begin = time.perf_counter()
             segment = Segment.build(batch, (), size)
             segment.save(path)
@@ -120,7 +122,7 @@ def visited(engine: Engine, words: np.ndarray) -> int:
 def time_searches(engine: Engine, coder: Coder, queries: list[Features], repeats: int, assignments: int) -> dict[str, Any]:
     """Return medians of the stages of `--fast` and of the default search, warm, on all threads and on one."""
     samples: dict[str, list[float]] = {}
-    postings, n_features = [], []
+    postings, n_features, by_query = [], [], dict[int, list[float]]()
     for repeat in range(repeats + 1):
         for features in queries:
             for threads in (2, 1):
@@ -140,6 +142,7 @@ def time_searches(engine: Engine, coder: Coder, queries: list[Features], repeats
                     samples.setdefault(f"{name}, {threads} threads", []).append(value)
             if repeat:
                 samples.setdefault("floor, 2 threads", []).append(floor(engine, codes.words, 2))
+                by_query.setdefault(len(features), []).append(samples["fast, 2 threads"][-1])
                 postings.append(visited(engine, codes.words))
                 n_features.append(len(features))
     median = {name: st.median(values) for name, values in samples.items()}
@@ -147,6 +150,7 @@ def time_searches(engine: Engine, coder: Coder, queries: list[Features], repeats
         "median_seconds": median,
         "runs": len(postings),
         "query_features": st.mean(n_features),
+        "seconds_by_query_features": {str(n): st.median(some) for n, some in sorted(by_query.items())},
         "postings": st.mean(postings),
         "ns_per_posting_1_thread": 1e9 * median["score, 1 threads"] / st.mean(postings),
         "score_over_floor": median["score, 2 threads"] / median["floor, 2 threads"],
@@ -175,6 +179,8 @@ def main() -> None:
     parser.add_argument("queries", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--images", type=int, nargs="+", default=[65_536, 262_144, 1_000_000])
+    parser.add_argument("--features", type=int, default=FEATURES, help="of each image")
+    parser.add_argument("--least-features", type=int, default=0, help="of a query")
     parser.add_argument("--n-queries", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--assignments", type=int, nargs="+", default=[10])
@@ -183,12 +189,13 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     coder = Coder(default_fine_vocabulary())
-    real = real_features(arguments.training, arguments.work, coder)
-    paths = photographs(arguments.queries)[:: max(1, len(photographs(arguments.queries)) // arguments.n_queries)]
-    found = [one for _, one in extract_many(paths, FeatureOptions()) if isinstance(one, Features)][: arguments.n_queries]
-    result: dict[str, Any] = {"photographs": len(real["counts"]), "features_per_image": FEATURES, "sizes": {}}
+    real = real_features(arguments.training, arguments.work, coder, arguments.features)
+    every = [one for _, one in extract_many(photographs(arguments.queries), FeatureOptions()) if isinstance(one, Features)]
+    every = [one for one in every if len(one) >= arguments.least_features]
+    found = every[:: max(1, len(every) // arguments.n_queries)][: arguments.n_queries]
+    result: dict[str, Any] = {"photographs": len(real["counts"]), "features_per_image": arguments.features, "sizes": {}}
     for n_images in arguments.images:
-        segments, rate = build(real, n_images, coder.vocabulary.size, arguments.work)
+        segments, rate = build(real, n_images, coder.vocabulary.size, arguments.work, arguments.features)
         engine = Engine(segments, ())
         entry: dict[str, Any] = {"bytes_per_feature": bytes_per_feature(engine)}
         if rate:
