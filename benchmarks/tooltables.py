@@ -108,7 +108,7 @@ def confidence() -> str:
     note = (f"Queries: {measured['questions']}, with and without their right answers in the collection, ten hits each; {measured['words']}. The coefficients were "
             f"fitted on the other set; {measured['evidence'].replace('table of evidence', 'likelihood table').replace('tables of evidence', 'likelihood tables')}. Calibration error: mean difference of predicted probability and truth over tenths, with its 95 % bootstrap interval. No hit: share of the "
             "searches without a right answer that return no hit, at a minimum probability of 0.5, 0.9, 0.99; kept: share of the right first hits that remain. Rows below "
-            f"\"all\": another preset, fewer vocabularies or bits, with the same coefficients; {where(measured)}.")  # fmt: skip
+            f"\"all\": another preset, other numbers of words, with the same coefficients; {where(measured)}.")  # fmt: skip
     return markdown(head, rows) + "\n\n" + note
 
 
