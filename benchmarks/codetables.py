@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics as st
 from collections.abc import Callable
 from typing import Any
 
@@ -114,38 +113,6 @@ def growth(measured: dict[str, Any]) -> float:
     return math.log(long / short) / math.log(many / few) if many > few else math.nan
 
 
-def codes_living() -> str:
-    """What opening, changing, merging and a cold search cost."""
-    measured = result("living")
-    opening, changes, merge = measured["opening"], measured["changes"], measured["merge"]
-    rows = []
-    for kind, text in (("whole", "open"), ("deleted", "open, every tenth image deleted")):
-        warm = st.median(one["seconds"] for one in opening[kind]["warm"])
-        rows.append([text, f"{warm:.2f} s; from a cold disk {opening[kind]['cold']['seconds']:.1f} s"])
-    added = [one["add"]["seconds"] for one in changes["added"]]
-    rows.append(["add one photograph", f"{st.median(added):.2f} s, at most {max(added):.2f} s"])
-    rows.append(["remove one", f"{changes['removed']['remove']['seconds']:.2f} s"])
-    rows.append(
-        [
-            "merge eight segments to 65,536 images",
-            f"{merge['merge']['seconds']:.0f} s, {merge['peak'] / 1e9:.1f} GB of memory, {merge['peak_over_segment']:.1f} times the segment",
-        ]
-    )
-    note = f"{measured['images']:,} images, {measured['bytes'] / 1e9:.0f} GB with the words of two vocabularies. `benchmarks/living.py`; {where(measured)}."
-    return markdown(["", ""], [*rows, *cold_rows(measured["cold"])]) + "\n\n" + note
-
-
-def cold_rows(cold: dict[str, Any]) -> list[list[str]]:
-    """Return medians of searches from a cold disk and after it, and the ratio to reading as many bytes in sequence."""
-    rows = []
-    for way, text in (("fast", "`--fast`"), ("default", "default")):
-        first, again = (st.median(one[way][key]["seconds"] for one in cold["queries"]) for key in ("cold", "warm again"))
-        rows.append([f"first search from a cold disk, {text}", f"{first:.1f} s, then {again:.2f} s"])
-    rows.append(["the same, `--fast`, over reading as many bytes in sequence", f"{cold['median']:.1f}"])
-    return rows
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "codes_accuracy": codes_accuracy, "codes_limits": codes_limits, "codes_bytes": codes_bytes, "codes_million": codes_million,
-    "codes_living": codes_living,
 }  # fmt: skip
