@@ -15,8 +15,8 @@ from polyvoc.kernels.postings import read_ahead
 from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import Array, Words
 
-GAP = 1 << 14  # bytes between two lists: to read them takes an SSD about as long as to begin another piece
-FORGET = 600.0  # seconds after which lists may have left the memory; to request all of a million images takes 0.1 s
+GAP = 1 << 14  # bytes between two lists that are read along: fewer, larger pieces
+FORGET = 600.0  # seconds after which lists may have left the memory and are requested again
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ from polyvoc.vocabulary.vocabulary import ByteTable, StoredCells, Vocabulary, ch
 
 _CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
-_HEAD_SHARE = 0.965  # of the words' variance lies in their heads: more coordinates cost more than they rule out
+_HEAD_SHARE = 0.965  # of the words' variance lies in their heads, the coordinates of the bounds
 _ROUNDING = 1e-6  # of a sum of squares, in float32
 _WORDS_PER_CELL = 80
 _MAX_CELLS = 2048
