@@ -26,7 +26,7 @@ PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
 SAMPLE = 200_000  # descriptors that a decoder is learned from
 POWER_STEPS = 8  # of the power method that finds the widest axis of some words
-HALF = 0.5  # share of the usual search for nearest words: for stored features, which queries find by several words, and for pairs
+HALF = 0.5  # share of the usual search for nearest words: for stored features, found by several words, and for pairs
 _BATCH = 4096  # descriptors signed together
 
 
