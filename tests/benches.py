@@ -16,6 +16,7 @@ from polyvoc.experiments.datasets.feature_cache import FeatureStore
 from polyvoc.experiments.datasets.readers import Dataset, Question
 from polyvoc.experiments.measures import Truth
 from polyvoc.experiments.workbench import Quantised, QuantisedDataset
+from polyvoc.types import FeatureKind
 from random_collections import World
 from samples import vocabularies
 
@@ -41,9 +42,10 @@ def world_bench(world: World) -> QuantisedDataset:
     question = Question("query", files[-1], None)
     truths = {"": (Truth(frozenset({0})),)}
     dataset = Dataset("world", Path(), "photographs", files[:-1], (question,), truths, "mAP")
-    sizes: Any = tuple(SimpleNamespace(size=size) for size in world.sizes)
     signatures = np.concatenate([*world.image_signatures, world.query_signatures])
-    quantised = Quantised(store, np.concatenate([*world.images, world.words]), signatures, sizes)
+    bits = 64 * (signatures.shape[2] if signatures.ndim == 3 else 1)
+    vocabularies: Any = tuple(SimpleNamespace(size=size, bits=bits, kind=FeatureKind()) for size in world.sizes)
+    quantised = Quantised(store, np.concatenate([*world.images, world.words]), signatures, vocabularies)
     return QuantisedDataset(dataset, tuple(world.sizes), "world", lambda: quantised)
 
 

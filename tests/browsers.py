@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 COMMANDS = ("chromium", "chromium-browser", "google-chrome")
 OFF = ("gpu", "quic", "background-networking", "component-update", "sync")
 FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in OFF)]
-TIMEOUT = 20_000  # ms; generous, for busy machines
+TIMEOUT = 120_000  # ms; generous, for busy machines
 SCREEN = {"width": 1280, "height": 800}
 USUAL: Any = {"viewport": SCREEN, "reduced_motion": "reduce"}  # animations take time
 PHONE: Any = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}

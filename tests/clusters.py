@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.search.index import Index
 from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState
+from polyvoc.types import FeatureKind
 from samples import photograph, vocabularies
 
+PATIENCE = 300.0  # seconds until something that hangs fails: a busy machine is slow, not wrong
 STORE = 100 << 20  # bytes of a node's object store
 FAILING = str(Path(__file__).parent / "failing_files")
 SMALL = FeatureOptions(long_side=160, max_features=30)
@@ -48,7 +50,7 @@ class Nodes:
         ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
         self._cluster.wait_for_nodes()
 
-    def options(self, shards: int, replicas: int = 1, timeout: float = 10.0) -> ClusterOptions:
+    def options(self, shards: int, replicas: int = 1, timeout: float = PATIENCE) -> ClusterOptions:
         return ClusterOptions(self.address, shards, replicas, timeout)
 
     def remove(self, node: Any) -> None:
@@ -80,7 +82,7 @@ def cluster(nodes: int, head: int = 1) -> Iterator[Nodes]:
 def store_segments(path: Path, segments: Sequence[Segment]) -> IndexFolder:
     """Write segments as the index of a folder, as a writer would."""
     path.mkdir(parents=True)
-    catalogue = Catalogue.create(path, {"sizes": list(segments[0].sizes), "vocabularies": [], "dimension": 8, "features": {}})
+    catalogue = Catalogue.create(path, _settings(segments))
     folder = IndexFolder(path)
     with catalogue.transaction():
         for number, segment in enumerate(segments, start=1):
@@ -95,6 +97,21 @@ def store_segments(path: Path, segments: Sequence[Segment]) -> IndexFolder:
         catalogue.count_commit()
     catalogue.close()
     return folder
+
+
+def _settings(segments: Sequence[Segment]) -> dict[str, Any]:
+    """Return the settings of an index of segments, without vocabularies."""
+    first, none = segments[0], ["none"] * len(segments[0].sizes)
+    fine = {"size": first.fine, "bits": 64 * first.code_planes, "fingerprint": "none", "checksum": "none"}
+    return {
+        "sizes": list(first.sizes),
+        "vocabularies": none,
+        "vocabulary_checksums": none,
+        "bits": 64 * max(segment.planes for segment in segments),
+        "fine": fine if first.fine else None,
+        "kind": asdict(FeatureKind()),
+        "features": asdict(FeatureOptions()),
+    }
 
 
 def load_engine(replicas: ReplicaSet, folder: IndexFolder) -> Engine:
@@ -120,9 +137,20 @@ def process_of(actor: Any) -> int:
     return int(ray.get(actor.__ray_call__.remote(lambda self: __import__("os").getpid())))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 300) -> None:
+@contextmanager
+def impatient(index: Index, seconds: float = 0.5) -> Iterator[None]:
+    """Wait for shards only so long: to see what happens without one, which other shards may join on a busy machine."""
+    replicas = shards_of(index).replicas
+    patient, replicas.options = replicas.options, replace(replicas.options, timeout=seconds)
+    try:
+        yield
+    finally:
+        replicas.options = patient
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until a condition is true; fail if it takes too long."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.05)

@@ -25,6 +25,12 @@ def answer(*arguments: object) -> Any:
     return json.loads(result.stdout, parse_constant=_no_constant)
 
 
+def searched(*arguments: object) -> Any:
+    """Search with one photograph by `polyvoc search --json`, and return its result."""
+    (result,) = answer("search", *arguments)["results"]
+    return result
+
+
 def refuse(*arguments: object) -> str:
     """Return the one-line error of a command that fails."""
     result = run(*arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +33,14 @@ SLOW = {
         "index/test_crash.py",
         "duplicates/test_duplicates.py",
         "experiments/test_paper.py",
+        "fuzz/",
         "web/test_schemas.py",
         "web/test_server.py",
         "web/test_service.py",
+        "test_container.py",
+        "test_example_notebook.py",
         "test_example_reconstruct.py",
+        "test_power_loss.py",
     ),
 }
 
@@ -48,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, files in SLOW.items():
             if name.startswith(files):
                 item.add_marker(marker)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what the tests allow out of the user's own notes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
 
 
 SCENES = ("bridge", "market", "tower", "wall")

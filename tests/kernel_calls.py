@@ -17,13 +17,14 @@ from polyvoc.features.sift import find_sift
 from polyvoc.index.segment import Batch, Geometry, Segment
 from polyvoc.index.words import word_offsets
 from polyvoc.kernels import compiler
+from polyvoc.kernels.checksums import checksum_blocks, verify_blocks
 from polyvoc.kernels.codes import tally_codes
 from polyvoc.kernels.images import SPARE, add_shared, share_images, vote_images
 from polyvoc.kernels.lists import add_lists, add_lists_and_shared, add_squares, vote_hamming
 from polyvoc.kernels.matches import BEST, INTRA, KEEP_ALL, count_matches, vote_matches
 from polyvoc.kernels.near import vote_near
 from polyvoc.kernels.pairs import keep_best, score_exact, vote_coarse
-from polyvoc.kernels.postings import find_runs, read_ahead
+from polyvoc.kernels.postings import find_runs, read_ahead, runs_fit
 from polyvoc.kernels.vectors import COSINE_SCALE, cosine_products
 from polyvoc.kernels.verification import list_words, verify_candidates
 from polyvoc.options import TrainOptions
@@ -81,7 +82,7 @@ RUNS = ("run_starts", "run_words", "run_lengths")
 
 def call_all() -> dict[str, Array]:
     """Return what the kernels computed, by name."""
-    results = _vectors() | _sift() | _codes(64) | _codes(70)
+    results = _vectors() | _sift() | _checksums() | _codes(64) | _codes(70)
     for sizes, planes in ((SIZES, 1), (SIZES, 2), (SIZES[:2], 1), ((*SIZES, 3), 1)):
         case = Case(sizes, planes)
         results |= {f"{name} {sizes} {planes}": array for name, array in (_lists(case) | _votes(case) | _images(case)).items()}
@@ -104,6 +105,7 @@ def _lists(case: Case) -> dict[str, Array]:
     n_words = sum(case.sizes)
     add_squares(*case.named("starts", "postings"), np.arange(n_words, dtype=np.float64), 0, n_words, norms)
     votes = {"lists": lists, "shared": shared, "hamming": hamming, "norms": norms}
+    votes["fit"] = np.array([runs_fit(*case.named("starts", "run_starts", "run_lengths"))])
     return {"runs": np.array(case.runs), "counts": np.array(counts), **votes}
 
 
@@ -252,6 +254,20 @@ def _vectors() -> dict[str, Array]:
         "trained": np.sort(train(descriptors, TrainOptions(size=3, bits=3, rounds=2)).centroids, axis=0),
         "cosines": products,
     }
+
+
+def _checksums() -> dict[str, Array]:
+    words = np.random.default_rng(0).integers(0, 1 << 64, 100, np.uint64)
+    checksums, verified, beyond = np.zeros(4, np.uint32), np.zeros(4, np.uint8), np.zeros(4, np.uint8)
+    values, firsts, lasts = np.arange(390, dtype=np.uint16), np.array([1, 0]), np.array([4, 2])
+    arguments = (32, checksums, firsts, lasts, 0)
+    with np.errstate(over="ignore"):  # as compiled: modulo 2^64
+        checksum_blocks(words, 32, checksums)
+        sound = verify_blocks(words, *arguments, verified, values, 16, np.array([391, 391]))
+        wrong = verify_blocks(words, *arguments, beyond, values, 16, np.array([391, 150]))
+        damaged = verify_blocks(words + np.uint64(1), *arguments, np.zeros(4, np.uint8), values, 16, np.empty(0, np.int64))
+    found = np.array([sound, wrong, damaged])
+    return {"checksums": checksums, "found blocks": found, "verified blocks": np.concatenate([verified, beyond])}
 
 
 def _sift() -> dict[str, Array]:

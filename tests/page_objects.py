@@ -25,16 +25,21 @@ class View:
     text: str
 
 
+RESULTS = r"^(\d+ (other )?(likely )?photographs?|Nothing found) in "  # of a search that is complete
 SIDES = urlencode({"left": "merge=b1&verify=0", "right": "preset=best"})
 VIEWS = [
     View("start", "#/", "Or search with one of these"),
-    View("search", "#/search?query={query}&region=10,10,150,140&merge=b1&top=6", r"^\d+ photographs? in"),
+    View("search", "#/search?query={query}&region=10,10,150,140&merge=b1&top=6", RESULTS),
+    View("nothing", "#/search?query={query}&region=10,10,30,30", RESULTS),
+    View("large", "#/search?query={query}&open={other}", RESULTS),
     View("matches", "#/matches?query={query}&merge=posterior&image={other}&which=all&shown=30&hide=one", r"hit \d+ of"),
     View("codes", "#/matches?query={query}&image={other}&which=all&shown=30", r"hit \d+ of"),
     View("image sets", "#/matches?query={query}&preset=paper&image={other}&which=all&shown=30", r"dashed: by other features"),
     View("compare", f"#/compare?query={{query}}&{SIDES}", "are in both"),
     View("browse", "#/browse?page=2", "61 to 64 shown"),
     View("find", "#/browse?find=camera", "^7 photographs with"),
+    View("groups", "#/groups", "not been compared with one another yet"),
+    View("copies", "#/duplicates", r"64 photographs not compared yet$"),
     View("statistics", "#/statistics", "Disk space"),
     View("api", "#/api", "All routes"),
 ]
@@ -47,7 +52,9 @@ class Ui:
         self.page = page
         self._address = page.url.partition("#")[0]
         self.main = page.get_by_role("main")
-        self.collection = page.get_by_role("list", name="Photographs of the collection").get_by_role("link")
+        photographs = page.get_by_role("list", name="Photographs of the collection")
+        self.collection = photographs.get_by_role("link", name=re.compile("^(Show .* large|Search with (?!this photo:))"))
+        self.lightbox = page.get_by_role("dialog", name=re.compile("^Photograph "))
         self.verified = page.locator(".badge.verified")
         self.region_editor = page.get_by_role("group", name=re.compile("Enter selects a region"))
         self.drawing = page.get_by_role("group", name=re.compile("^Matches of"))
@@ -99,7 +106,11 @@ class Ui:
 
     def expect_results(self) -> None:
         """Wait until a search is complete."""
-        self.expect_text(r"^\d+ photographs? in ")
+        self.expect_text(RESULTS)
+
+    def why(self, name: str) -> None:
+        """Show the matches of a hit."""
+        self.link_named(f"^Why these match: {name}").first.click()
 
     def expect_match(self, title: str) -> None:
         """Wait until the card shows a match."""
@@ -115,7 +126,7 @@ class Ui:
     def upload(self, photo: Path) -> None:
         """Choose a photograph and wait for its results."""
         self.page.get_by_label("Choose a photograph").set_input_files(photo)
-        self.expect_heading(f"Photographs that match {re.escape(photo.name)}")
+        self.expect_heading(f"Results for {re.escape(photo.name)}")
         self.expect_results()
 
     def set_number(self, option: str, value: str) -> None:
@@ -136,17 +147,18 @@ class Ui:
         self.page.get_by_role("radio", name=name, exact=True).check(force=True)
 
     def search(self, query: int) -> None:
-        """Search with an image of the collection, and show all options."""
+        """Search with an image of the collection, and show the expert settings."""
         self.go(f"#/search?query={query}")
         self.expect_results()
-        self.text("All options").click()
+        self.text("Expert settings").click()
 
     def assert_hits(self, api: httpx.Client, query: int, options: dict[str, Any]) -> None:
         """Compare the tiles with the hits of the server."""
         result = api.post("/search", params={"query": query, "top": 24, **options}).json()
-        tiles = self.page.get_by_role("list", name="Results").locator("[data-image]")
+        tiles = self.page.locator("#ranking [data-rank]")
         expect(tiles).to_have_count(len(result["hits"]))
-        assert [int(tile.get_attribute("data-image") or -1) for tile in tiles.all()] == [hit["image"] for hit in result["hits"]]
+        shown = {int(tile.get_attribute("data-rank") or 0): int(tile.get_attribute("data-image") or -1) for tile in tiles.all()}
+        assert shown == {rank: hit["image"] for rank, hit in enumerate(result["hits"], start=1)}
 
     def assert_rankings(self, api: httpx.Client, query: int, options: dict[str, dict[str, Any]]) -> None:
         """Compare both rankings with the server, and the number of images in both with the summary and the lines."""

@@ -157,4 +157,4 @@ def _run_server(arguments: list[str]) -> None:
     with running(*arguments, environment={"POLYVOC_TOKEN": "a" * 40}) as server:
         port = re.search(r":(\d+)", server.url)
         assert port is not None
-        assert httpx.get(f"http://127.0.0.1:{port[1]}/health", timeout=60).status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port[1]}/", timeout=60).status_code == 200

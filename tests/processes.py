@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 NOBODY = 65534
-TIMEOUT = 100  # seconds until a child that hangs is ended
+TIMEOUT = 600  # seconds until a child that hangs is ended
 # Functions of the operating system and of SQLite that change something on the disk.
 DISK = frozenset({"open", "flush", "close", "rename", "unlink", "rmdir", "mkdir", "execute", "executemany"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ VARIABLE = "POLYVOC_PHOTOGRAPHS"  # of the environment: a folder with holidays15
 def unflushed() -> Iterator[None]:
     """Import this for quick tests: flushing matters only in a power cut, and takes most of the time of a small commit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyvoc.storage.files._flush", lambda descriptor: None)
+        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr("polyvoc.storage.sqlite.FLUSH", "OFF")
         yield
 
@@ -70,9 +71,10 @@ def features(seed: int, count: int = 20, dimension: int = DIMENSION) -> Features
     )
 
 
-def collection(count: int, first: int = 0) -> dict[str, Features]:
+def collection(count: int, first: int = 0, dimension: int = DIMENSION) -> dict[str, Features]:
     """Return named images of different lengths, every seventh without a feature."""
-    return {f"image {seed}": features(seed, 0 if seed % 7 == 6 else 8 + seed % 13) for seed in range(first, first + count)}
+    seeds = range(first, first + count)
+    return {f"image {seed}": features(seed, 0 if seed % 7 == 6 else 8 + seed % 13, dimension) for seed in seeds}
 
 
 def build(

@@ -23,7 +23,7 @@ from polyvoc.web.server import address, bind, prepare
 from polyvoc.web.service import Service
 from polyvoc.web.settings import Settings
 
-PATIENCE = 60  # seconds until something that hangs fails
+PATIENCE = 300  # seconds until something that hangs fails: a busy machine is slow, not wrong
 TOKEN = "a-token-for-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -101,7 +101,7 @@ def serving(index: Path, **settings: Any) -> Iterator[Served]:
     """Serve an index in a thread."""
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener:
-        running = prepare(Settings(index, port=0, **{"workers": 2, **settings}), ready.set)
+        running = prepare(Settings(index, port=0, **{"workers": 2, "decode_seconds": 60, **settings}), ready.set)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

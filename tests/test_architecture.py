@@ -23,21 +23,29 @@ BASE = ("errors", "types", "options", "threads")  # modules at the root, in thei
 PACKAGES = tuple(re.findall(r"^\| `([a-z]+)` \|", TEXT, re.M))  # in the order of the table
 ORDER = (*BASE, *PACKAGES)
 HEAVY = {
-    "cv2": {"features.extract", "features.sift"},
+    "cv2": {"duplicates.alignment", "features.extract", "features.sift"},
     "pycolmap": {"features.colmap", "features.extract"},
     "h5py": {"features.hloc"},
     "faiss": set(),
-    "PIL": {"features.decode", "cli.demo_photos"},
+    "PIL": {"features.pixels", "features.pictures", "cli.demo_photos"},
     "numba": {"kernels.compiler"},
     "sqlite3": {"storage.sqlite"},
     "fastapi": {"web.server", "web.routes"},
-    "uvicorn": {"web.server"},
+    "uvicorn": {"web.server", "web.connections"},
+    "h11": {"web.connections"},
     "prometheus_client": {"web.metrics"},
-    "pydantic": {"web.schemas"},
-    "rich": {"cli.terminal"},
+    "pydantic": {"agent.server", "web.schemas"},
+    "mcp": {"agent.server"},
+    "rich": {"cli.terminal", "cli.answers"},
     "filelock": {"index.folder"},
+    "pathspec": {"storage.exclusions"},
+    "watchfiles": {"index.watch"},
+    "pi_heif": {"features.pixels"},
+    "pillow_jxl": {"features.pixels"},
+    "rawpy": {"features.pixels"},
     "matplotlib": {"experiments.report.plots"},
     "pyhesaff": {"experiments.datasets.hessian_affine"},
+    "pandas": {"search.hits"},
     "onnxruntime": {"features.embedding"},
     "ray": {"cluster.connect"},
     "fsspec": {"storage.stores"},
@@ -181,6 +189,8 @@ def test_public_names_exist() -> None:
     [
         ("polyvoc", "numpy numba cv2 faiss PIL fastapi pydantic ray"),
         ("polyvoc.cli.main", "numba cv2 faiss PIL fastapi pydantic ray onnxruntime"),
+        ("polyvoc.search.index", "faiss PIL fastapi pydantic ray onnxruntime"),
+        ("polyvoc.index.writer", "faiss PIL fastapi pydantic ray onnxruntime"),
     ],
 )
 def test_import_is_light(module: str, heavy: str) -> None:

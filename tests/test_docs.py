@@ -26,6 +26,7 @@ pytest.importorskip("sphinx", reason="needs Sphinx: pip install 'polyvoc[docs]'"
 PLAIN = (
     "index.md", "installation.md", "quickstart.md", "tour.md", "tutorials/python.md", "serving.md", "confidence.md", "scale.md",
     "ranking.md",
+    "security.md", "mcp.md", "folders.md",
 )  # fmt: skip
 PREPARED = {
     "README.md",
@@ -84,7 +85,7 @@ def test_every_page_with_commands_is_run() -> None:
 
 @pytest.mark.parametrize("page", PLAIN)
 def test_commands_of_a_page_work(page: str, world: World) -> None:
-    if page in ("serving.md", "confidence.md", "ranking.md"):
+    if page in ("tour.md", "serving.md", "confidence.md", "ranking.md", "security.md"):
         world.type(["polyvoc", "index", "Pictures"])
     world.follow(DOCS / page)
 
@@ -147,6 +148,8 @@ def test_the_page_on_copies(world: World) -> None:
     with Image.open("Pictures/wall-a.jpg") as wall:
         wall.convert("L").resize((240, 180)).save("Pictures/small.jpg")
     (world.folder / "photographs").symlink_to("Pictures")
+    world.names = {"first.jpg": "Pictures/wall-a.jpg", "second.jpg": "Pictures/wall-b.jpg"}
+    world.elsewhere = ("polyvoc calibrate",)  # needs more verdicts
     world.follow(DOCS / "duplicates.md")
     assert "small.jpg" in Path("report.csv").read_text() and Path("report.html").exists()
     assert Path("Pictures/small.jpg").exists()

@@ -69,8 +69,13 @@ def test_thread_map_keeps_the_order_and_raises(threads: int | None) -> None:
 
 
 def test_thread_map_uses_threads_that_stay_and_may_be_nested() -> None:
-    first = set(thread_map(lambda _: (time.sleep(0.01), threading.get_ident())[1], range(8), 2))
-    again = set(thread_map(lambda _: (time.sleep(0.01), threading.get_ident())[1], range(8), 2))
+    both = threading.Barrier(2, timeout=300)
+
+    def thread(_: int) -> int:
+        both.wait()  # until the other thread has an item, too
+        return threading.get_ident()
+
+    first, again = (set(thread_map(thread, range(8), 2)) for _ in range(2))
     assert len(first) == 2 and first == again and threading.get_ident() not in first
     assert thread_map(lambda n: sum(thread_map(int, range(n), 2)), [9] * 8, 2) == [36] * 8
 

@@ -34,6 +34,7 @@ def test_it_holds_what_is_needed(wheel: Path) -> None:
         assert {f"polyvoc/data/vocabularies/{folder}/{name}" for name in ("meta.json", "words.npy", "rotation.npy")} <= names
     data = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "polyvoc" / "data").rglob("*") if path.is_file()}
     assert {f"polyvoc/data/{name}" for name in ("vocabularies/fine/decoder.npy", "likelihood/codes-128.json")} <= data <= names
+    assert {Path(name).name for name in names if ".dist-info/licenses/" in name} == {"LICENSE", "NOTICE"}
     assert {"polyvoc/py.typed", "polyvoc/web/page/index.html"} <= names
     assert not {name for name in names if "__pycache__" in name or name.startswith(("tests/", "benchmarks/", "docs/"))}
 
@@ -44,9 +45,9 @@ def test_it_works_in_an_empty_environment(wheel: Path, photographs: Path, tmp_pa
     run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
     assert "polyvoc" in run(programs / "polyvoc", "--version", folder=tmp_path)
     run(programs / "polyvoc", "index", photographs, folder=tmp_path)
-    result = json.loads(
+    (result,) = json.loads(
         run(programs / "polyvoc", "search", photographs / "wall-b.jpg", "--top", "3", "--json", folder=tmp_path)
-    )
+    )["results"]
     assert {Path(hit["path"]).name for hit in result["hits"]} == {"wall-a.jpg", "wall-b.jpg", "wall-c.jpg"}
     source = "import polyvoc\nindex: polyvoc.Index = polyvoc.open('photos.polyvoc')\nreveal_type(index.search(3)[0].score)\n"
     (tmp_path / "program.py").write_text(source, encoding="utf-8")

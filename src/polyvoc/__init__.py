@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from polyvoc.search.explain import Explanation as Explanation
     from polyvoc.search.hits import Hit as Hit
     from polyvoc.search.hits import Hits as Hits
+    from polyvoc.search.hits import SearchFailure as SearchFailure
+    from polyvoc.search.hits import SearchResult as SearchResult
     from polyvoc.search.index import Index as Index
     from polyvoc.types import FeatureKind as FeatureKind
     from polyvoc.types import Features as Features
@@ -54,6 +56,8 @@ _MODULES = {
     "FeatureKind": "types",
     "Hit": "search.hits",
     "Hits": "search.hits",
+    "SearchResult": "search.hits",
+    "SearchFailure": "search.hits",
     "Explanation": "search.explain",
     "IndexReport": "types",
     "Problem": "types",

@@ -1,5 +1,5 @@
 """Run the command line: `python -m polyvoc`."""
 
-from polyvoc.cli.main import main
+from polyvoc.cli.start import main
 
 main()

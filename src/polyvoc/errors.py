@@ -19,6 +19,14 @@ class UnreachableError(ImageError):
     """One photograph cannot be read now; the reason is outside the file and may be temporary."""
 
 
+class NotAllowedError(ImageError):
+    """An index made elsewhere names a photograph where this user has not allowed to read."""
+
+
+class DecoderError(UnreachableError):
+    """One photograph could not be decoded now, by no fault of its own: the processes that decode ended, or do not start."""
+
+
 class VocabularyError(PolyvocError):
     """A vocabulary is missing, damaged, or does not fit the index or the features."""
 

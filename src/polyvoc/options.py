@@ -282,7 +282,7 @@ class SearchOptions(ScoringOptions):
     )
     expand: int = option(
         0,
-        "Query expansion: search again with the features of up to this many verified hits; 0: off.",
+        "Query expansion: search again with the features of up to this many hits that are nearly certain; 0: off.",
         RERANKING,
         minimum=0,
         server_maximum=50,
@@ -294,6 +294,13 @@ class SearchOptions(ScoringOptions):
     top: int = option(10, "Number of hits, at most.", ANSWER, minimum=1, server_maximum=1000)
     min_probability: float = option(
         0.0, "Only hits that show the same thing with at least this probability, such as 0.9.", ANSWER, minimum=0, maximum=1
+    )
+    since: int | None = option(
+        None,
+        "Only images that were added after this commit; `polyvoc info` shows the last one.",
+        ANSWER,
+        minimum=0,
+        server_maximum=10**9,
     )
     require_all: bool = option(
         False, "On a cluster: fail if a machine is unavailable, instead of searching the other images only.", CLUSTER

@@ -26,11 +26,16 @@ def count_threads(threads: int | None = None) -> int:
 
 
 def ordered_map(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int, name: str
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    name: str,
+    stop: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[Item, Result], None, None]:
     """Yield (item, work(item)) in the order of the items, a few items ahead; `name` is the prefix of the threads' names.
 
-    Memory does not grow with the number of items. Closing the generator waits for running items and starts no other.
+    Memory does not grow with the number of items. Closing the generator, or an error, calls `stop`, waits for running items and
+    starts no other.
     """
     remaining = iter(items)
     ahead: deque[tuple[Item, Future[Result]]] = deque()
@@ -43,6 +48,9 @@ def ordered_map(
                     return
                 item, result = ahead.popleft()
                 yield item, result.result()
+        except BaseException:
+            stop()
+            raise
         finally:
             for _, unused in ahead:
                 unused.cancel()

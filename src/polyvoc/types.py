@@ -270,9 +270,12 @@ class IndexReport:
     added: int = 0
     replaced: int = 0
     removed: int = 0
+    moved: int = 0  # files with the content of others that are gone: nothing was extracted
     unchanged: int = 0
     features: int = 0
     problems: list[Problem] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # files that are no photographs by their names, by kind
+    absent: dict[str, int] = field(default_factory=dict)  # folders that are not there now, and the photographs kept of each
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from commands import answer, refuse, run, vocabulary_flags
+from commands import answer, refuse, run, searched, vocabulary_flags
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.experiments.datasets.readers import READERS
 from polyvoc.experiments.fit.code_table import fit_code_table_pairs, save_code_table
@@ -94,7 +94,7 @@ def test_saving_keeps_the_lines_in_the_index(index: Path, views: Path) -> None:
     info = answer("info", "--index", index)
     assert info["default_options"]["line"] == feature
     assert info["lines"] == {"feature": feature, "image": image}
-    shown = run("info", "--index", index).stdout
+    shown = run("info", "--index", index, "--verbose").stdout
     assert f"line {tuple(feature)}" in shown
     assert f"term 2        {feature[0]:.3f} r + {feature[1]:.3f} for feature sets\n" in shown
     assert f"{image[0]:.3f} r + {image[1]:.3f} for image sets\n" in shown
@@ -102,7 +102,7 @@ def test_saving_keeps_the_lines_in_the_index(index: Path, views: Path) -> None:
                 ("--merge", "bayes", "--sets", "feature"): feature, ("--merge", "posterior", "--sets", "image"): image,
                 ("--line", 0.5, 0.5): [0.5, 0.5], ("--merge", "bayes", "--line", 0.5, 0.5): [0.5, 0.5]}  # fmt: skip
     for flags, line in expected.items():
-        found = answer("search", views / "1" / "0.jpg", "--index", index, *flags)
+        found = searched(views / "1" / "0.jpg", "--index", index, *flags)
         assert found["options"]["line"] == line, flags
     source = Catalogue.open(index).setting("image_line")["source"]
     assert source["intervals"] == result["line"]["image"]["intervals"]
@@ -111,7 +111,7 @@ def test_saving_keeps_the_lines_in_the_index(index: Path, views: Path) -> None:
 
 def test_an_index_that_is_not_calibrated_shows_the_default_line(index: Path) -> None:
     assert answer("info", "--index", index)["lines"] == {"feature": [0.6, 0.4], "image": [0.6, 0.4]}
-    assert "\nterm 2        0.600 r + 0.400\n" in run("info", "--index", index).stdout
+    assert "\nterm 2        0.600 r + 0.400\n" in run("info", "--index", index, "--verbose").stdout
 
 
 def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
@@ -126,12 +126,12 @@ def test_saving_keeps_the_table_in_the_index(index: Path, views: Path) -> None:
         assert by_default == opened.search(asked, options=replace(opened.default_options, likelihood_table=table))
         shipped = opened.search(asked, options=replace(opened.default_options, likelihood_table=None))
     assert [hit.score for hit in by_default] != [hit.score for hit in shipped]
-    found = answer("search", asked, "--index", index)
+    found = searched(asked, "--index", index)
     assert found["options"]["likelihood_table"] == table.source  # not all its numbers
     assert found["hits"][0]["score"] == pytest.approx(by_default[0].score)
     assert answer("info", "--index", index)["default_options"]["likelihood_table"] == table.source
-    assert f"likelihood table {table.source}" in run("info", "--index", index).stdout
-    without = answer("search", asked, "--index", index, "--likelihood-table", "none")
+    assert f"likelihood table {table.source}" in run("info", "--index", index, "--verbose").stdout
+    without = searched(asked, "--index", index, "--likelihood-table", "none")
     assert without["options"]["likelihood_table"] is None
     assert without["hits"][0]["score"] == pytest.approx(shipped[0].score)
 
@@ -142,7 +142,7 @@ def test_a_table_in_a_file(index: Path, views: Path, tmp_path: Path) -> None:
     assert result["table"] == str(file)
     table = load_table(file)
     assert table_as_dict(table) == result["likelihood_table"]
-    found = answer("search", views / "1" / "0.jpg", "--index", index, "--likelihood-table", file)
+    found = searched(views / "1" / "0.jpg", "--index", index, "--likelihood-table", file)
     assert found["options"]["likelihood_table"] == table.source
     with Index.open(index) as opened:
         expected = opened.search(views / "1" / "0.jpg", options=replace(opened.default_options, likelihood_table=table))
@@ -276,7 +276,7 @@ def test_saving_keeps_the_table_of_codes_in_the_index(coded: Path, views: Path) 
         assert after == opened.search(asked, replace(SearchOptions(), code_table=table))
         assert before == opened.search(asked, SearchOptions())  # by the table of polyvoc
     assert [hit.score for hit in after] != [hit.score for hit in before]
-    assert answer("search", asked, "--index", coded)["hits"][0]["score"] == pytest.approx(after[0].score)
+    assert searched(asked, "--index", coded)["hits"][0]["score"] == pytest.approx(after[0].score)
     with IndexWriter.open(coded) as writer:
         writer.remove([views / "0"])
         writer.update([views])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import answer, refuse, run, vocabulary_flags
+from commands import answer, refuse, run, searched, vocabulary_flags
 from onnxfiles import chain
 from polyvoc.vocabulary.vocabulary import Vocabulary
 from samples import unflushed
@@ -46,13 +46,13 @@ def names(result: dict) -> list[str]:
 def test_info_shows_the_model(index: Path, index_path: Path, model: Path) -> None:
     result = answer("info", "--index", index)["embedding"]
     assert (result["dimension"], result["file"], len(result["fingerprint"])) == (3, str(model), 16)
-    assert f"embedding     3 numbers by {model} (" in run("info", "--index", index).stdout
-    assert "embedding     none" in run("info", "--index", index_path).stdout
+    assert f"embedding     3 numbers by {model} (" in run("info", "--index", index, "--verbose").stdout
+    assert "embedding     none" in run("info", "--index", index_path, "--verbose").stdout
 
 
 def test_searches_use_it_only_with_the_flag(index: Path, folder: Path) -> None:
     query = folder / "tower-b.jpg"
-    local, fused = (answer("search", query, "--index", index, *typed) for typed in ([], ["--fuse"]))
+    local, fused = (searched(query, "--index", index, *typed) for typed in ([], ["--fuse"]))
     assert (local["options"]["fuse"], fused["options"]["fuse"]) == (False, True)
     assert names(fused)[0] == "tower-b.jpg"
     assert {"tower-a.jpg", "tower-b.jpg", "tower-c.jpg"} <= set(names(fused)[:4])
@@ -70,7 +70,7 @@ def test_an_index_without_vectors_is_not_fused(index_path: Path, photographs: Pa
 def test_later_runs_use_the_model_from_where_it_was(index: Path, folder: Path, model: Path) -> None:
     shutil.copy(folder / "wall-a.jpg", folder / "copy.jpg")
     assert answer("index", folder, "--index", index)["added"] == 1
-    assert {"copy.jpg", "wall-a.jpg"} == set(names(answer("search", folder / "wall-a.jpg", "--index", index, "--fuse"))[:2])
+    assert {"copy.jpg", "wall-a.jpg"} == set(names(searched(folder / "wall-a.jpg", "--index", index, "--fuse"))[:2])
 
 
 def test_a_model_that_moved(index: Path, folder: Path, model: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_model_that_moved(index: Path, folder: Path, model: Path) -> None:
     assert answer("remove", folder / "wall-c.jpg", "--index", index)["removed"] == 1  # removing needs none
     assert answer("index", folder, "--index", index, "--embedding", moved)["added"] == 2
     assert answer("info", "--index", index)["embedding"]["file"] == str(moved)
-    assert answer("search", folder / "copy.jpg", "--index", index, "--fuse")["hits"]
+    assert searched(folder / "copy.jpg", "--index", index, "--fuse")["hits"]
     assert answer("check", "--index", index)["ok"]
 
 

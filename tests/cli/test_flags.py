@@ -35,7 +35,7 @@ def test_fields_without_flags_are_the_commands_own() -> None:
 
 def test_evaluate_has_a_flag_for_every_field_that_changes_a_ranking() -> None:
     options = {option for parameter in COMMANDS["evaluate"].params for option in parameter.opts}
-    foreign = {"top", "smooth", "fuse", "min_probability", "require_all"}  # of an index or its hits
+    foreign = {"top", "smooth", "fuse", "min_probability", "since", "require_all"}  # of an index or its hits
     assert {flag_name(option.name) for option in options_of(SearchOptions)} - set(map(flag_name, foreign)) <= options
     assert not {flag_name(name) for name in foreign} & options
 

@@ -16,11 +16,15 @@ import pytest
 import typer
 
 import polyvoc
-from commands import answer, refuse, run, vocabulary_flags
+from commands import answer, refuse, run, searched, vocabulary_flags
+from conftest import draw_scene
+from polyvoc.cli.answers import short_path
 from polyvoc.cli.flags import flag_name
-from polyvoc.cli.main import KEPT, app
+from polyvoc.cli.interrupt import KEPT
+from polyvoc.cli.main import app
 from polyvoc.options import FeatureOptions, PairOptions, ScoringOptions, SearchOptions, TrainOptions, options_of
 from polyvoc.search.info import index_distributions
+from polyvoc.search.probability import probability_text
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
 FITTED = "code_table"  # fitted to an index, no option
@@ -42,7 +46,7 @@ def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != "lock"  # its time is that of the last run
     }
 
 
@@ -99,7 +103,7 @@ def test_research_flags_are_apart() -> None:
 
 
 def test_flags_not_given_are_those_of_the_index(any_index: Path, photographs: Path) -> None:
-    result = answer("search", photographs / "wall-b.jpg", "--index", any_index)
+    result = searched(photographs / "wall-b.jpg", "--index", any_index)
     expected = polyvoc.Index.open(any_index).default_options.as_dict()
     assert result["options"] == json.loads(json.dumps(expected))
 
@@ -108,7 +112,7 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
     given = {
         "top": 3, "merge": "b1", "vocabularies": 1, "idf": "plain", "idf_power": 1, "norm": "distinct", "line": [0.5, 0.3],
         "c": 12.5, "hamming": None, "sigma": 9.0, "burstiness": "intra", "sets": "image", "assignments": 2,
-        "likelihood_table": None, "verify": 7, "expand": 2, "smooth": 0.5, "fuse": False, "min_probability": 0.0,
+        "likelihood_table": None, "verify": 7, "expand": 2, "smooth": 0.5, "fuse": False, "min_probability": 0.0, "since": 0,
         "require_all": False,
     }  # fmt: skip
     assert given.keys() == {field.name for field in fields(SearchOptions)} - {FITTED}
@@ -119,14 +123,14 @@ def test_flags_given_reach_the_search(index_path: Path, photographs: Path) -> No
         values = value if isinstance(value, list) else ["none" if value is None else value]
         typed += [flag_name(name), *values]
     answer("link", "--index", index_path)
-    result = answer("search", photographs / "wall-b.jpg", "--index", index_path, *typed)
+    result = searched(photographs / "wall-b.jpg", "--index", index_path, *typed)
     assert result["options"] == given
     assert len(result["hits"]) == 3
 
 
 @pytest.mark.parametrize("name", ["fast", "best", "paper"])
 def test_a_flag_of_each_preset(name: str, any_index: Path, photographs: Path) -> None:
-    result = answer("search", photographs / "wall-b.jpg", f"--{name}", "--top", 2, "--index", any_index)
+    result = searched(photographs / "wall-b.jpg", f"--{name}", "--top", 2, "--index", any_index)
     with polyvoc.Index.open(any_index) as index:
         assert result["options"] == json.loads(json.dumps(replace(index.preset(name), top=2).as_dict()))
         assert [hit["image"] for hit in result["hits"]] == [
@@ -143,7 +147,7 @@ def test_flags_of_presets_exclude_each_other(index_path: Path, photographs: Path
 def test_flags_change_options_of_the_paper(index_path: Path, photographs: Path) -> None:
     changed = {"vocabularies": 1, "sets": "feature", "idf_power": 2, "norm": "distinct"}
     typed = [part for name, value in changed.items() for part in (flag_name(name), value)]
-    result = answer("search", photographs / "wall-b.jpg", "--paper", *typed, "--index", index_path)
+    result = searched(photographs / "wall-b.jpg", "--paper", *typed, "--index", index_path)
     assert result["options"].items() >= {**changed, "merge": "bayes", "idf": "plain", "verify": 0}.items()
     line = refuse("search", photographs / "wall-b.jpg", "--vocabularies", 3, "--index", index_path)
     assert line == "polyvoc: vocabularies=3 should be at most 2, as many as the index has"
@@ -161,7 +165,7 @@ def test_index_then_search_need_no_flags(
     assert done["added"] == 12
     assert done["problems"] == []
     assert done["seconds"] > 0
-    result = answer("search", photographs / "tower-b.jpg")
+    result = searched(photographs / "tower-b.jpg")
     assert {Path(hit["path"]).name for hit in result["hits"][:3]} == {"tower-a.jpg", "tower-b.jpg", "tower-c.jpg"}
     assert (tmp_path / "photos.polyvoc").is_dir()
 
@@ -179,6 +183,45 @@ def test_a_second_run_changes_nothing(index_path: Path, photographs: Path) -> No
     assert result.exit_code == 0
     assert "0 added, 0 replaced, 0 removed, 12 unchanged" in result.stdout
     assert state_of(index_path) == before
+
+
+def test_without_folders_those_of_the_index_are_updated(
+    words: list[object], photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is skipped, moved, left out or not there is said in plain words."""
+    monkeypatch.chdir(tmp_path)
+    for folder, scene in (("one", "wall"), ("two", "tower")):
+        (tmp_path / folder).mkdir()
+        for view in "ab":
+            shutil.copy(photographs / f"{scene}-{view}.jpg", tmp_path / folder)
+        (tmp_path / folder / "film.mp4").write_bytes(b"x")
+    assert "nothing to read; give folders of photographs" in refuse("index", "--index", "new.polyvoc")
+    index = ("index", "--index", "new.polyvoc")
+    assert "skipped: 2 MP4\n" in run(*index, "one", "two", *words).stdout
+    (tmp_path / "one/wall-a.jpg").rename(tmp_path / "one/wall.jpg")
+    assert run(*index).stdout.startswith("0 added, 0 replaced, 0 removed, 1 moved, 3 unchanged; 0 new features; ")
+    text = run(*index, "--exclude", "wall.*", "--exclude", "*.mp4").stdout
+    assert text.startswith("0 added, 0 replaced, 1 removed, 3 unchanged") and "skipped: 1 excluded\n" in text
+    (tmp_path / "two").rename(tmp_path / "away")
+    text = run(*index).stdout
+    line = "two is not there, or empty: its 2 photographs are kept; if it is gone for good: polyvoc remove "
+    assert f"{line}{tmp_path / 'two'}\n" in text
+    report = answer(*index)
+    assert (report["absent"], report["skipped"], report["moved"]) == ({str(tmp_path / "two"): 2}, {"excluded": 1}, 0)
+    summary = run("info", "--index", "new.polyvoc").stdout.splitlines()
+    assert summary[:4] == [
+        "index         new.polyvoc: 3 photographs",
+        "folders       one: 1 photographs",
+        "              two: 2 photographs (was not there, or empty, at the last update)",
+        "skipped       1 excluded",
+    ]
+    assert "left out      wall.*, *.mp4" in summary
+    assert answer("info", "--index", "new.polyvoc")["commit"] == report["commit"]
+    assert run("remove", "two", "--index", "new.polyvoc").stdout == "2 removed\n"
+    assert answer(*index)["absent"] == {} and "two" not in run("info", "--index", "new.polyvoc").stdout
+    assert "nothing to index in the folders of this index" in run(*index, "--exclude", "*").stderr
+    assert "'!' is not a pattern" in refuse(*index, "--exclude", "!")
+    assert "--exclude is for use without --features" in refuse(*index, "--features", "x.db", "--exclude", "a")
 
 
 def test_broken_files_are_named_and_the_others_indexed(photographs: Path, words: list[object], tmp_path: Path) -> None:
@@ -220,7 +263,7 @@ def test_flags_of_what_is_stored(
         assert [one["size"] for one in facts["vocabularies"]] == sizes, flags
         assert (facts["fine_vocabulary"] or {}).get("size") == fine_size, flags
         assert (facts["signatures"], facts["default_options"]["merge"]) == (bits, merge), flags
-        hits = answer("search", photographs / "tower-b.jpg", "--index", index, "--top", 3)["hits"]
+        hits = searched(photographs / "tower-b.jpg", "--index", index, "--top", 3)["hits"]
         assert {Path(hit["path"]).name for hit in hits} == {"tower-a.jpg", "tower-b.jpg", "tower-c.jpg"}, flags
         assert answer("check", "--index", index)["ok"], flags
 
@@ -279,7 +322,7 @@ def test_names_that_are_not_text(photographs: Path, words: list[object], tmp_pat
     assert result.exit_code == 0
     assert "2 added" in result.stdout
     assert "broken\\udcff.jpg" in result.stdout
-    result = answer("search", folder / name, "--index", index, "--top", 1)
+    result = searched(folder / name, "--index", index, "--top", 1)
     assert os.fsencode(result["hits"][0]["path"]) == os.fsencode(folder / name)
     page = tmp_path / "page.html"
     shown = run("search", folder / name, "--index", index, "--html", page)
@@ -298,7 +341,7 @@ def test_search_returns_what_the_library_does(any_index: Path, photographs: Path
     index = polyvoc.Index.open(any_index)
     for changed in ({}, {"merge": "posterior", "assignments": 2, "verify": 0}):
         typed = [part for name, value in changed.items() for part in (flag_name(name), value)]
-        result = answer("search", query, "--index", any_index, *typed)
+        result = searched(query, "--index", any_index, *typed)
         expected = index.search(query, options=replace(index.default_options, **changed))  # type: ignore[arg-type]
         assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
     assert list(result["seconds"]) == ["open", "decode", "sift", "quantise", "score"]
@@ -307,34 +350,92 @@ def test_search_returns_what_the_library_does(any_index: Path, photographs: Path
 
 def test_search_prints_text(any_index: Path, photographs: Path) -> None:
     result = run("search", photographs / "market-c.jpg", "--index", any_index, "--top", 2, "--timings")
-    lines = result.stdout.splitlines()
-    assert len(lines) == 2 and lines[0].split()[0] == "1" and lines[0].endswith(str(photographs / "market-c.jpg"))
+    head, columns, first, *_ = result.stdout.splitlines()
+    assert head.startswith(f"{photographs / 'market-c.jpg'}: ") and "likely" in head
+    assert columns.split() == ["probability", "matches", "photograph"]
+    assert first.startswith("     > 99 %  ") and first.endswith(f"  {photographs / 'market-c.jpg'}")
     assert result.stderr.startswith("seconds: open ")
+
+
+def test_the_command_line_groups_hits_by_probability(any_index: Path, photographs: Path) -> None:
+    typed = ("search", photographs / "market-c.jpg", "--index", any_index, "--top", 12)
+    hits = polyvoc.Index.open(any_index).search(photographs / "market-c.jpg", top=12)
+    assert 0 < len(hits.likely) < len(hits) == len(hits.likely) + len(hits.perhaps)
+    head, columns, *rows = run(*typed, "--scores").stdout.splitlines()
+    assert head.endswith(f": {len(hits.likely)} likely, {len(hits.perhaps)} less likely")
+    assert columns.split() == ["probability", "matches", "score", "photograph"]
+    assert rows.pop(len(hits.likely)) == "perhaps:"
+    for row, hit in zip(rows, hits, strict=True):
+        assert hit.probability is not None
+        expected = [*probability_text(hit.probability).split(), str(hit.inliers or "-"), f"{hit.score:.4f}", hit.path]
+        assert row.split() == expected
+    assert run(*typed, "--paths").stdout.splitlines() == [hit.path for hit in hits.likely]
+
+
+def test_paths_are_as_short_as_the_current_folder_allows(
+    any_index: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in ((photographs, "wall-a.jpg"), (photographs.parent, f"{photographs.name}/wall-a.jpg")):
+        monkeypatch.chdir(folder)
+        typed = ("search", name, "--index", any_index, "--top", 1)
+        assert run(*typed, "--paths").stdout == f"{name}\n"
+        head, _, row = run(*typed).stdout.splitlines()
+        assert head == f"{name}: 1 likely" and row.endswith(f"  {name}")
+    assert short_path("https://example.org/a.jpg") == "https://example.org/a.jpg"
+    assert short_path(str(Path.cwd() / "-x.jpg")) == "./-x.jpg"
+
+
+def test_nothing_found_is_one_line_and_the_nearest(any_index: Path, tmp_path: Path) -> None:
+    unknown = tmp_path / "unknown.png"
+    draw_scene(977).save(unknown)
+    result = searched(unknown, "--index", any_index)
+    assert (result["likely"], result["nothing_found"]) == (0, True) and len(result["hits"]) > 3
+    head, *rows = run("search", unknown, "--index", any_index).stdout.splitlines()
+    assert head == f"{unknown}: nothing found that is likely to show the same thing; nearest:"
+    assert [row.split()[-1] for row in rows] == [hit["path"] for hit in result["hits"][:3]]
+    bare = run("search", unknown, "--index", any_index, "--paths")
+    assert (bare.exit_code, bare.stdout) == (0, "") and bare.stderr.startswith(f"{unknown}: nothing found")
+    assert "exclude each other" in refuse("search", unknown, "--index", any_index, "--paths", "--json")
+
+
+def test_hits_without_probabilities_have_their_scores(
+    index_path: Path, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polyvoc.search.probability.MEASURED", ())
+    with polyvoc.Index.open(index_path) as index:
+        hits = index.search(photographs / "wall-a.jpg", top=4)
+    assert {hit.probability for hit in hits} == {None} and not hits.nothing_found
+    head, columns, *rows = run("search", photographs / "wall-a.jpg", "--index", index_path, "--top", 4).stdout.splitlines()
+    assert head.endswith(": 4 hits, without probabilities") and columns.split() == ["matches", "score", "photograph"]
+    assert [row.split()[1:] for row in rows] == [[f"{hit.score:.4f}", hit.path] for hit in hits]
+    listed = run("search", photographs / "wall-a.jpg", "--index", index_path, "--top", 4, "--paths").stdout
+    assert listed.splitlines() == [hit.path for hit in hits]
 
 
 def test_a_broken_photograph_among_several(index_path: Path, photographs: Path) -> None:
     result = run("search", photographs / "nowhere.jpg", photographs / "wall-a.jpg", "--index", index_path, "--json")
     assert result.exit_code == 1
     assert result.stderr == f"polyvoc: {photographs / 'nowhere.jpg'}: no such file; check the path\n"
-    failed, found = json.loads(result.stdout)
+    failed, found = json.loads(result.stdout)["results"]
     assert failed == {"query": str(photographs / "nowhere.jpg"), "error": result.stderr.removeprefix("polyvoc: ").strip()}
     assert found["query"] == str(photographs / "wall-a.jpg") and found["hits"]
     both = [photographs / "market-c.jpg", photographs / "wall-a.jpg"]
-    assert [one["query"] for one in answer("search", *both, "--index", index_path)] == list(map(str, both))
+    assert [one["query"] for one in answer("search", *both, "--index", index_path)["results"]] == list(map(str, both))
     shown = run("search", photographs / "nowhere.jpg", photographs / "wall-a.jpg", "--index", index_path, "--top", 1)
     assert (shown.exit_code, shown.stderr) == (1, result.stderr)
-    assert [line.split()[-1] for line in shown.stdout.splitlines()] == [str(photographs / "wall-a.jpg")] * 2
+    head, _, row = shown.stdout.splitlines()
+    assert head == f"{photographs / 'wall-a.jpg'}: 1 likely" and row.endswith(f"  {photographs / 'wall-a.jpg'}")
 
 
 def test_images_of_the_index_as_queries(any_index: Path, photographs: Path) -> None:
     index = polyvoc.Index.open(any_index)
     by_path = {row.path: row.image for row in index.images()}
     path = str(photographs / "tower-b.jpg")
-    result = answer("search", "--image", by_path[path], "--index", any_index)
+    result = searched("--image", by_path[path], "--index", any_index)
     assert (result["query"], result["region"], list(result["seconds"])) == (path, None, ["open", "score"])
     assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in index.search(by_path[path])]))
     assert result["hits"][0]["path"] == path
-    both = answer("search", photographs / "wall-a.jpg", "--image", 1, "--image", 2, "--index", any_index)
+    both = answer("search", photographs / "wall-a.jpg", "--image", 1, "--image", 2, "--index", any_index)["results"]
     assert [one["query"] for one in both] == [
         str(photographs / name) for name in ("wall-a.jpg", "bridge-a.jpg", "bridge-b.jpg")
     ]
@@ -343,7 +444,7 @@ def test_images_of_the_index_as_queries(any_index: Path, photographs: Path) -> N
 
 def test_a_region_as_query(any_index: Path, photographs: Path) -> None:
     query, region = photographs / "market-a.jpg", (40, 30, 300, 200)
-    result = answer("search", query, "--region", *region, "--index", any_index)
+    result = searched(query, "--region", *region, "--index", any_index)
     assert result["region"] == list(region)
     expected = polyvoc.Index.open(any_index).search(query, region=region)
     assert result["hits"] == json.loads(json.dumps([asdict(hit) for hit in expected]))
@@ -394,7 +495,7 @@ def test_rules_need_what_is_stored(
     fine.save(tmp_path / "fine")
     codes_only = ("--index", tmp_path / "codes.polyvoc")
     answer("index", photographs, *codes_only, "--vocabularies", 0, "--fine", tmp_path / "fine")
-    assert answer("search", photo, *codes_only)["hits"][0]["path"] == str(photo)
+    assert searched(photo, *codes_only)["hits"][0]["path"] == str(photo)
     needs = "needs words, and this index holds codes only; index again with --vocabularies 2"
     assert refuse("search", photo, "--merge", "b1", *codes_only) == f"polyvoc: merge='b1' {needs}"
     assert refuse("search", photo, "--paper", *codes_only) == f"polyvoc: preset='paper' {needs}"
@@ -443,25 +544,30 @@ def test_info(index_path: Path, photographs: Path, vocabularies: tuple[Vocabular
     in_segments = sum(size for kind, size in stored.items() if kind.startswith("segments/"))
     assert facts["bytes_per_feature"] == pytest.approx(in_segments / facts["features"], abs=0.01)
     lines = run("info", "--index", index_path, "--images").stdout.splitlines()
-    assert lines[0].startswith(f"index         {index_path} (format ")
-    assert lines[1] == "images        12 in 1 segments, 0 deleted"
+    assert lines[0] == f"index         {index_path}: 12 photographs"
+    assert lines[1] == f"folders       {photographs}: 12 photographs"
+    assert [line.split()[0] for line in lines[2:4]] == ["size", "last"]
+    assert lines[3].endswith(f", commit {facts['commit']}")
+    verbose = run("info", "--index", index_path, "--images", "--verbose").stdout.splitlines()
+    assert verbose[:4] == lines[:4] and verbose[-12:] == lines[-12:]
+    assert verbose[4:6] == [f"format        {facts['format']}", "images        12 in 1 segments, 0 deleted"]
     assert lines[-1].endswith(str(photographs / "wall-c.jpg"))
 
 
 def test_info_of_codes(index_path: Path, coded_index_path: Path, fine: Vocabulary) -> None:
     facts = answer("info", "--index", coded_index_path)
-    assert (facts["format"], facts["signatures"]) == (2, 0)
+    assert (facts["format"], facts["signatures"]) == (3, 0)
     described = facts["fine_vocabulary"]
     assert (described["fingerprint"], described["size"], described["bits"]) == (fine.fingerprint, 1000, 128)
     assert facts["bytes"]["segments/codes"] >= 16 * facts["features"]  # 128 bits
-    lines = run("info", "--index", coded_index_path).stdout.splitlines()
+    lines = run("info", "--index", coded_index_path, "--verbose").stdout.splitlines()
     assert [
         line for line in lines if line.startswith(f"codes         128 bits relative to {fine.fingerprint}: 1,000 words of ")
     ]
     assert [
         line for line in lines if line.startswith(f"words         {facts['vocabularies'][0]['fingerprint']}: 300 words of ")
     ]
-    facts, lines = answer("info", "--index", index_path), run("info", "--index", index_path).stdout.splitlines()
+    facts, lines = answer("info", "--index", index_path), run("info", "--index", index_path, "--verbose").stdout.splitlines()
     assert (facts["fine_vocabulary"], facts["signatures"]) == (None, 64)
     assert "codes         none" in lines and "words         signatures of 64 bits" in lines
 
@@ -483,15 +589,15 @@ def test_info_of_distributions(index_path: Path) -> None:
 
 def test_check(index_path: Path) -> None:
     assert answer("check", "--index", index_path) == {"index": str(index_path), "ok": True, "errors": []}
-    postings = next(index_path.rglob("postings.npy"))
-    content = bytearray(postings.read_bytes())
+    arrays = next(index_path.rglob("segments/*/arrays"))
+    content = bytearray(arrays.read_bytes())
     content[-1] ^= 1
-    postings.write_bytes(content)
+    arrays.write_bytes(content)
     result = run("check", "--index", index_path, "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert not found["ok"]
-    assert str(postings) in found["errors"][0]
+    assert str(arrays) in found["errors"][0]
     assert run("check", "--index", index_path).exit_code == 1
 
 
@@ -507,8 +613,14 @@ def test_an_index_of_an_older_format_is_an_error(photographs: Path, tmp_path: Pa
 
 
 def test_a_damaged_index_is_an_error(index_path: Path, photographs: Path) -> None:
-    next(index_path.rglob("postings.npy")).unlink()
-    assert "polyvoc check" in refuse("search", photographs / "wall-a.jpg", "--index", index_path)
+    next(index_path.rglob("segments/*/arrays")).unlink()
+    result = run("search", photographs / "wall-a.jpg", "--index", index_path)
+    assert result.exit_code == 0 and "12 images are damaged" in result.stderr and "check --repair" in result.stderr
+    assert "check --repair" in refuse("search", photographs / "wall-a.jpg", "--index", index_path, "--require-all")
+    result = run("check", "--index", index_path, "--repair")
+    assert result.exit_code == 0 and "dropped segment" in result.stdout and "polyvoc index FOLDER" in result.stderr
+    assert answer("index", photographs, "--index", index_path)["added"] == 12
+    assert searched(photographs / "wall-a.jpg", "--index", index_path)["complete"]
     (index_path / "catalogue.sqlite").write_bytes(b"something else" * 100)
     assert "catalogue.sqlite" in refuse("info", "--index", index_path)
 

@@ -42,6 +42,7 @@ def test_without_a_file_pairs_are_printed(index_path: Path) -> None:
     result = answer("pairs", "--index", index_path, "--top", 2, "--mutual")
     assert lines == [(pair["first"], pair["second"]) for pair in result["list"]]
     assert all(scene(first) == scene(second) for first, second in lines)
+    assert all(0 < pair["probability"] < 1 for pair in result["list"])
     assert "12 photographs" in shown.stderr
     with Index.open(index_path) as index:
         assert [pair["images"][0] for pair in result["list"]] == sorted(pair["images"][0] for pair in result["list"])

@@ -212,7 +212,7 @@ def test_what_cannot_be_evaluated_is_one_line(datasets: Path, words: list[object
     assert "--vocabularies and --vocabulary exclude each other" in refuse(*holidays, "--vocabularies", 1)
     assert "no photographs" in refuse(*holidays, "--distractors", tmp_path)
     assert "vocabularies=0 should be at least 1: the rules merge words" in refuse(*holidays[:3], "--vocabularies", 0)
-    assert "count=9 should be 0 to 3" in refuse(*holidays[:3], "--vocabularies", 9)
+    assert "vocabularies=9 should be 0 to 3" in refuse(*holidays[:3], "--vocabularies", 9)
     assert not list(tmp_path.iterdir())  # nothing was begun
 
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from polyvoc.cluster.holder import live_spans, pack, unpack
+from polyvoc.cluster.holder import pack, unpack
 from polyvoc.options import SearchOptions
 from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.segments import live_spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,6 @@ def test_records_are_packed_without_cached_properties() -> None:
 
 def test_spans_are_ranges_of_live_ids() -> None:
     segment = Engine.from_words([np.zeros((1, 1), np.int32)] * 9, (1,)).segments[0]
-    assert live_spans(segment).tolist() == [[0, 8]]
-    assert live_spans(segment.without([0, 4, 5, 8])).tolist() == [[1, 3], [6, 7]]
-    assert live_spans(segment.without(range(9))).tolist() == []
+    assert live_spans(segment) == ((0, 8),)
+    assert live_spans(segment.without([0, 4, 5, 8])) == ((1, 3), (6, 7))
+    assert live_spans(segment.without(range(9))) == ()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyvoc.duplicates.compare import (
+    EVIDENCE_VERSION,
     MIRROR_ORDER,
     PAIR,
     PairTask,
@@ -101,9 +102,10 @@ def test_damaged_pairs_are_reported(index: Path) -> None:
     pairs = np.zeros(1, PAIR)
     pairs["later"], pairs["earlier"], pairs["evidence"] = 2, 1, 5
     compared = {"compared": 2, "mirror_compared": 0}
+    version = {"evidence": EVIDENCE_VERSION}
     with IndexWriter.open(index) as writer:
         for valid in (pairs, pairs[:0]):
-            writer.save_side_file(DUPLICATE_PAIRS, valid, compared)
+            writer.save_side_file(DUPLICATE_PAIRS, valid, compared | version)
             assert list(check_pairs(writer.folder)) == []
         for name, value in (("later", 1), ("transform", np.nan), ("evidence", 0), ("compared", -1)):
             wrong = pairs.copy()
@@ -111,8 +113,18 @@ def test_damaged_pairs_are_reported(index: Path) -> None:
                 compared[name] = value
             else:
                 wrong[name] = value
-            writer.save_side_file(DUPLICATE_PAIRS, wrong, compared)
+            writer.save_side_file(DUPLICATE_PAIRS, wrong, compared | version)
             assert len(list(check_pairs(writer.folder))) == 1, name
+
+
+def test_pairs_of_an_older_polyvoc_are_compared_again(index: Path) -> None:
+    with IndexWriter.open(index) as writer:
+        old = np.zeros(3, [("later", np.int64), ("earlier", np.int64), ("evidence", np.float32, (11,))])
+        writer.save_side_file(DUPLICATE_PAIRS, old, {"compared": 8, "mirror_compared": 8})
+        assert list(check_pairs(writer.folder)) == [] and read_pairs(writer.folder)[1:] == (0, 0)
+        compare(writer, mirror=False)
+        assert read_pairs(writer.folder)[1:] == (8, 0)
+        assert writer.folder.map_side_file(writer.folder.side_file(DUPLICATE_PAIRS), PAIR).dtype == PAIR
 
 
 # -- mirrored features are those of the mirrored image, as OpenCV finds them

@@ -16,16 +16,29 @@ from PIL import Image
 from commands import answer, refuse, run
 from disk import contents
 from polyvoc.cli.demo_photos import find_photographs
-from polyvoc.cli.duplicates import FORMULA, duplicates_csv, duplicates_page
+from polyvoc.cli.duplicates import FORMULA, duplicates_csv, duplicates_page, expected_text
 from polyvoc.duplicates.compare import check_pairs, compare, pending_tasks, read_pairs
-from polyvoc.duplicates.groups import Copy, Duplicates, Group, ImageFile, Link, find_duplicates, group_copies
-from polyvoc.duplicates.move import JOURNAL, movable
+from polyvoc.duplicates.decisions import check_decisions, decide
+from polyvoc.duplicates.groups import (
+    Copy,
+    Duplicates,
+    Group,
+    ImageFile,
+    Link,
+    Scope,
+    find_duplicates,
+    find_links,
+    group_copies,
+)
+from polyvoc.duplicates.move import JOURNAL, expected_wrong, movable
 from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import WriteError
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
+from polyvoc.storage.folders import is_below
+from polyvoc.storage.trust import Trust
 from polyvoc.web.html import escaped
 from report_helpers import elements
 
@@ -38,6 +51,7 @@ sys.path.remove(BENCHMARKS)  # a file there has the name of a library
 
 CHOSEN = ("astronaut", "cat", "coffee", "motorcycle")
 APPLIED = [name for name in ALTERATIONS if name != "ornate frame"]  # which makes another picture of a photograph
+LESS_SURE = ("--min-probability", "0.9")  # small photographs, one of low quality
 Folders = tuple[Path, Path]  # of photographs, and their index
 SMALL = FeatureOptions(long_side=512, max_features=1200)
 
@@ -61,6 +75,13 @@ def write_altered(path: Path, alteration: str, folder: Path) -> None:
     target = folder / f"{path.stem}-{file_name(alteration)}.jpg"
     with Image.open(path) as image:
         ALTERATIONS[alteration](image, rng).save(target, quality=30 if alteration == "quality 30" else 90)
+
+
+def trust_of(index: Path, *roots: str) -> Trust:
+    """Return what an index may have read, after further roots were allowed."""
+    with IndexWriter.open(index) as writer:
+        writer.record_roots(roots)
+        return writer.folder.trust
 
 
 def update(index: Path, folder: Path) -> None:
@@ -212,6 +233,97 @@ def test_identical_files_are_found_even_without_texture(tmp_path: Path) -> None:
     assert {copy["alteration"] for group in groups for copy in group["copies"]} == {"identical file"}
 
 
+# -- classes, verdicts, folders
+
+
+def test_another_shot_is_named_and_no_copy(altered: Folders) -> None:
+    """The two photographs of a stereo pair."""
+    with Index.open(altered[1]) as opened:
+        links = {frozenset(Path(path).stem for path in link.paths): link for link in find_links(opened)}
+    pair = links[frozenset({"motorcycle", "motorcycle-again"})]
+    assert pair.kind == "another shot" and pair.probability < 0.1 and pair.another_shot > 0.5
+    shown = run("duplicates", "--index", altered[1], "--shots", "--min-probability", "0.5").stdout
+    assert any("motorcycle-again.png" in line and "another shot" in line for line in shown.splitlines())
+    listed = answer("duplicates", "--index", altered[1], "--min-probability", "0.5")["pairs"]
+    assert {one["kind"] for one in listed} >= {"copy", "another shot"}
+    assert all(sum(one["probabilities"].values()) == pytest.approx(1, abs=1e-4) for one in listed)
+
+
+def test_verdicts_are_respected_and_not_asked_again(altered: Folders, index_copy: Path) -> None:
+    photos = altered[0]
+    before = duplicates_in(index_copy)
+    group = next(group for group in before.groups if Path(group.best.path).stem == "cat")
+    dropped = next(copy.file.path for copy in group.copies if copy.via is None)
+    ids = {row.path: row.image for row in Index.open(index_copy).images()}
+    stranger = str(photos / "coffee.png")
+    with IndexWriter.open(index_copy) as writer:
+        made = decide(
+            writer, [(ids[group.best.path], ids[dropped], "different"), (ids[group.best.path], ids[stranger], "copy")]
+        )
+        assert [one.evidence is not None for one in made] in ([True, False], [False, True]), "evidence of the pair that matched"
+    after = duplicates_in(index_copy)
+    assert frozenset((group.best.path, dropped)) not in {link.paths for link in (*after.links, *after.shots)}
+    joined = next(one for one in after.groups if "coffee" in names(one))
+    assert "cat" in names(joined) and Path(dropped).stem not in names(joined)
+    chosen = next(copy for copy in joined.copies if copy.file.path in (stranger, group.best.path))
+    assert (chosen.verdict, chosen.probability) == ("copy", 1.0)
+    with IndexWriter.open(index_copy) as writer:
+        decide(writer, [(ids[group.best.path], ids[copy.file.path], "copy") for copy in group.copies]
+               + [(ids[group.best.path], ids[stranger], None)])  # fmt: skip
+    shown, count = run("duplicates", "--index", index_copy), len(duplicates_in(index_copy).groups)
+    assert shown.stdout.count("  keep ") == count - 1 and "--decided" in shown.stderr
+    assert run("duplicates", "--index", index_copy, "--decided").stdout.count("  keep ") == count
+
+
+def test_verdicts_change_the_probabilities_of_an_index(index_copy: Path) -> None:
+    assert "too few" in refuse("calibrate", "--decisions", "--index", index_copy)
+    with Index.open(index_copy) as opened:
+        ids = {row.path: row.image for row in opened.images()}
+        links = [link for link in find_links(opened) if not link.identical][:40]
+    verdicts = [(ids[link.first], ids[link.second], "same" if number % 2 else "copy") for number, link in enumerate(links)]
+    with IndexWriter.open(index_copy) as writer:
+        decide(writer, verdicts)
+    fitted = answer("calibrate", "--decisions", "--index", index_copy)
+    assert fitted["verdicts"] == {"same": 20, "copy": 20, "different": 0} and not fitted["saved"]
+    assert fitted["copy"]["stretch"] < 0.5 or fitted["copy"]["shift"] < -1, "half of the clearest copies are none"
+    before = pairs_in(index_copy, 0.01)
+    answer("calibrate", "--decisions", "--save", "--index", index_copy)
+    after = pairs_in(index_copy, 0.01)
+    undecided = [pair for pair in before if before[pair] not in (0.0, 1.0) and before[pair] > 0.9]
+    assert undecided and all(after.get(pair, 0.0) < before[pair] for pair in undecided)
+    assert list(check(index_copy, more=[check_pairs, check_decisions])) == []
+
+
+def test_reference_folders_and_pairs_between_folders(altered: Folders) -> None:
+    photos, index = altered
+    scope = Scope(reference=(str(photos / "altered"),))
+    with Index.open(index) as opened:
+        found = find_duplicates(opened, scope=scope)
+        between = find_duplicates(opened, scope=Scope(between=(str(photos / "cat.png"), str(photos / "altered"))))
+    assert all(Path(group.best.path).parent.name == "altered" for group in found.groups)
+    paths, problems = movable(found, trust_of(index))
+    assert problems == [] and paths and not any(is_below(path, [str(photos / "altered")]) for path in paths)
+    assert [Path(group.best.path).stem for group in between.groups] == ["cat"]
+    assert all(copy.via is None and Path(copy.file.path).parent.name == "altered" for copy in between.groups[0].copies)
+    assert "no photograph of the index" in refuse("duplicates", "--index", index, "--reference", photos / "nowhere")
+    rows = [
+        copy
+        for group in answer("duplicates", "--index", index, "--reference", photos / "altered")["groups"]
+        for copy in group["copies"]
+    ]
+    assert {row["kind"] for row in rows} == {"copy"}
+
+
+def test_expected_wrong_moves_are_the_sum_of_what_is_missing_to_one(altered: Folders) -> None:
+    found = duplicates_in(altered[1])
+    every = [copy for group in found.groups for copy in group.copies]
+    assert expected_wrong(found, [copy.file.path for copy in every]) == pytest.approx(
+        sum(1 - copy.probability for copy in every)
+    )
+    assert expected_wrong(found, []) == 0
+    assert (expected_text(0.62), expected_text(0.01)) == ("0.6 expected wrong", "fewer than 0.1 expected wrong")
+
+
 # -- reports
 
 HOSTILE = ('=cmd|" /C calc"!A0.jpg', "<script>alert(1)</script>.jpg", "@sum(1).jpg", "a\nb.jpg", os.fsdecode(b"\xff.jpg"))
@@ -221,7 +333,7 @@ def test_hostile_names_are_harmless() -> None:
     files = {name: ImageFile(name, number, 100, 100, 1000, 10**18 + number) for number, name in enumerate(HOSTILE)}
     links = [Link(HOSTILE[0], other, 0.95, IDENTITY) for other in HOSTILE[1:]]
     found = Duplicates(0.9, 9, tuple(links), tuple(group_copies(files, links, 0.9)), 0)
-    assert "script" not in elements(duplicates_page(found))
+    assert "script" not in elements(duplicates_page(found, lambda path: True))
     rows = list(csv.DictReader(io.StringIO(duplicates_csv(found))))
     assert len(rows) == len(HOSTILE)
     assert not any(cell.startswith(FORMULA) for row in rows for cell in row.values())
@@ -262,8 +374,9 @@ def own(altered: Folders, tmp_path: Path) -> Folders:
 def test_moved_copies_come_back_byte_for_byte(own: Folders, tmp_path: Path) -> None:
     (photos, index), target = own, tmp_path / "target"
     before = contents(photos)
-    result = answer("duplicates", photos, "--index", index, "--move", target)
+    result = answer("duplicates", photos, "--index", index, "--move", target, *LESS_SURE)
     assert {Path(one["from"]).name for one in result["moved"]} == {"cat-mirror.jpg", "coffee-quality-30.jpg"}
+    assert 0 < result["expected_wrong"] <= 0.2 and result["min_probability"] == 0.9
     assert contents(photos).keys() == {"cat.png", "coffee.png"}
     assert contents(target).keys() == {"altered/cat-mirror.jpg", "altered/coffee-quality-30.jpg"}
     assert contents(photos) | contents(target) == before
@@ -279,7 +392,7 @@ def test_changed_remote_and_linked_files_are_not_moved(own: Folders) -> None:
     photos, index = own
     update(index, photos)
     (photos / "altered" / "cat-mirror.jpg").write_bytes(b"something else")
-    paths, problems = movable(duplicates_in(index))
+    paths, problems = movable(duplicates_in(index), trust_of(index))
     assert [Path(path).name for path in paths] == ["coffee-quality-30.jpg"]
     assert [Path(problem.path).name for problem in problems] == ["cat-mirror.jpg"]
     cat, link = photos / "cat.png", photos / "altered" / "again.png"
@@ -287,7 +400,7 @@ def test_changed_remote_and_linked_files_are_not_moved(own: Folders) -> None:
     status = cat.stat()
     best, same = (ImageFile(str(path), 1, 100, 100, status.st_size, status.st_mtime_ns) for path in (cat, link))
     copies = tuple(Copy(file, 1.0, None, IDENTITY, True) for file in (ImageFile("s3://bucket/cat.png", 2, 100, 100, 5), same))
-    paths, problems = movable(Duplicates(0.9, 3, (), (Group(best, "", copies),), 0))
+    paths, problems = movable(Duplicates(0.9, 3, (), (Group(best, "", copies),), 0), trust_of(index, "s3://bucket"))
     assert paths == []
     assert ["in a store" in problems[0].reason, "the best file itself" in problems[1].reason] == [True, True]
 
@@ -300,7 +413,7 @@ def test_targets_among_the_photographs_or_in_the_index_raise(own: Folders) -> No
     update(index, photos)
     assert "inside the index" in refuse("duplicates", "--index", index, "--move", index / "segments" / "copies")
     assert contents(photos) == before
-    assert len(answer("duplicates", photos, "--index", index, "--move", photos / ".copies")["moved"]) == 2
+    assert len(answer("duplicates", photos, "--index", index, "--move", photos / ".copies", *LESS_SURE)["moved"]) == 2
     assert (photos / ".copies" / JOURNAL).exists()
     assert answer("duplicates", photos, "--index", index)["groups"] == []
 
@@ -314,6 +427,7 @@ def test_files_without_texture_do_not_leave_the_target_folder(own: Folders, tmp_
         Image.new("RGB", (64, 64), "navy").save(flat / name)
     result = answer("duplicates", photos / "altered", flat, "--index", index, "--move", target)
     assert [Path(one["from"]).parent for one in result["moved"]] == [flat]
+    assert result["min_probability"] == 0.99 and result["expected_wrong"] <= 0.01 * len(result["moved"])
     assert contents(target).keys() == {os.path.relpath(one["from"], tmp_path) for one in result["moved"]}
 
 
@@ -332,7 +446,7 @@ def test_another_process_or_a_full_disk_hinders_the_index(
         raise WriteError("the disk is full")
 
     monkeypatch.setattr(IndexWriter, "remove", fail)
-    result = answer("duplicates", "--index", index, "--move", tmp_path / "target")
+    result = answer("duplicates", "--index", index, "--move", tmp_path / "target", *LESS_SURE)
     assert len(result["moved"]) == 2
     assert ["the disk is full" in one["reason"] for one in result["not_moved"]] == [True]
 

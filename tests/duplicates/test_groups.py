@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc.duplicates.groups import Group, ImageFile, Link, choose, group_copies
+from polyvoc.duplicates.groups import Group, ImageFile, Link, Scope, choose, group_copies
 from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import OptionError
 
@@ -92,6 +92,74 @@ def test_identical_files_without_a_size_are_a_group() -> None:
     (group,) = group_copies(known, links, 1.0)
     assert group.best.path == "c"
     assert {copy.describe(group.best) for copy in group.copies} == {"identical file"}
+
+
+def test_verdicts_split_and_join_groups() -> None:
+    known = files(a=(800, 600), b=(400, 300), c=(200, 150), d=(100, 75))
+    links = [link("b", "a", 2.0), link("c", "b", 2.0), link("c", "a", 4.0, probability=0.98)]
+    assert members(group_copies(known, links, 0.9)) == [("a", ["b", "c"])]
+    apart = {frozenset(("a", "c"))}
+    assert members(group_copies(known, links[:2], 0.9, apart=apart)) == [("a", ["b"])], "a chain does not lead around a verdict"
+    assert members(group_copies(known, links, 0.9, apart={frozenset(("b", "c"))})) == [("a", ["b"])], "nor by way of the best"
+    joined = replace(link("d", "a", 8.0, probability=1.0), verdict="copy")
+    (group,) = group_copies(known, [links[0], joined], 0.9)
+    assert {copy.file.path: copy.verdict for copy in group.copies} == {"b": None, "d": "copy"} and not group.decided
+    (group,) = group_copies(known, [joined], 1.0)
+    assert group.decided
+
+
+def test_no_chain_leads_around_a_doubtful_pair() -> None:
+    known = files(a=(800, 600), b=(400, 300), c=(200, 150))
+    links = [link("b", "a", 2.0), link("c", "b", 2.0)]
+    assert members(group_copies(known, links, 0.9, doubtful={frozenset(("a", "c"))})) == [("a", ["b"])]
+    assert members(group_copies(known, links, 0.9, doubtful={frozenset(("b", "x"))})) == [("a", ["b", "c"])]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_files_to_stay_apart_are_in_no_group_together(data: st.DataObject) -> None:
+    names = "abcdef"
+    known = files(**{name: (100 + number, 100) for number, name in enumerate(names)})
+    pairs = [(one, other) for one in names for other in names if one < other]
+    linked = data.draw(st.lists(st.sampled_from(pairs), unique=True))
+    apart = {frozenset(pair) for pair in data.draw(st.lists(st.sampled_from(pairs), unique=True))}
+    links = [link(*pair) for pair in linked if frozenset(pair) not in apart]
+    for group in group_copies(known, links, 0.5, apart=apart):
+        within = [group.best.path, *(copy.file.path for copy in group.copies)]
+        assert not any(frozenset((one, other)) in apart for one in within for other in within)
+
+
+def test_files_of_a_reference_folder_are_best() -> None:
+    known = files(large=(800, 600), small=(400, 300), other=(400, 300))
+    links = [link("small", "large", 2.0), link("other", "large", 2.0)]
+    known["small"] = replace(known["small"], reference=True)
+    (group,) = group_copies(known, links, 0.9)
+    assert (group.best.path, group.reason) == ("small", "in a reference folder")
+    known["large"] = replace(known["large"], reference=True)
+    (group,) = group_copies(known, links, 0.9)
+    assert group.best.path == "large" and [copy.file.reference for copy in group.copies if copy.file.path == "small"] == [True]
+
+
+def test_without_chains_every_copy_is_linked_with_the_best() -> None:
+    known = files(a=(800, 600), b=(400, 300), c=(200, 150))
+    links = [link("b", "a", 2.0), link("c", "b", 2.0)]
+    assert members(group_copies(known, links, 0.9, chains=False)) == [("a", ["b"])]
+
+
+def test_pairs_between_two_folders_and_their_classes() -> None:
+    scope = Scope(between=("/p/a", "/p/b"))
+    for first, second, wanted in (("/p/a/1", "/p/b/2", True), ("/p/b/1", "/p/a/2", True), ("/p/a/1", "/p/a/2", False),
+                                  ("/p/a/1", "/p/ab/2", False), ("/q/1", "/p/b/2", False)):  # fmt: skip
+        assert scope.has(link(first, second)) == wanted
+    assert Scope().has(link("x", "y"))
+    assert scope.checked(["/p/a/1", "/p/b/1"]) == scope
+    with pytest.raises(OptionError, match="/p/b: no photograph of the index"):
+        scope.checked(["/p/a/1"])
+    kinds = [
+        replace(link("a", "b", probability=copy), another_shot=shot).kind for copy, shot in ((0.9, 0.1), (0.2, 0.7), (0.1, 0.2))
+    ]
+    assert kinds == ["copy", "another shot", "something else"]
+    assert replace(link("a", "b"), identical=True).kind == "identical"
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 1.1, float("nan")])

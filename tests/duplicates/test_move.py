@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +13,21 @@ import pytest
 
 import processes
 from disk import contents
+from polyvoc.duplicates import move as move_module
 from polyvoc.duplicates.move import JOURNAL, move, undo
 from polyvoc.errors import OptionError, WriteError
+from polyvoc.index.writer import IndexWriter
 from processes import dying, in_child
+from writing_jobs import (
+    assert_back,
+    assert_files_of_images,
+    assert_moved,
+    assert_no_photo_lost,
+    move_copies,
+    prepare_copies,
+    undo_moves,
+    update,
+)
 
 
 @pytest.fixture
@@ -220,7 +234,7 @@ def test_killed_at_any_moment_everything_comes_back(
 ) -> None:
     """A child process is killed before and after every disk operation in turn."""
     monkeypatch.setattr(processes, "DISK", processes.DISK | {"link", "fsync", "write"})
-    monkeypatch.setattr("polyvoc.storage.files._flush", lambda descriptor: None)  # matters in a power cut only
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # matters in a power cut only
     before, paths = contents(photos), paths_of(photos)
     for fatal in range(1, 1000):
         if verb == "undo":
@@ -237,6 +251,121 @@ def test_killed_at_any_moment_everything_comes_back(
             assert undo(target).problems == []
         assert (contents(photos), contents(target)) == (before, {})
         if status >= 0:
-            assert status == 0
             break
-    assert fatal > 10
+        (target / JOURNAL).unlink(missing_ok=True)  # else each kill would make the next one's work longer
+    assert status == 0 and fatal > 10
+
+
+# -- with an index
+
+
+def killed_after_a_link() -> None:
+    """Die when the second file has both names."""
+    second = iter([False, True])
+
+    def remove_old_name(path: str, target: str, remove: Callable[[str, str], None] = move_module._remove_old_name) -> None:
+        if next(second):
+            os.kill(os.getpid(), signal.SIGKILL)
+        remove(path, target)
+
+    move_module._remove_old_name = remove_old_name
+
+
+def killed_before_the_commit() -> None:
+    """Die when all files are moved and the index names them still."""
+    IndexWriter.remove = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
+
+
+@pytest.mark.parametrize("deadly", [killed_after_a_link, killed_before_the_commit])
+@pytest.mark.parametrize("following", ["move", "undo", "index"])
+def test_the_run_after_a_killed_move_brings_index_and_files_to_agreement(
+    tmp_path: Path, deadly: Callable[[], None], following: str
+) -> None:
+    prepare_copies(tmp_path)
+
+    def die() -> None:
+        deadly()
+        move_copies(tmp_path)
+
+    assert in_child(die) == -signal.SIGKILL
+    assert_no_photo_lost(tmp_path, {})
+    if following == "move":
+        move_copies(tmp_path)
+        assert_moved(tmp_path)
+    elif following == "undo":
+        undo_moves(tmp_path)
+        assert_back(tmp_path)
+    else:
+        update(tmp_path)
+        assert_no_photo_lost(tmp_path, {})
+        assert_files_of_images(tmp_path)
+
+
+# -- journals of others
+
+
+@pytest.fixture
+def theirs(photos: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of copies of somebody else: nothing is noted for this user."""
+    move(paths_of(photos), str(photos), target)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nobody"))
+    return target
+
+
+@pytest.mark.parametrize("identity", [None, 7, ["a"], {}, "../../x"])
+def test_odd_identities_allow_nothing(theirs: Path, photos: Path, identity: object) -> None:
+    line = {"from": str(photos / "a.jpg"), "to": str(theirs / "a.jpg"), "move": identity}
+    (theirs / JOURNAL).write_text(json.dumps(line) + "\n")
+    with pytest.raises(OptionError, match="nothing was moved"):
+        undo(theirs)
+
+
+def test_a_journal_from_elsewhere_needs_the_folder(theirs: Path, photos: Path) -> None:
+    before = contents(theirs)
+    with pytest.raises(OptionError, match=r"nothing was moved, if you trust it: polyvoc duplicates FOLDER --undo ") as error:
+        undo(theirs)
+    assert "\n" not in str(error.value) and contents(theirs) == before
+    assert undo(theirs, [str(photos)]).problems == []
+    assert contents(theirs) == {} and contents(photos) == before
+
+
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        ("{other}/.ssh/authorized_keys", "{theirs}/a.jpg"),
+        ("{photos}/../other/x.jpg", "{theirs}/a.jpg"),
+        ("{photos}/link/x.jpg", "{theirs}/a.jpg"),
+        ("x.jpg", "{theirs}/a.jpg"),
+        ("", "{theirs}/a.jpg"),
+        ("{photos}/x.jpg", "{other}/secret.jpg"),
+        ("{photos}/x.jpg", "{theirs}/../other/secret.jpg"),
+        ("{photos}/x.jpg", "{theirs}/link/secret.jpg"),
+        ("{photos}/x.jpg", "{theirs}/linked.jpg"),
+        ("{photos}/x.jpg", "secret.jpg"),
+        ("{photos}/x.jpg", "{theirs}/\0/x.jpg"),
+        ("{photos}/\0/x.jpg", "{theirs}/a.jpg"),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False], ids=["tampered with", "of a stranger"])
+def test_a_line_that_leads_elsewhere_moves_nothing(
+    theirs: Path, photos: Path, tmp_path: Path, origin: str, source: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "secret.jpg").write_bytes(b"secret")
+    for folder in (photos, theirs):
+        (folder / "link").symlink_to(other)
+    (theirs / "linked.jpg").symlink_to(other / "secret.jpg")
+    monkeypatch.chdir(other)
+    if own:
+        monkeypatch.undo()  # the notes are there again
+    places = {"other": other, "photos": photos, "theirs": theirs}
+    with (theirs / JOURNAL).open("a") as file:
+        identity = json.loads((theirs / JOURNAL).read_text().splitlines()[0])["move"]
+        line = {"from": origin.format(**places), "to": source.format(**places), "move": identity}
+        file.write(json.dumps(line) + "\n")
+    before = contents(theirs), contents(photos), contents(other)
+    with pytest.raises(OptionError, match="nothing was moved") as error:
+        undo(theirs, [] if own else [str(photos)])
+    assert "\n" not in str(error.value)
+    assert (contents(theirs), contents(photos), contents(other)) == before

@@ -1,34 +1,26 @@
-"""Transforms, shared area, descriptions of changes, and pixel similarity."""
+"""Transforms, shared area, descriptions of changes, and what is a frame."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageOps
 
 from polyvoc.duplicates.overlap import (
     IDENTITY,
-    LONG_SIDE,
-    PixelSimilarity,
     Size,
     apply,
     compose,
     content_share,
-    cut_tiles,
     describe_change,
     inside,
     inverse,
-    pixel_similarity,
-    rank_correlation,
     scale,
     shared_area,
     shares,
     stretch,
-    tile_correlations,
 )
 from polyvoc.types import GreyImage
 from samples import photograph
@@ -90,64 +82,14 @@ def test_changes_are_described(copy: Size, transform: np.ndarray, text: str) -> 
 
 def grey(image: Image.Image) -> GreyImage:
     small = image.convert("L")
-    small.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.BILINEAR)
+    small.thumbnail((512, 512), Image.Resampling.BILINEAR)
     return GreyImage(np.array(small), *image.size)
-
-
-def compared(first: Image.Image, second: Image.Image, transform: np.ndarray = IDENTITY) -> PixelSimilarity:
-    return pixel_similarity(grey(first), grey(second), transform)
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Image.Image:
     with Image.open(photograph(tmp_path_factory.mktemp("drawn") / "a.png", 1, (480, 360))) as image:
         return image.copy()
-
-
-@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0, 3.7])
-def test_size_and_position_do_not_matter(drawn: Image.Image, scale: float) -> None:
-    crop = drawn.crop((60, 40, 360, 280)).resize((round(300 * scale), round(240 * scale)), Image.Resampling.BICUBIC)
-    transform = np.array([[1 / scale, 0, 60 - 0.5 + 0.5 / scale], [0, 1 / scale, 40 - 0.5 + 0.5 / scale]])
-    assert compared(crop, drawn, transform).median > 0.95
-    assert compared(drawn, crop, inverse(transform)).median > 0.95
-    assert compared(crop, drawn, compose(shift(12), transform)).median < 0.8
-
-
-def test_tones_do_not_matter_and_overlays_affect_few_tiles(drawn: Image.Image) -> None:
-    assert compared(drawn, drawn) == pytest.approx((1, 1, 1, 1))
-    assert compared(drawn.point(lambda value: 60 + value * 0.4), drawn).q25 > 0.95
-    marked = drawn.copy()
-    ImageDraw.Draw(marked).rectangle((100, 100, 260, 150), fill="white")
-    assert compared(marked, drawn).q25 > 0.99
-    ImageDraw.Draw(marked).rectangle((0, 0, 480, 230), fill="white")
-    assert compared(marked, drawn).q25 < 0.5
-
-
-def test_other_images_are_unlike_and_without_overlap_or_contrast_nothing_is_known(drawn: Image.Image, tmp_path: Path) -> None:
-    with Image.open(photograph(tmp_path / "b.png", 2, (480, 360))) as other:
-        assert compared(other, drawn).median < 0.5
-    for x in (470.0, 500.0, -1000.0):
-        assert np.isnan(compared(drawn, drawn, shift(x))).all()
-    flat = GreyImage(np.full((100, 100), 128, np.uint8), 100, 100)
-    assert np.isnan(pixel_similarity(flat, flat, IDENTITY)).all()
-
-
-def test_correlations_are_those_of_numpy() -> None:
-    one, other = np.random.default_rng(1).normal(100, 40, (2, 16, 24))
-    other[:8] += one[:8]
-    other[0, 23] = np.nan  # the last tile of the first row is not complete
-    expected = [
-        np.corrcoef(one[y : y + 8, x : x + 8].ravel(), other[y : y + 8, x : x + 8].ravel())[0, 1]
-        for y, x in ((0, 0), (0, 8), (8, 0), (8, 8), (8, 16))
-    ]
-    np.testing.assert_allclose(tile_correlations(*cut_tiles(one, other)), expected)
-
-
-def test_rank_correlation_ignores_tones(drawn: Image.Image) -> None:
-    tiles, same = cut_tiles(*[np.asarray(drawn.convert("L"), np.float64)] * 2)
-    assert rank_correlation(tiles, same) == pytest.approx(1)
-    assert rank_correlation(tiles, 255 * (same / 255) ** 2) > 0.95
-    assert abs(rank_correlation(tiles, np.random.default_rng(1).permutation(same))) < 0.2
 
 
 def test_frames_and_corners_left_by_a_rotation_are_no_content(drawn: Image.Image) -> None:

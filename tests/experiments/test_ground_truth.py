@@ -203,6 +203,68 @@ def test_hand_made_attacks_are_errors(tmp_path: Path, data: bytes) -> None:
     error_of(tmp_path, data)
 
 
+def test_lengths_take_no_memory(tmp_path: Path) -> None:
+    """A file that only says how long a value is gets no memory for it."""
+    assert "holds a bytearray" in error_of(tmp_path, b"\x80\x05\x96" + struct.pack("<Q", 1 << 32) + b".")
+    array = b"cnumpy.core.multiarray\n_reconstruct\n)R(I1\n(S'ab'\nI2000000000\ntNI00\nS''\ntb."
+    assert "shape is not of numbers" in error_of(tmp_path, array)
+    kind = b"cnumpy\ndtype\n((lp0\nh\x00tR."
+    assert "not of numbers" in error_of(tmp_path, kind)
+
+
+def doubled(times: int) -> tuple[Any, ...]:
+    """A tuple of two times the one before."""
+    value: tuple[Any, ...] = ()
+    for _ in range(times):
+        value = (value, value)
+    return value
+
+
+NESTED = b")" + b"2\x86" * 60  # a tuple of twice the one before, sixty times: 2**60 members to hash, compare or print
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01%sNI00\nC\x00tb."  # of a shape
+EXPONENTIAL: dict[str, tuple[bytes, str]] = {
+    "key of a dict": (b"}" + NESTED + b"K\x01s.", "a dict with a tuple as key"),
+    "keys of a dict": (b"}(" + NESTED + b"K\x01u.", "a dict with a tuple as key"),
+    "key of a dict at once": (b"(" + NESTED + b"K\x01d.", "a dict with a tuple as key"),
+    "set": (b"\x8f(" + NESTED + b"\x90.", "it holds a set"),
+    "frozen set": (b"(" + NESTED + b"\x91.", "it holds a set"),
+    "shape": (ARRAY % NESTED, "shape is not of numbers"),
+    "dict as shape": (ARRAY % (b"}(K\x00" + NESTED + b"u"), "a dict with a int as key"),
+    "dict of texts as shape": (ARRAY % (b"}(\x8c\x01a" + NESTED + b"u"), "shape is not of numbers"),
+    "list as shape": (ARRAY % (b"](K\x00" + NESTED + b"e"), "shape is not of numbers"),
+    "large sides": (ARRAY % (b"(" + b"\x8a\xff" + b"\x7f" * 255 + b"2" * 60 + b"t"), "an impossible shape"),
+    "state of an array": (b"cnumpy.core.multiarray\n_reconstruct\n)R" + NESTED + b"b.", "a damaged array"),
+    "code of a dtype": (b"cnumpy\ndtype\n" + NESTED + b"\x85R.", "not of numbers"),
+    "state of a dtype": (b"cnumpy\ndtype\nX\x02\x00\x00\x00i8\x85R}b.", "a damaged array"),
+    "scalar": (b"cnumpy.core.multiarray\nscalar\n(" + NESTED + b"K\x01tR.", "not of numbers"),
+    "encoded": (b"c_codecs\nencode\n(" + NESTED + b"NtR.", "it encodes a tuple"),
+    "answer": (pickle.dumps(entry(easy=[doubled(60)])), "one is a tuple"),
+    "region": (pickle.dumps(entry(bbx=[doubled(60)] * 4)), "four finite numbers"),
+    "content": (NESTED + b".", "no 'imlist'"),
+    "names": (b"}\x8c\x06imlist" + NESTED + b"s\x8c\x07qimlistNs\x8c\x03gndNs.", "number 0 is a tuple"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", EXPONENTIAL)
+def test_shared_members_are_not_walked(tmp_path: Path, form: str) -> None:
+    """A value of 60 nested tuples has 2**60 members, if each is visited as often as it occurs."""
+    data, message = EXPONENTIAL[form]
+    assert message in error_of(tmp_path, data)
+
+
+def test_shared_texts_are_not_copied_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 2 wrote bytes as text, and every array that shares a text has a copy of it."""
+    monkeypatch.setattr("polyvoc.experiments.datasets.ground_truth.MAX_BYTES", 2000)
+    copies = b"c_codecs\nencode\np1\n(X\x90\x01\x00\x00" + b"a" * 400 + b"p0\nNtR" + b"0h\x01(h\x00NtR" * 9 + b"."
+    assert "share more than 2000 bytes" in error_of(tmp_path, copies)
+
+
+@pytest.mark.parametrize("data", [b"cos\n" + b"x" * 5000 + b"\n.", b"I" + b"x" * 5000 + b"\n.", b"g" + b"x" * 5000 + b"\n.",
+    b"cnumpy\ndtype\n(S'" + b"x" * 5000 + b"'\ntR.", b"}\x8c\x06imlist(S'" + b"x" * 5000 + b"'lss."])  # fmt: skip
+def test_errors_show_little_of_a_file(tmp_path: Path, data: bytes) -> None:
+    assert "x" * 41 not in error_of(tmp_path, data)
+
+
 def test_shared_lists_do_not_multiply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many entries may be one and the same, so that a small file has very many answers."""
     monkeypatch.setattr("polyvoc.experiments.datasets.ground_truth.MAX_ANSWERS", 1000)

@@ -4,12 +4,14 @@ Python imports a module of this name when it starts.
 
 - `secret.png`: permission denied; `hidden.png`: not found; `deadly.png`: the process that opens it is killed.
 - `gate.png`: its reader writes its own process id and that of its Ray node to `gate.png.reader`, and waits for `gate.png.open`.
+- `endless.png`: its reader waits for ever; the time limit that the process has set for it, if any, is reached at once.
 - `fuse.png`: once a process has opened it, every other process that opens it, or any photograph beside it, is killed.
 """
 
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import signal
 import sys
@@ -23,6 +25,27 @@ def is_burnt(path: str) -> bool:
     if is_fuse and not os.path.islink(burnt):
         os.symlink(str(os.getpid()), burnt)
     return os.path.islink(burnt) and not (is_fuse and os.readlink(burnt) == str(os.getpid()))
+
+
+class TimeLimit:
+    """The time limit of this process, as `faulthandler` sets it: it can be made to be reached."""
+
+    def __init__(self) -> None:
+        self._set, self._cancel = faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later
+        self._options: dict[str, Any] | None = None
+        faulthandler.dump_traceback_later, faulthandler.cancel_dump_traceback_later = self.set, self.cancel
+
+    def set(self, seconds: float, **options: Any) -> None:
+        self._set(seconds, **options)
+        self._options = options
+
+    def cancel(self) -> None:
+        self._cancel()
+        self._options = None
+
+    def reach(self) -> None:
+        if self._options is not None:
+            self._set(0.01, **self._options)
 
 
 def fail(event: str, arguments: tuple[Any, ...]) -> None:
@@ -41,6 +64,11 @@ def fail(event: str, arguments: tuple[Any, ...]) -> None:
         os.rename(f"{path}.{os.getpid()}", f"{path}.reader")  # never read half written
         while not os.path.exists(f"{path}.open"):
             time.sleep(0.01)
+    if path.endswith("/endless.png"):
+        while True:  # again and again: it may be read ahead, before the limit is set for it
+            limit.reach()
+            time.sleep(0.1)
 
 
+limit = TimeLimit()
 sys.addaudithook(fail)

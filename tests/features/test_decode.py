@@ -1,328 +1,327 @@
-"""Every format is decoded to the same upright image, or raises an error of one line."""
+"""Decoding in separate processes: right pixels, nobody blamed wrongly, whatever happens to a process."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
-import struct
-import warnings
-import zipfile
-import zlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageFile
+from PIL import Image
 
-from polyvoc.errors import ImageError, OptionError
-from polyvoc.features.decode import FORMATS, MAX_PIXELS, MIN_SIDE, read_grey, read_rgb, read_thumbnail, resize
-from polyvoc.storage.folders import IMAGE_SUFFIXES
-
-ORIENTATION = 0x0112
-
-
-def scene(width: int = 160, height: int = 120, seed: int = 0) -> Image.Image:
-    """Smooth coloured noise: compresses well, and no flip or turn of it looks like another."""
-    coarse = np.random.default_rng(seed).integers(0, 256, (height // 12, width // 12, 3), np.uint8)
-    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+from polyvoc.errors import DecoderError, ImageError, OptionError
+from polyvoc.features import decode
+from polyvoc.features.decode import Decoders, _Process, _Rate, read_grey, read_rgb, read_thumbnail
+from polyvoc.features.pixels import PixelLimits, decode_thumbnail
+from polyvoc.features.pixels import decode as decode_here
+from processes import in_child
+from servers import children_of, has_ended
 
 
-def encode(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    out = io.BytesIO()
-    image.save(out, form, **options)
-    return out.getvalue()
+@pytest.fixture(scope="module")
+def decoders() -> Iterator[Decoders]:
+    with Decoders(1) as decoders:
+        yield decoders
 
 
-def grey(image: Image.Image) -> np.ndarray:
-    return np.asarray(image.convert("L")).astype(int)
+def process_of(decoders: Decoders) -> int:
+    """Return the process that decodes next; start it."""
+    decoders.start()
+    process = decoders._idle.queue[-1]
+    assert process is not None
+    return process.pid
 
 
-def pixels(data: bytes | Path | str, long_side: int = 1024) -> np.ndarray:
-    return read_grey(data, long_side).pixels.astype(int)
+def stopped(decoders: Decoders) -> int:
+    """Return the process that decodes next, stopped: it gives no result before it is killed."""
+    process = process_of(decoders)
+    os.kill(process, signal.SIGSTOP)
+    return process
 
 
-def read_error(source: bytes | Path | str, long_side: int = 1024) -> str:
-    """Return the error of a source: one line."""
-    with pytest.raises(ImageError) as caught:
-        read_grey(source, long_side)
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Count photographs that are about to be sent to a process."""
+    count, ask = threading.Semaphore(0), _Process._ask
+
+    def count_and_ask(process: _Process, *values: object) -> object:
+        count.release()
+        return ask(process, *values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Process, "_ask", count_and_ask)
+    return count
 
 
-def with_orientation(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    return exif
-
-
-def turned(upright: Image.Image, orientation: int) -> Image.Image:
-    """Return the pixels that a camera stores with this orientation (EXIF 2.3: the sides of row 0 and column 0)."""
-    a = np.asarray(upright)
-    b = a.swapaxes(0, 1)
-    stored = {1: a, 2: a[:, ::-1], 3: a[::-1, ::-1], 4: a[::-1], 5: b, 6: b[::-1], 7: b[::-1, ::-1], 8: b[:, ::-1]}
-    return Image.fromarray(np.ascontiguousarray(stored[orientation]))
-
-
-# --- what is read
+def test_results_are_those_of_the_same_process(decoders: Decoders, photographs: Path) -> None:
+    path = photographs / "tower-b.jpg"
+    for source in (path, str(path), path.read_bytes()):
+        for side in (64, 200, 1024):
+            limits = PixelLimits(side, 32, 10**9)
+            with open(path, "rb") as file:
+                expected, (width, height) = decode_here(file, "L", limits)
+            grey = decoders.grey(source, side)
+            assert np.array_equal(grey.pixels, np.asarray(expected)) and (grey.width, grey.height) == (width, height)
+            assert np.array_equal(read_grey(source, side).pixels, grey.pixels)
+        with open(path, "rb") as file:
+            assert np.array_equal(
+                decoders.rgb(source, 200), np.asarray(decode_here(file, "RGB", PixelLimits(200, 32, 10**9))[0])
+            )
+        with open(path, "rb") as file:
+            assert decoders.thumbnail(source, 160) == decode_thumbnail(file, PixelLimits(160, 1, 10**9))
+    assert np.array_equal(read_rgb(path, 200), decoders.rgb(path, 200))
+    assert read_thumbnail(path, 160) == decoders.thumbnail(path, 160)
 
 
 @pytest.mark.parametrize(
-    ("form", "options", "tolerance"),
-    [
-        ("PNG", {}, 0), ("BMP", {}, 0), ("PPM", {}, 0), ("TIFF", {}, 0), ("JPEG2000", {}, 0),
-        ("TIFF", {"compression": "tiff_lzw"}, 0), ("WEBP", {"lossless": True}, 0), ("JPEG", {"quality": 95}, 4),
-        ("JPEG", {"quality": 95, "progressive": True}, 4), ("AVIF", {"quality": 95}, 6),
-    ],
-)  # fmt: skip
-def test_every_format_is_read(form: str, options: dict[str, Any], tolerance: int) -> None:
-    Image.init()
-    if form not in Image.SAVE:
-        pytest.skip(f"this Pillow does not write {form}")
-    image = scene()
-    assert np.abs(pixels(encode(image, form, **options)) - grey(image)).max() <= tolerance
-
-
-def test_suffixes_are_those_of_the_formats() -> None:
-    known = {suffix for suffix, form in Image.registered_extensions().items() if form in FORMATS}
-    assert IMAGE_SUFFIXES - {".mpo", ".avif"} <= known  # MPO is JPEG in pairs; AVIF not in every Pillow
-    assert all(suffix == suffix.lower() for suffix in IMAGE_SUFFIXES)
-
-
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_orientation_is_made_upright(orientation: int, form: str) -> None:
-    image = scene(200, 120)
-    read = read_grey(encode(turned(image, orientation), form, exif=with_orientation(orientation), quality=95), 1024)
-    assert (read.width, read.height, read.pixels.shape) == (200, 120, (120, 200))
-    assert np.abs(read.pixels.astype(int) - grey(image)).mean() < 3
-
-
-@pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
-def test_sixteen_bits_are_scaled_not_clipped(form: str) -> None:
-    deep = Image.fromarray(grey(scene()).astype(np.uint16) * 257)
-    assert np.array_equal(pixels(encode(deep, form)), grey(scene()))
-
-
-def test_twelve_bits_in_sixteen_are_bright() -> None:
-    values = np.rint(grey(scene()) * (4095 / 255)).astype(np.uint16)
-    values[0, 0] = 4095
-    assert np.abs(pixels(encode(Image.fromarray(values), "TIFF")) - grey(scene()))[1:].max() <= 1
-
-
-def test_floats_are_scaled_and_holes_are_black() -> None:
-    values = grey(scene()).astype(np.float32) / 255
-    values[0, :2] = np.nan, np.inf
-    read = pixels(encode(Image.fromarray(values), "TIFF"))
-    assert np.array_equal(read[1:], grey(scene())[1:])
-    assert read[0, 0] == 0
-    stretched = pixels(encode(Image.fromarray((values[1:] * 2000 - 700).astype(np.float32)), "TIFF"))
-    assert (stretched.min(), stretched.max()) == (0, 255)
-    for value in (7.0, np.nan):  # constant, and nothing but holes
-        assert (pixels(encode(Image.fromarray(np.full((40, 40), value, np.float32)), "TIFF")) == 0).all()
-
-
-def test_other_modes_and_unknown_orientations_are_read() -> None:
-    binary, palette, lab = scene().convert("1"), scene().quantize(64), Image.merge("LAB", scene().split())
-    assert np.array_equal(pixels(encode(binary)), grey(binary))
-    assert np.array_equal(pixels(encode(palette)), grey(palette.convert("RGB")))
-    assert np.array_equal(pixels(encode(lab, "TIFF")), np.asarray(scene().getchannel(0)))  # its lightness
-    assert np.abs(pixels(encode(scene().convert("CMYK"), "JPEG", quality=95)) - grey(scene())).mean() < 3  # not inverted
-    for orientation in (0, 9, 65535):
-        assert np.array_equal(pixels(encode(scene(), exif=with_orientation(orientation))), grey(scene()))
-
-
-@pytest.mark.parametrize("mode", ["RGBA", "LA", "RGB"])
-def test_transparent_is_white(mode: str) -> None:
-    values = np.asarray(scene().convert("RGBA")).copy()
-    values[:60] = (1, 2, 3, 0)
-    options = {"transparency": (1, 2, 3)} if mode == "RGB" else {}  # a transparent colour instead of a channel
-    read = pixels(encode(Image.fromarray(values).convert(mode), **options))
-    assert (read[:60] == 255).all()
-    assert np.array_equal(read[60:], grey(scene())[60:])
-
-
-@pytest.mark.parametrize("form", ["PNG", "GIF"])
-def test_transparent_palette_entry_is_white(form: str) -> None:
-    image = scene().convert("L").quantize(64)
-    image.paste(0, (0, 0, 160, 60))
-    clear = np.asarray(image) == 0
-    read = pixels(encode(image, form, transparency=0))
-    assert (read[clear] == 255).all()
-    assert np.array_equal(read[~clear], grey(image.convert("RGB"))[~clear])
-    half = Image.new("RGBA", (400, 200), (0, 0, 0, 128))
-    assert np.abs(pixels(encode(half), 100) - 127).max() <= 1  # half white, also when reduced
-
-
-@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF", "MPO"])
-def test_first_frame_of_many(form: str) -> None:
-    frames = [scene(seed=1).convert("L").convert("RGB"), scene(seed=2)]
-    data = encode(frames[0], form, save_all=True, append_images=frames[1:], quality=95, lossless=True)
-    assert np.abs(pixels(data) - grey(frames[0])).mean() < 3
-
-
-# --- how it is reduced
-
-
-@pytest.mark.parametrize("form", ["JPEG", "PNG"])
-@pytest.mark.parametrize(
-    ("size", "expected"), [((1000, 700), (256, 179)), ((301, 2003), (38, 256)), ((256, 90), (256, 90)), ((96, 60), (96, 60))]
+    ("source", "expected"),
+    [(b"", "empty"), (b"no image", "not an image"), (Path("/nowhere/at/all.jpg"), "/nowhere/at/all.jpg: no such file")],
 )
-def test_long_side_is_exact_and_full_size_is_kept(form: str, size: tuple[int, int], expected: tuple[int, int]) -> None:
-    read = read_grey(encode(scene(*size), form), 256)
-    assert (read.width, read.height) == size
-    assert read.pixels.shape == expected[::-1]
+def test_errors_are_one_line_with_the_name(decoders: Decoders, source: Path | bytes, expected: str) -> None:
+    for name in (None, "photo 7"):
+        with pytest.raises(ImageError, match=expected if name is None else "^photo 7: ") as caught:
+            decoders.grey(source, 100, name=name)
+        assert len(str(caught.value).splitlines()) == 1 and not isinstance(caught.value, DecoderError)
+    with pytest.raises(OptionError, match="long_side=8"):
+        decoders.grey(source, 8)
 
 
-def test_reduced_jpeg_is_right_to_its_last_column() -> None:
-    # 1003 = 8 * 125 + 3: the last block of a reduced decoding is mostly outside.
-    ramp = np.tile(np.linspace(0, 255, 1003), (1003, 1)).astype(np.uint8)
-    read = pixels(encode(Image.fromarray(ramp), "JPEG", quality=100), 64)
-    centres = (np.arange(64) + 0.5) * 1003 / 64 - 0.5
-    assert np.abs(read.mean(axis=0) - centres * 255 / 1002)[1:-1].max() < 1.5
+def test_the_limit_of_pixels_is_that_of_the_call(decoders: Decoders, photographs: Path) -> None:
+    path = photographs / "tower-b.jpg"
+    assert decoders.thumbnail(path, 64)
+    with pytest.raises(ImageError, match=r"tower-b.jpg: too large: .*the limit is 1,000 in all"):
+        decoders.thumbnail(path, 64, max_pixels=1000)
 
 
-# --- where it is read from
+# -- processes that die
 
 
-def test_path_string_and_bytes_are_the_same(tmp_path: Path) -> None:
-    data = encode(scene(), "JPEG")
-    path = tmp_path / "photograph.without.meaningful.suffix"
-    path.write_bytes(data)
-    assert all(np.array_equal(pixels(source), pixels(data)) for source in (path, str(path)))
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("decoding", [False, True])
+def test_a_photograph_in_a_process_that_dies_is_decoded_by_another(
+    photographs: Path, asked: threading.Semaphore, number: signal.Signals, decoding: bool
+) -> None:
+    path = photographs / "tower-b.jpg"
+    with Decoders(1) as decoders, ThreadPoolExecutor(1) as clients:
+        process = process_of(decoders)
+        if decoding:
+            assert decoders.thumbnail(path, 160)  # it is ready
+            assert asked.acquire(timeout=60)
+            os.kill(process, signal.SIGSTOP)
+            result = clients.submit(decoders.grey, path.read_bytes(), 1024)
+            assert asked.acquire(timeout=60)
+            os.kill(process, number)
+            os.kill(process, signal.SIGCONT)
+        else:
+            os.kill(process, number)
+            result = clients.submit(decoders.grey, path.read_bytes(), 1024)
+        assert np.array_equal(result.result().pixels, read_grey(path, 1024).pixels)
+        assert has_ended(process) and process_of(decoders) != process
 
 
-def test_threads_read_the_same_and_settings_are_kept() -> None:
-    settings = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
-    files = [encode(scene(seed=n), form) for n in range(6) for form in ("JPEG", "PNG", "TIFF")]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(pixels, files))
-    assert all(np.array_equal(a, pixels(b)) for a, b in zip(together, files, strict=True))
-    assert settings == (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
+def fatal(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals) -> list[int]:
+    """Have each of the next processes killed as soon as it is asked; return their numbers."""
+    left, processes, ask = list(numbers), [], _Process._ask
+
+    def kill_and_ask(process: _Process, *values: object) -> object:
+        processes.append(process.pid)
+        if left:
+            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(process.pid, left.pop(0))
+            os.kill(process.pid, signal.SIGCONT)
+        return ask(process, *values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Process, "_ask", kill_and_ask)
+    return processes
 
 
-# --- errors
+def test_a_photograph_whose_processes_crash_twice_is_at_fault(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = photographs / "tower-b.jpg"
+    with Decoders(1) as decoders:
+        processes = fatal(monkeypatch, signal.SIGSEGV, signal.SIGBUS)
+        with pytest.raises(ImageError, match=r"tower-b.jpg: its decoder crashed twice \(SIGBUS\); replace or remove") as caught:
+            decoders.grey(path, 1024)
+        assert not isinstance(caught.value, DecoderError) and len(set(processes)) == 2
+        assert decoders.thumbnail(path, 160)
 
 
-def test_a_file_that_is_not_an_image_is_one_line(tmp_path: Path) -> None:
-    empty, pipe, text, archive = (tmp_path / name for name in ("empty.jpg", "pipe.jpg", "two\nlines.jpg", "zip.jpg"))
-    empty.touch()
-    os.mkfifo(pipe)
-    text.write_text("no image at all\n" * 99)
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("image.png", encode(scene()))
-    for source, expected in {
-        tmp_path / "missing.jpg": "no such file", tmp_path: "a folder", empty: "empty file", pipe: "not a regular file",
-        b"": "empty", "nul\0byte.jpg": "cannot be opened", empty / "below.jpg": "cannot be opened",
-        text: "two\\nlines.jpg': not an image", archive: "not an image", b"no image": "image of 8 bytes: not an image",
-    }.items():  # fmt: skip
-        assert expected in read_error(source)
-    with pytest.raises(ImageError, match=r"^photo 7: not an image"):
-        read_grey(b"no image", 1024, name="photo 7")
+@pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_photograph_whose_processes_are_killed_may_be_tried_again(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch, first: signal.Signals
+) -> None:
+    path = photographs / "tower-b.jpg"
+    with Decoders(1) as decoders:
+        fatal(monkeypatch, first, signal.SIGKILL)
+        with pytest.raises(DecoderError, match=r"tower-b.jpg: could not be decoded now \(SIGKILL\); try again"):
+            decoders.grey(path, 1024)
+        assert decoders.thumbnail(path, 160)
 
 
-@pytest.mark.parametrize("keep", [0.03, 0.3, 0.6, 0.9, 0.98])
+def test_a_process_that_hangs_is_replaced(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = photographs / "tower-b.jpg"
+    with Decoders(1) as decoders:
+        decoders.thumbnail(path, 64)
+        process = stopped(decoders)
+        with monkeypatch.context() as patch:
+            patch.setattr(_Process, "_receive", lambda *_: (_ for _ in ()).throw(TimeoutError))
+            with pytest.raises(DecoderError, match="no result within"):
+                decoders.thumbnail(path, 160)
+        assert has_ended(process) and decoders.thumbnail(path, 160)
+
+
 @pytest.mark.parametrize(
-    ("form", "options"),
+    "header",
     [
-        ("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("WEBP", {}), ("TIFF", {}), ("GIF", {}),
-        ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"}), ("BMP", {}), ("PPM", {}),
-        ("JPEG2000", {}),
+        '{"size": [9, 9], "full": [9, 9]}',
+        '{"size": [2, 1], "full": [0, 1]}',
+        '{"size": "", "full": 1}',
+        "{}",
+        "[]",
+        "no JSON",
+        '{"size": [2, 1], "full": [1e300, 1]}',
+        '{"size": [2, Infinity], "full": [2, 1]}',
+        "[" * 5000,
     ],
-)  # fmt: skip
-def test_a_cut_file_is_broken(form: str, options: dict[str, Any], keep: float, capfd: pytest.CaptureFixture[str]) -> None:
-    data = encode(scene(640, 480), form, **options)
-    for long_side in (1024, 64):
-        assert "broken image" in read_error(data[: int(len(data) * keep)], long_side)
-    assert capfd.readouterr() == ("", "")
+)
+def test_a_result_that_is_impossible_is_not_taken(photographs: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> None:
+    """A hostile photograph may control the process that decodes it."""
+    receive = _Process._receive
+
+    def forged(process: _Process, deadline: float, largest: int) -> object:
+        received = receive(process, deadline, largest)
+        return (json.loads(header), bytearray(2)) if largest else received
+
+    monkeypatch.setattr(_Process, "_receive", forged)
+    with Decoders(1) as decoders, pytest.raises(DecoderError, match="no valid result"):
+        decoders.grey(photographs / "tower-b.jpg", 64)
 
 
-def test_damaged_tags_are_ignored(capfd: pytest.CaptureFixture[str]) -> None:
-    exif = Image.Exif()
-    exif[0x010E] = "a description that is longer than four bytes"
-    data = bytearray(encode(scene(), "JPEG", exif=exif, quality=95))
-    start = data.index(b"Exif\0\0") + 6
-    data[start + 8 + 2 + 8 : start + 8 + 2 + 12] = b"\xff\xff\xff\x7f"  # the description now lies outside
-    assert np.abs(pixels(bytes(data)) - grey(scene())).max() <= 4
-    assert capfd.readouterr() == ("", "")
+def test_a_reason_of_a_process_is_one_printable_line(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Process, "_ask", lambda *_: ({"error": "a\nb\x1b[31m" + "c" * 9999}, bytearray()))
+    with Decoders(1) as decoders, pytest.raises(ImageError, match=r"tower-b.jpg: a b\?\[31mc+$") as caught:
+        decoders.grey(photographs / "tower-b.jpg", 64)
+    assert len(str(caught.value)) < 1000
 
 
-def chunk(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+def test_a_result_is_never_that_of_another_photograph(
+    decoders: Decoders, photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption before the result is read does not leave it to the next photograph."""
+
+    class Interruption(BaseException):
+        pass
+
+    def interrupt(process: _Process, deadline: float, largest: int) -> object:
+        raise Interruption
+
+    expected = read_thumbnail(photographs / "tower-b.jpg", 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Process, "_receive", interrupt)
+        with pytest.raises(Interruption):
+            decoders.thumbnail((photographs / "wall-a.jpg").read_bytes(), 64)
+    assert decoders.thumbnail(photographs / "tower-b.jpg", 64) == expected
 
 
-def test_a_bomb_raises_by_its_header() -> None:
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0))
-    bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    assert "too large: 50000 x 50000" in read_error(bomb)
-    assert f"{MAX_PIXELS:,}" in read_error(bomb)
+def test_no_process_can_be_started(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with Decoders(1) as decoders:
+        with monkeypatch.context() as patch:
+            patch.setattr("polyvoc.features.decode.subprocess.Popen", fail)
+            with pytest.raises(DecoderError, match=r"no process to decode it can be started \(Resource temporarily"):
+                decoders.grey(photographs / "tower-b.jpg", 64)
+        with monkeypatch.context() as patch:
+            patch.setattr("polyvoc.features.decode.command", lambda _: [sys.executable, "-c", "raise SystemExit(3)"])
+            with pytest.raises(DecoderError, match="its process ended with exit code 3"):
+                decoders.grey(photographs / "tower-b.jpg", 64)
+        assert decoders.thumbnail(photographs / "tower-b.jpg", 64)
 
 
-def test_beyond_the_limits_of_pillow_is_read_without_warning() -> None:
-    # 184 million pixels: Pillow's `Image.open` would raise. White, so that it is quick.
-    data = encode(Image.new("L", (16_000, 11_500), 255), "JPEG")
-    read = read_grey(data, 128)
-    assert (read.width, read.height) == (16_000, 11_500)
-    assert (read.pixels == 255).all()
+def test_starts_have_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("polyvoc.features.decode.time.monotonic", lambda: now)
+    rate = _Rate(3, 0.25)
+    assert [rate.delay() for _ in range(5)] == [0, 0, 0, 0.25, 0.5]
+    now += 0.5
+    assert [rate.delay(), rate.delay()] == [0.25, 0.5]
+    now += 100
+    assert [rate.delay() for _ in range(4)] == [0, 0, 0, 0.25]
 
 
-def test_tiny_and_narrow_images_raise() -> None:
-    for width, height in ((1, 1), (31, 400), (400, 31), (5000, 1), (5000, 100)):
-        assert f"too small: {width} x {height} pixels" in read_error(encode(Image.new("RGB", (width, height))))
-    assert pixels(encode(scene(60, 60).crop((0, 0, MIN_SIDE, MIN_SIDE)))).shape == (MIN_SIDE, MIN_SIDE)
-    with pytest.raises(OptionError, match="long_side=8 should be at least 32"):
-        read_grey(encode(scene()), 8)
+# -- the end
 
 
-# --- thumbnails
+def test_closing_ends_what_is_being_decoded(photographs: Path, asked: threading.Semaphore) -> None:
+    path = photographs / "tower-b.jpg"
+    with Decoders(1) as decoders, ThreadPoolExecutor(2) as clients:
+        assert decoders.thumbnail(path, 160)
+        assert asked.acquire(timeout=60)
+        process = stopped(decoders)
+        results = [clients.submit(decoders.grey, path, 1024) for _ in range(2)]  # one of them waits for the process
+        assert asked.acquire(timeout=60)
+        decoders.close()
+        for result in results:
+            with pytest.raises(DecoderError, match="could not be decoded now"):
+                result.result(60)
+        assert has_ended(process)
+    with Decoders(1) as decoders:
+        decoders.start()
+    for _ in range(2):
+        with pytest.raises(DecoderError, match="could not be decoded now"):
+            decoders.grey(path, 1024)
 
 
-def test_thumbnail_is_upright_in_colour_and_without_metadata() -> None:
-    exif = with_orientation(6)
-    exif[0x013B] = "the owner's name"
-    image = scene(400, 300)
-    data = read_thumbnail(encode(turned(image, 6), "JPEG", exif=exif, quality=95, comment="secret"), 200)
-    with Image.open(io.BytesIO(data)) as thumbnail:
-        assert (thumbnail.format, thumbnail.mode, thumbnail.size) == ("JPEG", "RGB", (200, 150))
-        assert not thumbnail.getexif() and "comment" not in thumbnail.info
-        expected = np.asarray(image.resize((200, 150))).astype(int)
-        assert np.abs(np.asarray(thumbnail).astype(int) - expected).mean() < 10
-    assert b"owner" not in data
+def test_processes_end_with_their_owner(tmp_path: Path) -> None:
+    """Also in the middle of a photograph, however the owner ended."""
+    out = io.BytesIO()
+    Image.new("L", (16000, 16000)).save(out, "PNG", compress_level=1)
+    (tmp_path / "large.png").write_bytes(out.getvalue())
+    code = (
+        "import os, signal, sys, threading\nfrom polyvoc.features.decode import Decoders\n"
+        "decoders = Decoders(2)\ndecoders.start(2)\n"
+        "print([process.pid for process in decoders._idle.queue], flush=True)\n"
+        f"threading.Thread(target=decoders.grey, args=({str(tmp_path / 'large.png')!r}, 64), daemon=True).start()\n"
+        "sys.stdin.readline()\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None and owner.stdin is not None
+    processes = [int(text) for text in owner.stdout.readline().strip("[]\n").split(",")]
+    assert len(processes) == 2 and set(processes) <= set(children_of(owner.pid))
+    owner.stdin.write("\n")
+    owner.stdin.flush()
+    assert owner.stdout.read() == ""
+    assert owner.wait() == -signal.SIGKILL
+    owner.stdin.close()
+    owner.stdout.close()
+    for process in processes:
+        assert has_ended(process)
 
 
-@pytest.mark.parametrize("mode", ["L", "1", "P", "CMYK", "RGBA", "I;16"])
-def test_thumbnail_of_every_mode(mode: str) -> None:
-    image = Image.fromarray(grey(scene()).astype(np.uint16) * 257) if mode == "I;16" else scene().convert(mode)
-    with Image.open(io.BytesIO(read_thumbnail(encode(image, "TIFF"), 64))) as thumbnail:
-        assert (thumbnail.mode, thumbnail.size) == ("RGB", (64, 48))
-        assert np.abs(grey(thumbnail) - grey(scene().resize((64, 48)))).mean() < 12
+def test_signals_to_the_process_group_are_ignored(decoders: Decoders, photographs: Path) -> None:
+    process = process_of(decoders)
+    decoders.thumbnail(photographs / "wall-a.jpg", 64)  # it is ready
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process, number)
+    assert decoders.thumbnail(photographs / "wall-a.jpg", 64) and process_of(decoders) == process
 
 
-# --- colours
+def test_a_forked_process_has_its_own(photographs: Path) -> None:
+    """Two owners of one connection would get one another's results."""
+    path = photographs / "tower-b.jpg"
+    expected = read_thumbnail(path, 64)
 
+    def work() -> None:
+        assert decode.shared_decoders()._running == set()
+        assert read_thumbnail(path, 64) == expected
+        decode.shared_decoders().close()
 
-def test_colours_are_upright_and_reduced() -> None:
-    image = scene(320, 240)
-    read = read_rgb(encode(turned(image, 6), "JPEG", exif=with_orientation(6), quality=95), 160)
-    expected = np.asarray(image.resize((160, 120), Image.Resampling.BILINEAR)).astype(int)
-    assert (read.dtype, read.shape) == (np.uint8, (120, 160, 3))
-    assert np.abs(read - expected).mean() < 3
-    assert np.array_equal(read_rgb(encode(image), 1024), np.asarray(image))  # never enlarged
-
-
-def test_errors_are_those_of_grey_images() -> None:
-    for read in (read_rgb, read_thumbnail):
-        with pytest.raises(ImageError, match="not an image of a known format"):
-            read(b"no image at all", 256)
-    with pytest.raises(ImageError, match="too small"):
-        read_rgb(encode(Image.new("RGB", (20, 300))), 256)
-
-
-def test_resize_stretches_without_touching_its_input() -> None:
-    red = np.zeros((40, 60, 3), np.uint8)
-    red[:, :30, 0] = 255
-    copy = red.copy()
-    wide = resize(red, width=120, height=20)
-    assert (wide.shape, wide.dtype) == ((20, 120, 3), np.uint8)
-    assert (wide[:, :50] == (255, 0, 0)).all() and (wide[:, 70:] == 0).all() and np.array_equal(red, copy)
+    assert in_child(work) == 0
+    assert read_thumbnail(path, 64) == expected

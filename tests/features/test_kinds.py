@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import polyvoc
-from commands import answer, refuse, run
+from commands import answer, refuse, run, searched
 from polyvoc.cli.demo_photos import find_photographs
 from polyvoc.errors import OptionError, PolyvocError, VocabularyError
 from polyvoc.index.catalogue import Catalogue
@@ -352,7 +352,7 @@ def test_photographs_cannot_be_queries_of_external_features(
 def test_info_shows_external_features(collections: dict[str, Collection], tmp_path: Path) -> None:
     for name, expected in {"sift-64": "another program, max features 3000", "orb": "long side"}.items():
         collections[name].build(tmp_path / name)
-        output = run("info", "--index", tmp_path / name).output
+        output = run("info", "--index", tmp_path / name, "--verbose").output
         (line,) = [line for line in output.splitlines() if line.startswith("features by")]
         assert expected in line and ("detector" in line) == (name == "orb")
 
@@ -366,8 +366,8 @@ def test_train_and_index_with_orb(folder: Path, tmp_path: Path) -> None:
     assert answer("index", folder, "--index", index, "--max-features", 200)["unchanged"] == 2 * len(NAMES)
     facts = answer("info", "--index", index)
     assert facts["kind"]["name"] == "orb" and facts["feature_options"]["detector"] == "orb"
-    assert "of orb (256 bits)" in run("info", "--index", index).stdout
-    hits = answer("search", folder / "coffee.png", "--index", index)["hits"]
+    assert "of orb (256 bits)" in run("info", "--index", index, "--verbose").stdout
+    hits = searched(folder / "coffee.png", "--index", index)["hits"]
     assert Path(hits[0]["path"]).stem == "coffee"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyvoc.errors import ImageError, UnreachableError
+from polyvoc.features.decode import shared_decoders
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import extract
 from polyvoc.index.build import (
@@ -93,7 +94,7 @@ def test_a_photograph_is_read_with_and_without_a_model(tmp_path: Path) -> None:
     path = photograph(tmp_path / "a.png", 1)
     model = Embedder.of(lambda pixels: pixels.mean(axis=(0, 1)) + 1, "mean colour", side=64)
     for given in (None, model):
-        read = read_image(item(path), SMALL, given)
+        read = read_image(item(path), SMALL, given, shared_decoders())
         assert isinstance(read.features, Features) and not read.is_missing
         assert np.array_equal(read.features.descriptors, extract(path, SMALL).descriptors)
         assert (read.vector is None) == (given is None) and read.digest == checksum(path)
@@ -105,12 +106,12 @@ def test_a_file_that_cannot_be_used_is_broken_or_missing(tmp_path: Path) -> None
     path = tmp_path / "a.png"
     path.write_bytes(b"no photograph")
     listed = item(path)
-    broken = read_image(listed, SMALL, None)
+    broken = read_image(listed, SMALL, None, shared_decoders())
     assert isinstance(broken.features, ImageError) and not broken.is_missing
     path.write_bytes(b"another one, written since it was listed")
-    assert read_image(listed, SMALL, None).is_missing
+    assert read_image(listed, SMALL, None, shared_decoders()).is_missing
     path.unlink()
-    assert read_image(listed, SMALL, None).is_missing
+    assert read_image(listed, SMALL, None, shared_decoders()).is_missing
 
 
 @pytest.mark.parametrize("error, kept", [(UnreachableError, False), (ImageError, True)])
@@ -118,11 +119,11 @@ def test_a_model_that_fails(tmp_path: Path, error: type[ImageError], kept: bool)
     """Unreachable for the model: not used at all. Otherwise indexed without a vector."""
 
     class Failing(Embedder):
-        def embed(self, *source: object) -> np.ndarray:
+        def embed_pixels(self, *pixels: object) -> np.ndarray:
             raise error("a.png: fails")
 
     model = Failing(lambda pixels: [1.0], 64, 1, "0123456789abcdef")
-    read = read_image(item(photograph(tmp_path / "a.png", 1)), SMALL, model)
+    read = read_image(item(photograph(tmp_path / "a.png", 1)), SMALL, model, shared_decoders())
     assert isinstance(read.features, Features if kept else UnreachableError) and read.vector is None
 
 

@@ -243,8 +243,8 @@ def test_anything_but_a_catalogue_raises(
 @pytest.mark.parametrize(
     "sql, error, message",
     [
-        ("PRAGMA user_version = 3", VersionError, "format 3, this polyvoc reads up to 2: upgrade"),
-        ("PRAGMA user_version = 1", VersionError, "format 1, made by an older polyvoc; index the photographs again"),
+        ("PRAGMA user_version = 4", VersionError, "format 4, this polyvoc reads up to 3: upgrade"),
+        ("PRAGMA user_version = 2", VersionError, "format 2, made by an older polyvoc; index the photographs again"),
         ("PRAGMA user_version = 0", DamagedError, "tables"),
         ("PRAGMA user_version = -1", DamagedError, "tables"),
         ("ALTER TABLE deleted RENAME TO dropped", DamagedError, "tables"),

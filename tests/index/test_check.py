@@ -263,7 +263,15 @@ def test_another_vocabulary_in_its_place_is_found(index: Path, name: str) -> Non
 # --- damaged references: every checksum is right ------------------------------------------------------------
 
 REQUIRED = ("sizes", "vocabularies", "vocabulary_checksums", "bits", "fine", "kind", "features", "commit", "last_segment")
-OPTIONAL = ("line", "image_line", "embedding", "links", "duplicate_pairs")  # may be None or missing
+OPTIONAL = (
+    "line",
+    "image_line",
+    "embedding",
+    "links",
+    "duplicate_pairs",
+    "decisions",
+    "duplicate_lines",
+)  # may be None or missing
 POSSIBLE = {"sizes": [[]], "fine": [None]}  # an index without words, or without codes: another line names what differs
 
 
@@ -349,7 +357,7 @@ def test_two_images_with_exchanged_positions_are_found(index: Path) -> None:
     edit(index, "UPDATE images SET position = -5 WHERE image = ?", first.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", first.position, second.image)
     edit(index, "UPDATE images SET position = ? WHERE image = ?", second.position, first.image)
-    assert any("segment 1" in line and "ids.npy" in line for line in check(index))
+    assert any("segment 1" in line and "ids has" in line for line in check(index))
 
 
 Change = Callable[[dict[str, np.ndarray[Any, Any]]], None]
@@ -479,12 +487,12 @@ def test_lists_out_of_order_are_found(tmp_path: Path) -> None:
         swap("postings", p, q)(arrays)
         store(folder, segment)
         commit_to(path, folder, segment)
-        assert any("postings.npy differs from what words.npy gives" in line for line in check(path))
+        assert any("postings differs from what words gives" in line for line in check(path))
     first = int(np.flatnonzero(np.diff(arrays["code_images"].astype(int)) == 1)[0])  # within a list: then it falls
     swap("code_images", first, first + 1)(arrays)
     store(folder, segment)
     commit_to(path, folder, segment)
-    assert any("code_images.npy differs from what code_words.npy gives" in line for line in check(path))
+    assert any("code_images differs from what code_words gives" in line for line in check(path))
 
 
 MODEL = {"fingerprint": "0123456789abcdef", "dimension": 4, "file": None}
@@ -516,11 +524,11 @@ def test_impossible_vectors_are_found(
     store(path / "segments/000001", segment)
     commit_to(path, path / "segments/000001", segment)
     put_settings(path, {"embedding": MODEL})
-    lines = [line for line in check(path) if "embeddings.npy" in line]
+    lines = [line for line in check(path) if "embeddings" in line]
     assert bool(lines) == damaged
     try_to_open(path)
     put_settings(path, {"embedding": None})
-    lines = [line for line in check(path) if "embeddings.npy" in line]
+    lines = [line for line in check(path) if "embeddings" in line]
     assert bool(lines) == (vectors is not None)  # where no model made any
 
 
@@ -535,7 +543,7 @@ def test_an_odd_model_is_found(index: Path, odd: Any) -> None:
 def test_an_odd_description_with_the_right_checksum_is_found(index: Path) -> None:
     meta = index / SEGMENT / "meta.json"
     described = json.loads(meta.read_text())
-    for odd in ([], {}, {**described, "arrays": {}}, {**described, "n_images": "x"}, {**described, "sizes": None}):
+    for odd in ([], {}, {**described, "arrays": {}}, {**described, "length": "x"}, {**described, "sizes": None}):
         meta.write_text(json.dumps(odd))
         edit(index, "UPDATE segments SET checksum = ? WHERE segment = 4", checksum(meta))
         correct_checksums(index)

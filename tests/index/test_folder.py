@@ -86,9 +86,9 @@ def test_a_layout_is_that_of_the_last_commit(tmp_path: Path) -> None:
     with IndexWriter.open(folder.path) as writer:
         writer.remove(["image 3"])
     after = folder.read_layout()
-    assert after.commit > before.commit and after.sizes == before.sizes == (30, 33)
+    assert after.commit > before.commit and after.kind == before.kind and after.kind.sizes == (30, 33)
     assert [(part.n_images, part.deleted) for part in after.parts] == [(6, (3,)), (6, ())]
-    live = [segment.live_positions().tolist() for segment in folder.read_segments(after)]
+    live = [segment.live_positions().tolist() for segment in folder.read_segments(after, lambda *_: pytest.fail("damage"))]
     assert live == [[0, 1, 2, 4, 5], [0, 1, 2, 3, 4, 5]]
 
 

@@ -16,7 +16,7 @@ import pytest
 import reference
 from machines import Machines
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.read_ahead import read_features
+from polyvoc.index.reading import read_features
 from polyvoc.index.segment import Segment
 from polyvoc.scoring.codes import code_table_as_dict, code_table_from_dict, default_code_table
 from polyvoc.scoring.engine import Engine
@@ -104,7 +104,7 @@ def test_reading_ahead_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         segment.save(tmp_path / str(number))
         before = {name: array.copy() for name, array in segment.arrays.items()}
         for gap in (0, 1 << 20):
-            monkeypatch.setattr("polyvoc.index.read_ahead.GAP", gap)
+            monkeypatch.setattr("polyvoc.index.reading.GAP", gap)
             mapped = Segment.open(tmp_path / str(number))
             for threads in (1, 3):
                 assert np.array_equal(scores(Engine([mapped], ()), world, threads=threads), expected), (number, gap)

@@ -54,7 +54,8 @@ def test_everything_in_it_can_be_read(copy: Path) -> None:
         assert (index.default_options.merge, index.folder.code_bits, index.folder.bits) == ("codes", 128, 16)
         assert index.options(merge="posterior").line == (0.5, 0.3)
         assert index.default_options.code_table is not None and index.default_options.code_table.source == "the golden index"
-        assert index.links is not None and len(index.links.links) == 1 and len(read_pairs(index.folder).pairs) == 4
+        assert index.links is not None and len(index.links.links) == 1
+        assert read_pairs(index.folder)[1:] == (0, 0), "its pairs have older evidence: they are compared again"
 
 
 def test_it_can_be_written(copy: Path) -> None:
@@ -77,7 +78,7 @@ def test_another_format_is_refused_in_one_line(copy: Path, number: int, error: t
         assert error is DamagedError or f"format {number}, this polyvoc reads up to {FORMAT}: upgrade polyvoc" in line
 
 
-@pytest.mark.parametrize("number", range(1, FORMAT))
+@pytest.mark.parametrize("number", [1])
 def test_an_index_of_an_older_version_is_refused_in_one_line(number: int, tmp_path: Path) -> None:
     path = Path(shutil.copytree(DATA / f"index_v{number}", tmp_path / "index"))
     for use in (Index.open, IndexWriter.open):

@@ -82,7 +82,7 @@ def test_index_info(tmp_path: Path) -> None:
     info = index_info(index)
     assert json.loads(json.dumps(info)).keys() == info.keys()
     rows = list(index.images())
-    expected = {"index": str(index.folder.path), "format": 2, "commit": index.commit, "images": 9, "segments": 2, "deleted": 1}
+    expected = {"index": str(index.folder.path), "format": 3, "commit": index.commit, "images": 9, "segments": 2, "deleted": 1}
     assert {name: info[name] for name in expected} == expected
     assert info["features"] == sum(row.n_features for row in rows) and info["default_options"]["merge"] == "b1"
     assert [vocabulary["size"] for vocabulary in info["vocabularies"]] == list(index.engine.sizes)

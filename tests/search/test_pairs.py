@@ -19,12 +19,15 @@ from polyvoc.search.pairs import (
     SMALL_COLLECTION,
     Candidates,
     Pairs,
+    RatedCandidates,
     StoredQueries,
     can_compare_blocks,
     find_candidates,
     find_pairs,
+    join_pairs,
 )
 from polyvoc.search.pipeline import search
+from polyvoc.search.probability import default_hit_probability
 from polyvoc.search.query import query_of_image
 from polyvoc.search.verify import WordVerification, inlier_pairs, match_table
 from random_collections import plain, random_evidence, random_world, with_long_signatures
@@ -268,7 +271,7 @@ def test_an_index_scores_pairs_by_the_preset_fast(made: str, request: pytest.Fix
         pairs, options = index.pairs(top=3, verify=True), index.preset("fast")
         assert options.merge == ("codes" if made == "coded_index_path" else "likelihood")
         source = StoredQueries(index.engine, options, index.coder)
-        assert np.array_equal(pairs, find_pairs(source, PairOptions(top=3, verify=True)))
+        assert np.array_equal(pairs, find_pairs(source, PairOptions(top=3, verify=True), probability=index.probability))
         for pair in pairs[::5]:
             both = [(pair["first"], pair["second"]), (pair["second"], pair["first"])]
             scores = [{hit.image: hit.score for hit in index.search(int(a), options, top=12)}.get(b, 0.0) for a, b in both]
@@ -345,3 +348,32 @@ def test_pairs_verified_by_codes_show_the_same_thing() -> None:
         assert np.median(np.abs(mapped - moved)) < 0.01 * np.ptp(moved)
     engine = Engine([part.without([1]) if number == 0 else part for number, part in enumerate(source.engine.segments)], SIZES)
     assert ends(find_pairs(coded_source(engine), PairOptions(top=5, verify=True))) == [(0, 2), (3, 4)]
+
+
+# -- probabilities
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("mutual", [False, True])
+def test_every_pair_has_the_probability_of_its_noise_rank_and_weight(verify: bool, mutual: bool) -> None:
+    source, model = source_of(engine_of(scenes())), default_hit_probability()
+    options = PairOptions(top=4, verify=verify, mutual=mutual, min_inliers=1)
+    plain, rated = find_pairs(source, options), find_pairs(source, options, probability=model)
+    assert len(rated) and np.isnan(plain["probability"]).all()
+    assert ends(rated) == ends(plain) and np.array_equal(rated["score"], plain["score"])
+    for pair in rated:
+        expected = model.of(float(pair["noise_rank"]), float(pair["weight"]) if verify else None)
+        assert pair["probability"] == pytest.approx(expected, rel=1e-5) and 0 < pair["probability"] < 1
+
+
+def test_the_noise_rank_of_a_pair_is_the_higher_of_both_directions() -> None:
+    source = source_of(engine_of(scenes()))
+    every = find_candidates(source, 11)
+    rated = RatedCandidates.of(every, 3, 11)
+    assert np.array_equal(rated.others, every.others[:, :3]) and np.array_equal(rated.scores, every.scores[:, :3])
+    assert (np.diff(np.where(rated.others >= 0, rated.noise_ranks, -np.inf)[:, :2]) <= 0).all(), "best first"
+    pairs, _ = join_pairs(rated)
+    rows = zip(rated.images.tolist(), rated.others.tolist(), rated.noise_ranks.tolist(), strict=True)
+    known = {(image, other): rank for image, others, ranks in rows for other, rank in zip(others, ranks, strict=True)}
+    for first, second, rank in pairs[["first", "second", "noise_rank"]].tolist():
+        assert rank == max(known.get(one, -np.inf) for one in ((first, second), (second, first)))

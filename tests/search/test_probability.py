@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands import answer, run
+from commands import run, searched
 from conftest import draw_scene
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.options import Preset, preset
@@ -76,6 +76,8 @@ def test_coefficients_are_read_as_they_were_written() -> None:
 def test_texts() -> None:
     texts = [probability_text(p) for p in (0, 0.004, 0.005, 0.5, 0.966, 0.994, 0.9951, 1)]
     assert texts == ["< 1 %", "< 1 %", "1 %", "50 %", "97 %", "99 %", "> 99 %", "> 99 %"]
+    assert nothing_found_text(0.9, any_hits=True) == "nothing found that is likely to show the same thing"
+    assert nothing_found_text().startswith("nothing found: no photograph of the index shares a feature")
     assert nothing_found_text(0.9) == "nothing found that shows the same thing with a probability of 90 % or more"
 
 
@@ -194,15 +196,17 @@ def test_a_photograph_finds_itself_with_a_high_probability(index_path: Path, pho
 def test_commands_show_probabilities_and_what_is_not_found(index_path: Path, tmp_path: Path) -> None:
     unknown = tmp_path / "unknown.png"
     draw_scene(977).save(unknown)
-    hits = answer("search", unknown, "--index", index_path)["hits"]
+    hits = searched(unknown, "--index", index_path)["hits"]
     assert all(0 <= hit["probability"] <= 1 for hit in hits)
     limit = min(1.0, max((hit["probability"] for hit in hits), default=0.0) + 1e-6)
-    result = answer("search", unknown, "--index", index_path, "--min-probability", limit)
+    result = searched(unknown, "--index", index_path, "--min-probability", limit)
     assert result["hits"] == [] and result["options"]["min_probability"] == limit
     shown = run("search", unknown, "--index", index_path, "--min-probability", limit)
-    assert shown.exit_code == 0 and shown.stdout == ""
-    assert shown.stderr.count("\n") == 1 and shown.stderr.startswith("nothing found that shows the same thing")
+    assert shown.exit_code == 0 and shown.stderr == ""
+    assert shown.stdout.count("\n") == 1 and ": nothing found that shows the same thing with a probability of" in shown.stdout
     listed = run("search", "--image", 1, "--index", index_path)
-    assert listed.exit_code == 0 and " > 99 % " in listed.stdout.splitlines()[0]
+    assert listed.exit_code == 0 and " > 99 % " in listed.stdout.splitlines()[2]
     empty = SearchResult("a.jpg", replace(preset("default"), min_probability=1.0), Hits())
-    assert "Nothing found that shows the same thing with a probability of 100 % or more" in search_page([empty])
+    assert "Nothing found that shows the same thing with a probability of 100 % or more" in search_page(
+        [empty], lambda path: True
+    )

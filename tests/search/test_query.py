@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from coded_scenes import CodedPicture, coded_again, coded_engine, coded_joined, coded_picture, coder_of
 from polyvoc.errors import OptionError
 from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, SearchOptions, preset
-from polyvoc.search.pipeline import COPY_SHARE, score_all, search
+from polyvoc.scoring.segments import Candidate
+from polyvoc.search.pipeline import COPY_SHARE, SURE, score_all, search
+from polyvoc.search.probability import HitProbability
 from polyvoc.search.query import MARGIN, expand, query_of_image
 from polyvoc.types import strictly_inside
 from scenes import SIDE, Picture, engine_of, joined, picture, scrambled, seen_again
@@ -88,6 +91,42 @@ def test_a_hit_with_few_inliers_adds_nothing() -> None:
         pictures[BRIDGE] = seen_again(rng, joined(some, rest), stray=0.0)
         pictures[TARGET] = seen_again(rng, rest, stray=0.0)
         assert (TARGET in found(pictures, query, options_for(64))) == added
+
+
+def test_only_hits_that_are_nearly_certain_add_their_features() -> None:
+    query, pictures = bridge(64)
+    engine = engine_of(pictures)
+    sure, unsure = HitProbability((-2.0, 1.0), (5.0, 0.0, 0.0)), HitProbability((-2.0, 1.0), (2.0, 0.0, 0.0))
+    assert 1 / (1 + np.exp(-2.0)) < SURE < 1 / (1 + np.exp(-5.0))
+    for most in (1, 5):
+        options = options_for(64, expand=most)
+        without = search(engine, query.query, replace(options, expand=0), unsure)
+        assert plain(search(engine, query.query, options, unsure)) == plain(without)
+        assert TARGET not in {one.image for one in without}
+        found_sure = search(engine, query.query, options, sure)
+        assert {one.image for one in found_sure} >= {BRIDGE, TARGET}
+        scores = score_all(engine, query.query, options, probability=sure)[0]
+        assert all(scores[one.image] == np.float32(one.score) for one in found_sure)
+        assert np.array_equal(
+            score_all(engine, query.query, options, probability=unsure)[0],
+            score_all(engine, query.query, replace(options, expand=0))[0],
+        )
+
+
+def test_the_hits_of_an_expanded_query_are_rated_by_it_but_for_those_that_it_was_made_of() -> None:
+    rng = np.random.default_rng(8)
+    query, pictures = bridge(64)
+    pictures += [apart(rng, 30, 64, 0) for _ in range(30)]  # noise
+    engine, model = engine_of(pictures), HitProbability((-2.0, 1.0), (4.0, 1.0, 1.0))
+    options = options_for(64)
+    alone = {one.image: one for one in search(engine, query.query, replace(options, expand=0), model)}
+    hits = {one.image: one for one in search(engine, query.query, options, model)}
+    assert hits[BRIDGE].noise_rank == alone[BRIDGE].noise_rank and hits[BRIDGE].probability == alone[BRIDGE].probability
+    assert TARGET not in alone and hits[TARGET].noise_rank is not None
+
+
+def plain(candidates: Sequence[Candidate]) -> list[tuple[int, float, float | None]]:
+    return [(one.image, one.score, one.probability) for one in candidates]
 
 
 def test_a_hit_without_a_transform_adds_nothing() -> None:

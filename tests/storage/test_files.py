@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import signal
 import subprocess
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyvoc.errors import DamagedError, WriteError
+from polyvoc.errors import DamagedError, LockedError, WriteError
 from polyvoc.storage.files import (
     META,
     checksum,
+    flush_path,
     folder_errors,
     map_array,
     read_meta,
+    remove_partial_files,
+    remove_partial_folders,
     replace_file,
     write_errors,
     write_folder,
 )  # fmt: skip
+from processes import dying, in_child
 from samples import unflushed
 
 __all__ = ["unflushed"]
@@ -57,18 +62,6 @@ def test_arrays_and_meta_are_read_back(folder: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == ["folder"]
 
 
-def test_every_block_has_a_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.storage.files.BLOCK", 150)
-    write_folder(tmp_path / "folder", {**ARRAYS, "long": np.arange(1000)}, {})
-    meta = read_meta(tmp_path / "folder")
-    for name in (*ARRAYS, "long"):
-        content = (tmp_path / "folder" / f"{name}.npy").read_bytes()
-        blocks = [content[first : first + 150] for first in range(0, len(content), 150)]
-        assert meta["blocks"][f"{name}.npy"] == "".join(f"{zlib.crc32(block):08x}" for block in blocks)
-        assert meta["checksums"][f"{name}.npy"] == checksum(tmp_path / "folder" / f"{name}.npy")
-    assert len(meta["blocks"]["long.npy"]) > 8 * 50 and len(meta["blocks"]["empty.npy"]) == 8
-
-
 def test_an_unfinished_folder_is_removed(tmp_path: Path) -> None:
     def fail() -> Iterator[tuple[str, Any]]:
         yield from ARRAYS.items()
@@ -89,6 +82,58 @@ def test_an_old_partial_folder_is_replaced(tmp_path: Path) -> None:
     (partial / "old.npy").write_bytes(b"old")
     write_folder(tmp_path / "folder", ARRAYS, {})
     assert not partial.exists() and not (tmp_path / "folder/old.npy").exists()
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    def die() -> None:
+        class Fatal(dict[str, Any]):
+            def items(self) -> Any:
+                yield from ARRAYS.items()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        write_folder(tmp_path / "killed", Fatal(), {})
+
+    assert in_child(die) == -signal.SIGKILL
+    assert (tmp_path / "killed.partial/words.npy").exists()
+    (tmp_path / "mine.partial").mkdir()
+    (tmp_path / "mine.partial/photo.jpg").write_bytes(b"somebody's")
+
+    class Watched(dict[str, Any]):
+        def items(self) -> Any:
+            remove_partial_folders(tmp_path)
+            assert {entry.name for entry in tmp_path.iterdir()} == {"words.partial", "mine.partial"}
+            with pytest.raises(LockedError, match="another process"):
+                write_folder(tmp_path / "words", {}, {})
+            return ARRAYS.items()
+
+    write_folder(tmp_path / "words", Watched(), {"answer": 42})
+    assert {entry.name for entry in tmp_path.iterdir()} == {"words", "mine.partial"}
+    assert read_meta(tmp_path / "words")["answer"] == 42
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_folder_that_is_replaced_is_never_lost(folder: Path, exchanges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at any step, with or without an exchange of names in the system: the next finds the old or the new one."""
+    if not exchanges:
+        monkeypatch.setattr("polyvoc.storage.files._exchange", lambda one, other: False)
+    place, before, step, answers = folder.parent, folder.with_name("before"), 0, set()
+    shutil.copytree(folder, before)
+    status = -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        step += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(before, folder)
+
+        def replace_folder(fatal: int = step) -> None:
+            with dying(fatal):
+                write_folder(folder, ARRAYS, {"answer": 43}, replace=True)
+
+        status = in_child(replace_folder)
+        assert folder.exists() or not exchanges
+        remove_partial_folders(place)
+        answers.add(read_meta(folder)["answer"])
+        assert {entry.name for entry in place.iterdir()} == {"folder", "before"}
+    assert status == 0 and step > 20 and answers == {42, 43}
 
 
 def test_a_folder_is_replaced_only_if_wanted(folder: Path) -> None:
@@ -119,6 +164,39 @@ def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
 
 
 # --- damage
+
+
+def test_files_that_killed_processes_left_are_removed(tmp_path: Path) -> None:
+    old, young, other, folder = (
+        tmp_path / name for name in ("a.jpg.12.partial", "b.jpg.13.partial", "c.partial", "d.14.partial")
+    )
+    for file in (old, young, other):
+        file.touch()
+    folder.mkdir()
+    for path in (old, other, folder):
+        os.utime(path, (0, 0))
+    remove_partial_files(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [young, other, folder]
+    remove_partial_files(tmp_path / "missing")
+
+
+def test_a_flush_reaches_the_disk_where_the_system_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, by a call of `fcntl`; a file system that lacks it gets the usual flush."""
+    calls, answers = [], [0, OSError(errno.ENOTSUP, "not supported")]
+
+    def call(descriptor: int, command: int) -> int:
+        calls.append(command)
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("polyvoc.storage.files._FULL_FLUSH", 51)
+    monkeypatch.setattr("fcntl.fcntl", call)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
+    for _ in range(2):
+        flush_path(tmp_path)
+    assert calls == [51, 51, "fsync"]
 
 
 def test_another_type_or_shape_raises(folder: Path) -> None:
@@ -211,7 +289,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_every_file_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed = []
-    monkeypatch.setattr("polyvoc.storage.files._flush", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
     write_folder(tmp_path / "folder", ARRAYS, {})
     written = [tmp_path, tmp_path / "folder", *(tmp_path / "folder").iterdir()]
     assert {path.stat().st_ino for path in written} == set(flushed)

@@ -10,7 +10,7 @@ import pytest
 
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.index.catalogue import ImageRow
-from polyvoc.index.writer import compare_folders
+from polyvoc.index.changes import compare_folders
 from polyvoc.storage.folders import (
     FileState,
     check_folders,
@@ -111,8 +111,8 @@ def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: p
     broken = str(tmp_path / "secret/broken.jpg")
     changes = compare_folders([tmp_path], known, {broken: (FileState(1, 1), Problem(broken, "broken"))})
     assert [problem.path for problem in changes.unreadable] == [str(tmp_path / "secret")]
-    assert (changes.unchanged, changes.missing, changes.resolved, changes.empty_roots) == (3, [], [], [])
-    assert compare_folders([tmp_path / "secret"], known, {}).empty_roots == []
+    assert (changes.unchanged, changes.missing, changes.resolved, changes.absent) == (3, [], [], {})
+    assert compare_folders([tmp_path / "secret"], known, {}).absent == {}
 
 
 # --- changes
@@ -122,7 +122,7 @@ def test_nothing_changed(tmp_path: Path) -> None:
     touch(tmp_path / "a.jpg", tmp_path / "b/c.jpg")
     changes = compare_folders([tmp_path, tmp_path / "b", tmp_path], rows(tmp_path), {})
     assert changes.unchanged == 2
-    assert not (changes.new or changes.changed or changes.missing or changes.resolved or changes.empty_roots)
+    assert not (changes.new or changes.changed or changes.missing or changes.resolved or changes.absent)
 
 
 def test_every_change_is_found(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_every_change_is_found(tmp_path: Path) -> None:
     assert [Path(row.path).stem for row in changes.missing] == ["gone"]
     assert [Path(problem.path).stem for problem in changes.known_unusable] == ["broken"]
     assert sorted(Path(path).stem for path in changes.resolved) == ["lost", "repaired"]
-    assert changes.empty_roots == []
+    assert changes.absent == {}
 
 
 def test_other_folders_do_not_matter(tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
     known = rows(tmp_path)
     for path in (tmp_path / "b").iterdir():
         path.unlink()
-    assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).empty_roots == [str(tmp_path / "b")]
-    assert compare_folders([tmp_path], known, {}).empty_roots == []
-    assert compare_folders([tmp_path / "b"], [], {}).empty_roots == []
+    assert compare_folders([tmp_path / "a", tmp_path / "b"], known, {}).absent == {str(tmp_path / "b"): 2}
+    assert compare_folders([tmp_path], known, {}).absent == {}
+    assert compare_folders([tmp_path / "b"], [], {}).absent == {}
 
 
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.server
 import io
 import json
 import os
@@ -10,26 +11,27 @@ import re
 import shutil
 import sys
 import tarfile
+import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
 import pytest
 
 from buckets import folder_on_the_web, s3  # noqa: F401
-from commands import answer, refuse, run
+from commands import answer, refuse, run, searched
 from polyvoc.errors import ImageError, OptionError, UnreachableError
-from polyvoc.features.decode import read_grey, read_rgb, read_thumbnail
+from polyvoc.features.decode import Decoders, read_grey, read_rgb, read_thumbnail, shared_decoders
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import extract, extract_many
+from polyvoc.index.changes import compare_folders
 from polyvoc.index.check import check
-from polyvoc.index.writer import IndexWriter, compare_folders
+from polyvoc.index.writer import IndexWriter
 from polyvoc.options import SearchOptions
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
@@ -47,6 +49,7 @@ from polyvoc.storage.stores import (
     _modified,
     _open_store,
     _raise_unreachable,
+    _settings_of,
     _store_errors,
     _with_addresses,
     base_name,
@@ -237,8 +240,8 @@ def test_an_address_that_expires_is_neither_indexed_nor_shown(
     assert SearchResult(SIGNED, SearchOptions(), Hits(), {}).as_dict()["query"] == failed["query"]
     jpeg = (photographs / "wall-a.jpg").read_bytes()
     read: list[str] = []
-    monkeypatch.setattr("polyvoc.storage.stores.read_url", lambda url: (read.append(url), jpeg)[1])
-    page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})])
+    monkeypatch.setattr(shared_decoders(), "_read", lambda url: (read.append(url), jpeg)[1])
+    page = search_page([SearchResult(SIGNED, SearchOptions(), Hits(), {})], lambda path: True)
     assert read == [SIGNED] and "data:image/jpeg;base64," in page and "p/a.jpg?..." in page
     assert "hunter2" not in page and "href=" not in page
 
@@ -425,8 +428,8 @@ def test_a_broken_file_is_a_problem(store: Store, vocabularies: tuple[Vocabulary
     store.put({"broken.jpg": store.held["bridge-b.jpg"], "empty.jpg": None})
     assert indexed(tmp_path / "index", store.root)["problems"] == []
     store.put(dict.fromkeys((*PHOTOGRAPHS, "broken.jpg")))
-    with pytest.raises(OptionError, match="holds no photograph, but the index has some from there"):
-        indexed(tmp_path / "index", store.root)
+    report = indexed(tmp_path / "index", store.root)
+    assert (report["removed"], report["absent"]) == (0, {store.root: 6})
 
 
 @pytest.mark.parametrize("store", ["memory", "s3"], indirect=True)
@@ -647,10 +650,10 @@ def test_commands(store: Store, photographs: Path, tmp_path: Path) -> None:
     report = answer("index", store.root, "--index", index, "--vocabularies", 1)
     assert (report["added"], report["problems"]) == (5, [])
     query = store.url("bridge-a.jpg")
-    found = answer("search", query, "--index", index)
+    found = searched(query, "--index", index)
     assert found["query"] == query
     assert [hit["path"] for hit in found["hits"][:2]] == [query, store.url("bridge-b.jpg")]
-    assert found["hits"] == answer("search", photographs / "bridge-a.jpg", "--index", index)["hits"]
+    assert found["hits"] == searched(photographs / "bridge-a.jpg", "--index", index)["hits"]
     listed = answer("info", "--images", "--index", index)["photographs"]
     assert [row["name"] for row in listed] == [Path(name).name for name in ORDER]
     assert store.url("wall a.jpg") in run("info", "--images", "--index", index).stdout
@@ -696,10 +699,8 @@ def test_a_store_is_served(store: Store, vocabularies: tuple[Vocabulary, ...], t
 
 
 def test_a_broken_file_is_named_by_the_decoder(tmp_path: Path, photographs: Path) -> None:
-    from polyvoc.web.decoder import Decoders
-
     (tmp_path / "broken.jpg").write_bytes((photographs / "wall-a.jpg").read_bytes()[:900])
-    with closing(Decoders(1, 20, 100)) as decoders:  # limit of pixels for uploads, not for files of the collection
+    with Decoders(1) as decoders:
         url = f"file://{photographs}/wall-a.jpg"
         assert decoders.thumbnail(url, 160) == read_thumbnail(url, 160)
         for wanted in (f"file://{tmp_path}/broken.jpg", f"file://{tmp_path}/none.jpg"):
@@ -715,4 +716,109 @@ def test_an_address_of_any_characters(tmp_path: Path, photographs: Path, vocabul
     shutil.copy(photographs / "bridge-a.jpg", tmp_path / "p")
     indexed(tmp_path / "index", f"file://{tmp_path}/p", vocabularies)
     result = run("search", f"file://{tmp_path}/p/{name}", "--index", tmp_path / "index", "--json")
-    assert json.loads(result.stdout)["hits"][0]["path"] == f"file://{tmp_path}/p/{name}"
+    assert json.loads(result.stdout)["results"][0]["hits"][0]["path"] == f"file://{tmp_path}/p/{name}"
+
+
+# --- settings belong to a host, and redirects stay there
+
+
+class Recorded(http.server.BaseHTTPRequestHandler):
+    """Serves a photograph, or redirects to the address after `/to/`; notes the headers of each request."""
+
+    seen: ClassVar[list[tuple[int, str | None, str | None]]] = []
+    photo: ClassVar[bytes] = b""
+
+    def do_GET(self) -> None:
+        address = self.server.server_address
+        assert isinstance(address[1], int)
+        self.seen.append((address[1], self.headers.get("Authorization"), self.headers.get("X-Key")))
+        if self.path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", self.path.removeprefix("/to/"))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.photo)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(self.photo)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hosts(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """Two hosts on the web; requests are noted in `Recorded.seen`."""
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(Recorded, "photo", (photographs / "wall-a.jpg").read_bytes())
+    monkeypatch.setattr(Recorded, "seen", [])
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorded) for _ in range(2)]
+    threads = [threading.Thread(target=server.serve_forever) for server in servers]
+    for thread in threads:
+        thread.start()
+    yield tuple(f"http://127.0.0.1:{server.server_port}" for server in servers)  # type: ignore[misc]
+    for server, thread in zip(servers, threads, strict=True):
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def secrets_at(host: str) -> set[tuple[str | None, str | None]]:
+    return {(bearer, key) for port, bearer, key in Recorded.seen if host.endswith(f":{port}")}
+
+
+def test_credentials_go_to_their_host_only(hosts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = hosts
+    settings = {mine: {"headers": {"Authorization": "Bearer hunter2", "X-Key": "k"}}}
+    monkeypatch.setenv("POLYVOC_STORES", json.dumps(settings))
+    for host in hosts:
+        assert read_url(f"{host}/a.jpg") == Recorded.photo
+    assert secrets_at(mine) == {("Bearer hunter2", "k")} and secrets_at(other) == {(None, None)}
+
+
+def test_redirects_to_another_host_are_not_followed(hosts: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = hosts
+    monkeypatch.setenv("POLYVOC_STORES", json.dumps({mine: {"headers": {"X-Key": "k"}}}))
+    for target in (f"{other}/a.jpg", other.replace("http:", "") + "/a.jpg", "http://169.254.169.254/latest/meta-data"):
+        for request in (read_url, url_exists, file_state):
+            with pytest.raises(UnreachableError, match="another host and not followed") as error:
+                request(f"{mine}/to/{target}")
+            assert "\n" not in str(error.value)
+    assert secrets_at(other) == set()
+    assert read_url(f"{mine}/to//a.jpg") == Recorded.photo, "within the host"
+
+
+@pytest.mark.parametrize("name", ["http", "https"])
+def test_settings_for_every_host_raise(hosts: tuple[str, str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.config import conf
+
+    monkeypatch.setitem(conf, name, {"headers": {"Authorization": "Bearer hunter2"}})
+    with pytest.raises(OptionError, match="POLYVOC_STORES") as error:
+        read_url(f"{hosts[0]}/a.jpg")
+    assert Recorded.seen == [] and "hunter2" not in str(error.value)
+
+
+def test_settings_of_a_service_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket is one of a service: its address names no host."""
+    from fsspec.config import conf
+
+    monkeypatch.setitem(conf, "s3", {"anon": True})
+    assert _settings_of("s3://bucket/a.jpg") == {} == _settings_of("zip://a.jpg::/p/a.zip")
+    monkeypatch.setenv("POLYVOC_STORES", '{"s3://bucket": {"anon": false}, "s3://bucket/p": {"anon": true}}')
+    assert _settings_of("s3://bucket/a.jpg") == {"s3": {"anon": False}}
+    assert _settings_of("zip://a.jpg::s3://bucket/p/a.zip") == {"s3": {"anon": True}}
+    assert _settings_of("s3://bucket-of-others/a.jpg") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["hunter2", "[]", '"hunter2"', '{"hunter2": {}}', '{"https://": {}}', '{"https://host": "hunter2"}']
+)
+def test_wrong_settings_raise_without_their_secrets(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYVOC_STORES", text)
+    with pytest.raises(OptionError, match="POLYVOC_STORES should hold settings by address") as error:
+        _settings_of("https://host/a.jpg")
+    assert "hunter2" not in str(error.value)

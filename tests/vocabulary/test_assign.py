@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyvoc.errors import OptionError, VocabularyError
+from polyvoc.kernels.compiler import WORDS
 from polyvoc.vocabulary.assign import Assigner, Cells, PrincipalAxes, prepare_cells
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -164,9 +165,25 @@ def test_principal_axes_keep_distances(dimension: int) -> None:
         np.linalg.norm(rows[1:] - rows[:-1], axis=1), np.linalg.norm(np.diff(points.rows, axis=0), axis=1), atol=1e-4
     )
     assert np.allclose(axes.unrotate(points.rows), rows, atol=1e-4)
-    norms = np.linalg.norm(points.rows[:, axes.head :], axis=1)
-    assert np.allclose(points.tail * norms[0], points.tail[0] * norms, atol=1e-5)  # in proportion
-    assert (points.tail <= norms + 1e-6).all()
+    assert np.allclose(points.heads * points.units[:, None], points.rows[:, : axes.head], atol=1e-3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 150), st.floats(1e-3, 1e3), st.floats(1e-2, 1e2), st.integers(0, 2**16))
+def test_bounds_are_never_below_the_scores(dimension: int, length: float, ratio: float, seed: int) -> None:
+    """Heads are rounded to 16 bits; tails make up for it, and for little more."""
+    random = np.random.default_rng(seed)
+    words, descriptors = (random.normal(0, size, (40, dimension)).astype(np.float32) for size in (length, length * ratio))
+    axes = PrincipalAxes.of(words)
+    table, points = Cells(axes.rotate(words[:1]), axes).word_table(axes.rotate(words)), axes.points(axes.rotate(descriptors))
+    heads = table.heads.values.reshape(-1, axes.head // 2, WORDS, 2).transpose(0, 2, 1, 3).reshape(-1, axes.head)
+    products = (points.heads.astype(np.int64) @ heads.T) * (points.units[:, None].astype(np.float64) * table.heads.unit)
+    assert abs(points.heads.astype(np.int64) @ heads.T).max() < 1 << 31
+    scores = points.rows.astype(np.float64) @ table.rows.T
+    slack, allowed = products + np.outer(points.tail, table.tail) - scores, length * length * ratio * dimension
+    assert (slack > -1e-6 * allowed).all()
+    if dimension <= axes.head:  # nothing behind the heads
+        assert slack.max() < 0.02 * allowed
 
 
 def test_descriptors_between_equal_cells_get_a_word() -> None:

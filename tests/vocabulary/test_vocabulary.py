@@ -213,7 +213,7 @@ def test_default_vocabularies() -> None:
         assert norms.min() > 0.5 and norms.max() < 1.01
     assert default_vocabularies(0) == ()
     for count in (-1, SHIPPED + 1):
-        with pytest.raises(OptionError, match=f"count={count}"):
+        with pytest.raises(OptionError, match=f"vocabularies={count} should be 0 to 3.*polyvoc train"):
             default_vocabularies(count)
 
 

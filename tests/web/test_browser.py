@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_drop(ui: Ui, world: Path) -> None:
     expect(hint).to_be_hidden()
     ui.expect_hit(1, "cat-")
     ui.expect_results()
-    ui.expect_hit(1, "cat-.*: score .*, verified, .* consistent matches")
+    ui.expect_hit(1, "cat-.*: probability .*, .* consistent matches")
     expect(ui.page.locator(".tile[data-rank='1'] svg.outline polygon")).not_to_have_count(0)
     assert re.search(r"#/search\?query=[\w-]+$", ui.page.url)
 
@@ -145,7 +146,7 @@ def test_choose_and_paste(ui: Ui, world: Path) -> None:
         photograph.save(out, "PNG")
     browsers.put_in_clipboard(ui.page, out.getvalue())
     ui.press("Control+V")
-    ui.expect_heading("Photographs that match image.png")
+    ui.expect_heading("Results for image.png")
     ui.expect_hit(1, "coffee-")
 
 
@@ -161,14 +162,122 @@ def test_click_on_a_sample(ui: Ui) -> None:
 def test_minimum_probability_may_leave_no_hits(ui: Ui, tmp_path: Path) -> None:
     draw_scene(977).save(tmp_path / "unknown.png")
     ui.upload(tmp_path / "unknown.png")
-    expect(ui.page.locator(".tile[data-rank='1'] .badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
+    ui.expect_text("^Nothing found in ")
+    ui.expect_text("^No photograph is likely to show the same thing")
+    nearest = ui.page.get_by_role("list", name="Nearest").get_by_role("listitem")
+    expect(nearest).to_have_count(3)
+    expect(nearest.first.locator(".badge")).to_have_text(re.compile(r"^(< )?\d+ %$"))
     expect(ui.verified).to_have_count(0)
-    ui.text("All options").click()
+    expect(ui.hit(4)).to_be_hidden()
+    ui.text("^Still less likely: 21 photographs").click()
+    ui.expect_hit(4)
+    ui.text("Expert settings").click()
     ui.set_number("min_probability", "0.95")
-    ui.expect_text("No hits with a probability of at least 95 %")
+    ui.expect_text("Nothing found with a probability of at least 95 %")
     expect(ui.hit(1)).to_have_count(0)
     ui.link_named("Show less probable hits").click()
     ui.expect_hit(1)
+
+
+def test_threshold_is_remembered(watch: Watch, image: ImageId) -> None:
+    """The slider folds and unfolds hits without a search, and the next tab has it, too."""
+    ui = Ui(watch.open_anew(f"#/search?query={image('cat-crop')}"))
+    ui.expect_text("^6 other likely photographs in ")
+    likely = ui.page.get_by_role("list", name="Results").get_by_role("listitem")
+    shown = likely.count()
+    slider = ui.page.get_by_role("slider", name="Likely from")
+    slider.focus()
+    ui.press("Home")
+    expect(slider).to_have_attribute("aria-valuetext", "5 %")
+    assert likely.count() >= shown == 7  # with the query
+    ui.text("^Perhaps: ").click()
+    probabilities = [
+        float(text) for text in re.findall(r"probability (?:[<>] )?(\d+) %", ui.page.locator("#ranking").aria_snapshot())
+    ]
+    assert probabilities == sorted(probabilities, reverse=True) and len(probabilities) == 23
+    again = ui.page.context.new_page()
+    again.goto(ui.page.url)
+    expect(again.get_by_role("slider", name="Likely from")).to_have_attribute("aria-valuetext", "5 %")
+
+
+def test_photograph_opens_large(watch: Watch, image: ImageId) -> None:
+    """By click and keyboard; it has a link, and Back closes it."""
+    query = image("cat-crop")
+    ui = Ui(watch.open(f"#/search?query={query}"))
+    ui.expect_results()
+    ui.hit(2).click()
+    expect(ui.lightbox.locator("svg.outline polygon")).to_have_count(2)
+    expect(ui.lightbox.locator("img")).to_have_js_property("complete", True)
+    expect(ui.lightbox).to_contain_text(re.compile(r"probability .* consistent matches · score .* × .* image \d+"))
+    first = ui.params["open"]
+    ui.press("ArrowRight")
+    expect(ui.page).not_to_have_url(re.compile(f"open={first}$"))
+    ui.press("ArrowLeft")
+    ui.expect_url(f"open={first}$")
+    ui.page.reload()
+    expect(ui.lightbox).to_be_visible()
+    ui.press("Escape")
+    ui.expect_url(rf"query={query}$")
+    expect(ui.lightbox).to_be_hidden()
+    ui.hit(3).click()
+    expect(ui.lightbox).to_be_visible()
+    ui.page.go_back()
+    expect(ui.lightbox).to_be_hidden()
+    ui.expect_hit(1)
+    ui.hit(2).click()
+    ui.link_named("^Search with this photo$").click()
+    ui.expect_url(f"#/search.query={first}$")
+    ui.go("#/browse?find=cat")
+    ui.collection.first.click()
+    expect(ui.lightbox).to_be_visible()
+    expect(ui.link_named("^Why these match")).to_have_count(0)  # without a query
+    ui.button("^Next photograph").click()
+    ui.press("q")
+    ui.expect_results()
+
+
+def test_large_photograph_turned_by_a_finger(phone: Ui, image: ImageId) -> None:
+    phone.go(f"#/browse?find=cat&open={image('cat-crop')}")
+    box = phone.lightbox.bounding_box()
+    assert box is not None and (box["width"], box["height"]) == (360, 740)
+    before = phone.params["open"]
+    browsers.touch(phone.page, [(300, 300), (200, 300), (100, 305)])
+    expect(phone.page).not_to_have_url(re.compile(f"open={before}$"))
+    phone.button("Close").click()  # Chromium takes a tap right after a swipe as the end of the swipe
+    expect(phone.lightbox).to_be_hidden()
+
+
+def test_filters_and_selection(watch: Watch, image: ImageId, world: Path) -> None:
+    ui = Ui(watch.open("#/browse?find=cat"))
+    ui.expect_text("^7 photographs with")
+    ui.text("^Filter$").click()
+    day = ui.page.locator("#collection time").first.inner_text()
+    ui.page.get_by_label("From", exact=True).fill("2001-01-01")
+    ui.expect_url("changed_from=2001-01-01")
+    ui.page.get_by_label("To", exact=True).fill(day)
+    ui.expect_text("^7 photographs with .* that pass the filter")
+    ui.page.get_by_label("To", exact=True).fill("2001-01-02")
+    ui.expect_text("^No photographs with .* that pass the filter")
+    ui.button("^Clear$").first.click()
+    ui.expect_text("^7 photographs with “cat” in their path$")
+    ui.go(f"#/search?query={image('cat-crop')}&folder={world}/elsewhere")
+    ui.expect_text("^No hit passes the filter")
+    ui.go(f"#/search?query={image('cat-crop')}&folder={world}/photos&changed_from={day}")
+    ui.expect_hit(2)
+    boxes = ui.page.get_by_role("checkbox", name=re.compile("^Select cat-"))
+    boxes.nth(1).check(force=True)
+    boxes.nth(2).check(force=True)
+    ui.expect_text("^2 photographs selected$")
+    files = {}
+    for kind in ("CSV", "JSON"):
+        with ui.page.expect_download() as download:
+            ui.button(f"^{kind}$").click()
+        files[kind] = Path(download.value.path()).read_text(encoding="utf-8")
+    rows = json.loads(files["JSON"])
+    assert [row["path"] for row in rows] == [line.split(",")[1] for line in files["CSV"].splitlines()[1:]]
+    assert all(row["probability"] > 0.5 and row["changed"].startswith(day) and Path(row["path"]).is_file() for row in rows)
+    ui.page.get_by_role("region", name="Selection").get_by_role("button", name="Clear").click()
+    expect(ui.page.get_by_role("region", name="Selection")).to_be_hidden()
 
 
 def test_broken_file_gives_one_line(watch: Watch, ui: Ui, world: Path) -> None:
@@ -216,7 +325,9 @@ def test_region_by_mouse(ui: Ui, world: Path) -> None:
         assert parse_qs(request.value.url)["region"] == [ui.params["region"]]
         ui.expect_hit(1, name)
         ui.expect_results()
-        hits = ui.page.get_by_role("list", name="Results").get_by_role("link", name=re.compile(r"verified, \d+ consistent"))
+        hits = ui.page.get_by_role("list", name="Results").get_by_role(
+            "link", name=re.compile(r"probability .* %, \d+ consistent")
+        )
         assert all(name in (hit.get_attribute("aria-label") or "") for hit in hits.all()[:3])
     ui.button("Whole photograph").click()
     expect(ui.page).not_to_have_url(re.compile("region="))
@@ -271,8 +382,8 @@ def explained_by_codes(api: httpx.Client, image: ImageId) -> Explained:
 
 def test_matches_view(ui: Ui, world: Path) -> None:
     ui.upload(world / "queries" / "cat.jpg")
-    ui.hit(1).click()
-    ui.expect_heading(r"Why cat-.*\.jpg matches cat\.jpg")
+    ui.why("cat-")
+    ui.expect_heading(r"Why these match: cat\.jpg and cat-.*\.jpg")
     ui.expect_text(r"^\d+ of \d+ matches are consistent with one geometric transform, with \d+ % of the total weight\.$")
     expect(ui.page.get_by_role("group", name=re.compile("^Matches of cat.jpg and cat-"))).to_be_visible()
     assert ui.lines.count() == int(ui.drawing.get_attribute("data-shown") or 0) > 10
@@ -406,8 +517,8 @@ def test_filters_and_slider(watch: Watch, explained: Explained) -> None:
 def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     query = image("coins-dark")
     ui.search(query)
-    ui.link_named("Compare options").click()
-    ui.expect_heading("Compare search options")
+    ui.link_named("Compare settings").click()
+    ui.expect_heading("Compare search settings")
     ui.assert_rankings(api, query, {"left": {"merge": "b1", "verify": 0}, "right": {}})
     ui.page.get_by_role("region", name="Search on the left").get_by_role("radio", name="fast").check(force=True)
     ui.expect_url("left=preset%3Dfast")
@@ -415,7 +526,7 @@ def test_compare_view(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     ui.button("Swap sides").click()
     ui.assert_rankings(api, query, {"left": {}, "right": {"preset": "fast"}})
     ui.page.get_by_role("list", name="Ranking on the left").get_by_role("link").first.click()
-    ui.expect_heading("Why coins-dark.jpg matches coins-dark.jpg")
+    ui.expect_heading("Why these match: coins-dark.jpg and coins-dark.jpg")
 
 
 def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
@@ -426,7 +537,7 @@ def test_options(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     for rule in rules[1:]:
         ui.set_choice("merge", rule)
         ui.expect_url(f"merge={rule}")
-        ui.expect_text(f"^\\d+ photographs? in .* · default, merge {rule}$")
+        ui.expect_text(f" in .* · default, merge {rule}$")
         ui.assert_hits(api, query, {"merge": rule})
     ui.set_number("vocabularies", "1")
     with ui.page.expect_request(is_search("vocabularies=1", "burstiness=none")):
@@ -485,13 +596,13 @@ def test_options_of_words_are_hidden_where_codes_are_compared(ui: Ui, image: Ima
 def test_options_have_the_help_choices_and_limits_of_the_server(ui: Ui, api: httpx.Client, image: ImageId) -> None:
     ui.go(f"#/search?query={image('rocket-crop')}&merge=posterior")
     ui.expect_results()
-    ui.text("All options").click()
+    ui.text("Expert settings").click()
     about = api.get("/about").json()
     texts = about["texts"]
     schemas = {one["name"]: one["schema"] for one in api.get("/openapi.json").json()["paths"]["/search"]["post"]["parameters"]}
     shown = ui.page.locator("[data-option]").evaluate_all("(all) => all.map((one) => one.dataset.option)")
     # The last ones: the index has no links, no embeddings and no signatures.
-    hidden = {"top", "require_all", "smooth", "fuse", "hamming", "sigma"}
+    hidden = {"top", "since", "require_all", "smooth", "fuse", "hamming", "sigma"}
     assert set(shown) == texts.keys() - hidden
     for name in shown:
         field, schema = ui.page.locator(f"[data-option='{name}']"), schemas[name]["anyOf"][0]
@@ -513,8 +624,8 @@ def test_browse(ui: Ui) -> None:
     ui.expect_url(r"#/browse\?find=coffee$")
     ui.expect_text("7 photographs with “coffee” in their path")
     expect(ui.collection).to_have_count(7)
-    ui.collection.first.click()
-    ui.expect_heading("Photographs that match coffee-")
+    ui.link_named("^Search with this photo: coffee-").first.click()
+    ui.expect_heading("Results for coffee-")
 
 
 def test_statistics(watch: Watch, api: httpx.Client) -> None:
@@ -561,7 +672,7 @@ def test_add_and_remove(watch: Watch, world: Path) -> None:
 def test_names_are_never_markup(watch: Watch, image: ImageId) -> None:
     query = image(MARKUP)
     ui = Ui(watch.open("#/browse?find=onerror"))
-    expect(ui.page.get_by_role("link", name=f"Search with {MARKUP}.jpg")).to_be_visible()
+    expect(ui.page.get_by_role("link", name=f"Show {MARKUP}.jpg large")).to_be_visible()
     ui.page.get_by_text(f"{MARKUP}.jpg", exact=True).click()
     ui.expect_text(f"photos/{re.escape(MARKUP)}.jpg$")
     find = urlencode({"find": MARKUP})
@@ -587,12 +698,12 @@ def test_shared_link_shows_the_same_view(watch: Watch, image: ImageId) -> None:
 def test_back_and_forward(ui: Ui) -> None:
     ui.page.get_by_role("searchbox").fill("motorcycle")
     ui.press("Enter")
-    ui.link_named("Search with motorcycle-original.jpg").click()
+    ui.link_named("Search with this photo: motorcycle-original.jpg").click()
     ui.expect_results()
     ui.check("fast")
     ui.expect_text("by score only · fast$")
-    ui.hit(2, "motorcycle-").click()
-    ui.expect_heading("Why motorcycle-")
+    ui.why("motorcycle-(?!original)")
+    ui.expect_heading("Why these match: motorcycle-")
     for preset in ("fast", "default"):
         ui.page.go_back()
         ui.expect_text(f"· {preset}$")
@@ -603,7 +714,7 @@ def test_back_and_forward(ui: Ui) -> None:
     ui.expect_heading("Find the photographs")
     for _ in range(4):
         ui.page.go_forward()
-    ui.expect_heading("Why motorcycle-")
+    ui.expect_heading("Why these match: motorcycle-")
 
 
 def test_search_on_a_phone_and_no_view_is_wider(phone: Ui, image: ImageId) -> None:
@@ -612,6 +723,7 @@ def test_search_on_a_phone_and_no_view_is_wider(phone: Ui, image: ImageId) -> No
     phone.collection.nth(5).tap()
     phone.expect_results()
     phone.hit(2).tap()
+    phone.link_named("^Why these match$").tap()
     expect(phone.drawing).to_be_visible()
     box = phone.drawing.bounding_box()
     assert box is not None and box["width"] > 300
@@ -633,6 +745,8 @@ def test_keyboard_only(ui: Ui) -> None:
     ui.press("ArrowRight")
     expect(ui.hit(2)).to_be_focused()
     ui.press("Enter")
+    expect(ui.lightbox).to_be_visible()
+    ui.press("w")
     ui.expect_heading("^Why ")
     ui.expect_text("hit 2 of 24")
     tab_to(ui.page, "^Matches of .* use the arrow keys")
@@ -649,10 +763,10 @@ ADD_END = "(main) => main.append(Object.assign(document.createElement('button'),
 
 
 def test_every_focus_is_visible(ui: Ui, image: ImageId) -> None:
-    for _ in visits(ui, image):
+    for view in visits(ui, image):
         ui.page.locator("#skip").evaluate("(first) => { first.focus(); first.blur(); }")  # where Tab continues
         ui.main.evaluate(ADD_END)
-        tab_to(ui.page, "^the end$")
+        tab_to(ui.page, "^Copy path$" if view.name == "large" else "^the end$")
 
 
 def test_copy_link_and_shortcuts(watch: Watch) -> None:
@@ -711,7 +825,7 @@ def test_reduced_motion(watch: Watch, image: ImageId, motion: str) -> None:
     link = f"#/search?query={image('rocket-crop')}&preset=fast"
     ui = Ui(watch.open_anew(link, COUNT_ANIMATIONS, reduced_motion=motion))
     ui.expect_results()
-    ui.text("All options").click()
+    ui.text("Expert settings").click()
     ui.set_choice("merge", "b0")
     ui.expect_text("· fast, merge b0$")
     assert (ui.page.evaluate("window.animated") == 0) is (motion == "reduce")
@@ -744,3 +858,124 @@ def test_token_of_a_private_server(usual: BrowserContext, world: Path) -> None:
         ui.press("Enter")
         ui.expect_loaded_samples()
         expect(ui.button("Continue")).to_have_count(0)
+
+
+@pytest.mark.parametrize("device", ["desktop", "phone"])
+def test_first_run_from_a_folder_to_the_first_hit(usual: BrowserContext, world: Path, tmp_path: Path, device: str) -> None:
+    """Choose a folder with the keyboard or by touch, read what could not be used, go on to search."""
+    pictures = tmp_path / "home" / "pictures"
+    pictures.mkdir(parents=True)
+    for name in ("cat-original", "cat-crop", "coffee-original"):
+        shutil.copy(world / "photos" / f"{name}.jpg", pictures)
+    shutil.copy(world / "broken.jpg", pictures)
+    with (
+        servers.running(tmp_path / "none.polyvoc", "--root", tmp_path / "home") as server,
+        Watch(usual, server.url) as watch,
+    ):
+        ui = Ui(watch.open_anew(**(PHONE if device == "phone" else {"color_scheme": "dark"})))
+        ui.expect_heading("Choose a folder of photographs")
+        expect(ui.page.get_by_role("navigation", name="Views")).to_be_hidden()
+        assert ui.page.evaluate(browsers.LOW_CONTRAST) == []
+        folder = ui.button("^pictures$")
+        if device == "phone":
+            folder.tap()
+        else:
+            tab_to(ui.page, "^pictures$")
+            ui.press("Enter")
+        ui.expect_text("4 photographs directly in this folder")
+        if device == "phone":
+            ui.button("^Index this folder$").tap()
+        else:
+            tab_to(ui.page, "^Index this folder$")
+            ui.press("Enter")
+        ui.text("^1 file could not be used$").click()
+        ui.expect_text("^broken.jpg: ")
+        width, room = ui.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert width <= room and ui.page.evaluate(browsers.LOW_CONTRAST) == []
+        ui.button("^Go on to search$").click()
+        ui.upload(world / "queries" / "cat.jpg")
+        ui.expect_hit(1, "cat-")
+        ui.page.reload()
+        ui.expect_hit(1, "cat-")
+    assert (tmp_path / "none.polyvoc").is_dir()
+
+
+@pytest.fixture(scope="module")
+def curated(browser: Browser, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A server of a few photographs and copies of them, compared and linked: its address and the folder of the photographs."""
+    folder = tmp_path_factory.mktemp("curated")
+    (folder / "photos").mkdir()
+    for name in ("cat-original", "cat-viewpoint", "coffee-original"):
+        shutil.copy(world / "photos" / f"{name}.jpg", folder / "photos")
+    shutil.copy(folder / "photos" / "coffee-original.jpg", folder / "photos" / f"{MARKUP}.jpg")
+    with Image.open(folder / "photos" / "cat-original.jpg") as photograph:
+        width, height = photograph.size
+        photograph.resize((width * 2 // 3, height * 2 // 3)).save(folder / "photos" / "cat-small.jpg", quality=85)
+        photograph.crop((20, 10, width - 20, height - 5)).save(folder / "photos" / "cat-crop.jpg", quality=80)
+    with IndexWriter.open(folder / "photos.polyvoc") as writer:
+        writer.update([folder / "photos"])
+    with servers.running(folder / "photos.polyvoc", "--write") as server:
+        yield server.url, folder / "photos"
+
+
+def test_groups_and_copies(usual: BrowserContext, curated: tuple[str, Path]) -> None:
+    """Both are computed with progress; verdicts by key, the difference of two files, a move and its undo."""
+    address, photos = curated
+    with Watch(usual, address) as watch:
+        ui = Ui(watch.open("#/groups"))
+        ui.button("^Find groups$").click()
+        ui.expect_text(r"^2 groups of \d photographs$")
+        first = ui.page.get_by_role("region", name=re.compile("^Group 1: "))
+        expect(first.get_by_role("link", name=re.compile("^Show .*cat-original.jpg large$"))).to_be_visible()
+        first.get_by_role("link", name=re.compile("^Show .* large$")).nth(1).click()
+        expect(ui.lightbox).to_be_visible()
+        ui.press("w")
+        ui.expect_heading("^Why these match")
+
+        ui.go("#/duplicates")
+        ui.expect_text("^1 group, 1 file besides those to keep · 6 photographs not compared yet$")  # by digest alone
+        ui.button("^Compare 6 photographs$").click()
+        ui.expect_text(r"^2 groups, \d files besides those to keep")
+        cats = ui.page.get_by_role("region", name=re.compile("^Group 1: "))
+        pair = cats.get_by_role("group", name="cat-small.jpg and cat-original.jpg", exact=True)
+        pair.get_by_role("button", name="Difference").click()
+        drawing = pair.get_by_role("img", name=re.compile("^Difference of cat-small"))
+        expect(drawing).to_be_visible()
+        pair.get_by_role("radio", name="both").check(force=True)
+        expect(drawing).to_have_attribute("data-mode", "half")
+        expect(pair).to_have_class(re.compile("current"))
+        ui.press("d")
+        expect(drawing).to_be_hidden()
+        with ui.page.expect_response(lambda response: "verdict=copy" in response.url and response.ok):
+            ui.press("1")
+        expect(pair.get_by_role("button", name="Copy")).to_have_attribute("aria-pressed", "true")
+        expect(pair).not_to_have_class(re.compile("current"))  # the next pair is
+        ui.page.reload()
+        expect(pair.get_by_role("button", name="Copy")).to_have_attribute("aria-pressed", "true")
+
+        again = ui.page.get_by_role("region", name=re.compile("^Group 2: 2 files"))
+        again.get_by_role("radio", name="keep this one").last.check()
+        kept = again.locator("figure:has(input:checked) .name").inner_text()
+        before = sorted(path.name for path in photos.iterdir())
+        again.get_by_role("button", name="Move the others").click()
+        expect(ui.page.get_by_role("status").filter(has_text="1 file moved to ")).to_be_visible()
+        expect(again).to_have_count(0)
+        left = sorted(path.name for path in photos.iterdir())
+        assert len(left) == len(before) - 1 and kept in left
+        ui.button("^Undo the last move$").click()
+        expect(again).to_be_visible()
+        assert sorted(path.name for path in photos.iterdir()) == before
+        expect(ui.page.locator("[onerror], img[src=x]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_groups_and_copies_on_a_phone(usual: BrowserContext, curated: tuple[str, Path], scheme: str) -> None:
+    with Watch(usual, curated[0]) as watch:
+        ui = Ui(watch.open_anew(**PHONE, color_scheme=scheme))
+        for view in ("groups", "duplicates"):
+            ui.go(f"#/{view}")
+            expect(ui.page.get_by_role("region", name=re.compile("^Group 1: "))).to_be_visible()
+            width, room = ui.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+            assert width <= room == 360, view
+            assert ui.page.evaluate(browsers.LOW_CONTRAST) == [], view
+        tab_to(ui.page, "^(Copy|Another shot|Different)$")

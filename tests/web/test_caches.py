@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
+from polyvoc.web.caches import BytesCache, StoredUpload, UploadCache
 from samples import features
 
 
@@ -16,8 +16,11 @@ def upload(name: str) -> StoredUpload:
     return StoredUpload(name, features(1), None, b"picture")
 
 
+SIZE = upload("x").size
+
+
 def test_each_upload_gets_a_name_of_its_own() -> None:
-    uploads = UploadCache()
+    uploads = UploadCache(10**6)
     first, second = upload("a"), upload("a")
     names = uploads.store(first), uploads.store(second)
     assert names[0] != names[1] and not any(name.isdigit() for name in names)
@@ -27,7 +30,7 @@ def test_each_upload_gets_a_name_of_its_own() -> None:
 
 def test_an_upload_expires_an_hour_after_its_last_use() -> None:
     now = [1000.0]
-    uploads = UploadCache(clock=lambda: now[0])
+    uploads = UploadCache(10**6, clock=lambda: now[0])
     name, other = uploads.store(upload("a")), uploads.store(upload("b"))
     now[0] += 3000
     assert uploads.get(name) is not None
@@ -39,7 +42,7 @@ def test_an_upload_expires_an_hour_after_its_last_use() -> None:
 
 
 def test_the_least_recently_used_is_dropped() -> None:
-    uploads, thumbnails = UploadCache(limit=3), ThumbnailCache(30)
+    uploads, thumbnails = UploadCache(3 * SIZE), BytesCache(30)
     names = [uploads.store(upload(name)) for name in "abc"]
     for key in "abc":
         thumbnails.put(key, b"0123456789")
@@ -48,12 +51,12 @@ def test_the_least_recently_used_is_dropped() -> None:
     thumbnails.put("d", b"0123456789")
     assert [uploads.get(name) is not None for name in names] == [True, False, True, True]
     assert [thumbnails.get(key) is not None for key in "abcd"] == [True, False, True, True]
-    assert (uploads.size, thumbnails.size) == (3, 30)
+    assert (uploads.size, thumbnails.size) == (3 * SIZE, 30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40)), max_size=40), st.integers(0, 100))
 def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], limit: int) -> None:
-    thumbnails = ThumbnailCache(limit)
+    thumbnails = BytesCache(limit)
     latest: dict[int, bytes] = {}
     for key, size in puts:
         latest[key] = bytes([key]) * size
@@ -65,7 +68,7 @@ def test_thumbnails_never_exceed_their_bytes(puts: list[tuple[int, int]], limit:
 
 
 def test_a_thumbnail_is_made_once_unless_making_it_fails() -> None:
-    thumbnails = ThumbnailCache()
+    thumbnails = BytesCache(100)
     with pytest.raises(ZeroDivisionError):
         thumbnails.get_or_make(1, lambda: bytes(1 // 0))
     assert thumbnails.get(1) is None
@@ -73,7 +76,7 @@ def test_a_thumbnail_is_made_once_unless_making_it_fails() -> None:
 
 
 def test_threads_share_the_caches() -> None:
-    uploads, thumbnails = UploadCache(limit=5), ThumbnailCache(100)
+    uploads, thumbnails = UploadCache(5 * SIZE), BytesCache(100)
 
     def work(seed: int) -> None:
         for number in range(200):
@@ -82,4 +85,4 @@ def test_threads_share_the_caches() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
-    assert (thumbnails.size, uploads.size) == (99, 5)
+    assert (thumbnails.size, uploads.size) == (99, 5 * SIZE)

@@ -122,7 +122,7 @@ def test_limits_of_time_and_pixels(_session_index: Path) -> None:
     Image.new("L", (9900, 9900)).save(out, "PNG")
     with serving(_session_index, decode_seconds=0.05, workers=1) as hasty:
         line = refused(hasty.post("/search", files={"photo": ("slow.png", out.getvalue())}), 422)
-        assert line == "slow.png: cannot be decoded within the limits of time and memory; reduce it first"
+        assert line == "slow.png: takes more than 0.05 s to decode; reduce it first"
         assert hasty.search(query="1").status_code == 200
     with serving(_session_index, max_pixels=1, workers=1) as small:
         line = refused(small.post("/search", files={"photo": ("x.png", png(1001, 1000))}), 422)
@@ -149,18 +149,6 @@ def test_the_length_of_a_body_is_limited(served: Served, path: str, megabytes: i
     body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
     status, response = served.raw(post(f"Content-Type: {FORM}\r\nTransfer-Encoding: chunked\r\n", body, path))
     assert status == 413 and f"larger than {megabytes} megabytes" in response
-
-
-def test_a_length_and_chunks_do_not_smuggle_a_request(served: Served) -> None:
-    smuggled = b"0\r\n\r\nDELETE /images/1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    served.raw(post(f"Content-Length: {len(smuggled)}\r\nTransfer-Encoding: chunked\r\n", smuggled))
-    assert served.get("/images/1").status_code == 200
-
-
-def test_a_body_that_does_not_arrive_times_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.web.security.BODY_SECONDS", 0.05)
-    status, response = served.raw(post(f"Content-Type: {FORM}\r\nContent-Length: 5000\r\n", PART))
-    assert status == 408 and "did not arrive within" in response
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from polyvoc.web.html import Picture, document, figures, paragraph, ranking
+from polyvoc.web.html import Fold, Picture, document, figures, paragraph, ranking
 
 HOSTILE = '<script>alert("1 & 2")</script>\udce9'
 VOID = {"meta", "img"}  # elements without an end tag here
@@ -35,14 +35,15 @@ def html() -> str:
     """A page with every part, and hostile text everywhere."""
     query = Picture(b"jpeg", HOSTILE, href="file:///a%22b.jpg")
     hits = [Picture(b"1", "one", "1.", HOSTILE, mark="right"), Picture(None, HOSTILE, mark="wrong")]
-    return document(HOSTILE, [paragraph(HOSTILE), figures([("3", HOSTILE)]), ranking(HOSTILE, query, hits, HOSTILE)])
+    rest = Fold(HOSTILE, [Picture(b"3", HOSTILE)])
+    return document(HOSTILE, [paragraph(HOSTILE), figures([("3", HOSTILE)]), ranking(HOSTILE, query, hits, HOSTILE, rest=rest)])
 
 
 def test_a_page_is_well_formed_self_contained_and_escaped(html: str) -> None:
     parser = Parser()
     parser.feed(html)
     assert parser.open == []
-    assert [parser.elements.count(name) for name in ("figure", "img", "script")] == [3, 2, 0]
+    assert [parser.elements.count(name) for name in ("figure", "img", "details", "script")] == [4, 3, 1, 0]
     assert not re.search(r'(src|href)="(?!data:image/jpeg;base64,|file:///)', html)
     assert "@import" not in html and "url(" not in html
     assert "&lt;script&gt;" in html

@@ -1,4 +1,4 @@
-"""Thread pools with a bounded queue; stores that do not respond delay only requests for their files."""
+"""Thread pools with a bounded queue that clients share; stores that do not respond delay only requests for their files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from servers import PATIENCE, Gate, refused, serving, wait_until
 URL = "https://host/a.jpg?signature"
 
 
-def with_pool(threads: int, queue: int) -> Callable[[Callable[[Pool, Gate], Awaitable[None]]], Callable[[], None]]:
+def with_pool(
+    threads: int, queue: int, spare: int = 0
+) -> Callable[[Callable[[Pool, Gate], Awaitable[None]]], Callable[[], None]]:
     """Run an asynchronous test with a pool, which is idle at the end, and a closed gate."""
 
     async def run(test: Callable[[Pool, Gate], Awaitable[None]]) -> None:
-        pool = Pool("test", threads, queue)
+        pool = Pool("test", threads, queue, spare)
         await test(pool, Gate())
         assert (pool.running, pool.waiting) == (0, 0)
         pool.close()
@@ -94,6 +96,68 @@ async def test_running_tasks_share_the_cores(pool: Pool, gate: Gate) -> None:
             gate.wait_for()
         gate.open.set()
         await asyncio.gather(*futures)
+
+
+def recorder(order: list[str], name: str, gate: Gate | None = None) -> Callable[[], object]:
+    """Return a task that notes its name, behind a gate if there is one."""
+    return partial(order.append, name) if gate is None else gate.before(partial(order.append, name))
+
+
+@with_pool(1, 10)
+async def test_clients_take_turns(pool: Pool, gate: Gate) -> None:
+    order: list[str] = []
+    futures = [pool.submit(recorder(order, "a", gate), "a")]
+    gate.wait_for()
+    futures += [pool.submit(recorder(order, name), name) for name in "aaabbc"]
+    gate.open.set()
+    await asyncio.gather(*futures)
+    assert "".join(order) == "a" + "abc" + "ab" + "a"
+
+
+@with_pool(2, 10)
+async def test_a_client_with_fewer_running_tasks_comes_first(pool: Pool, gate: Gate) -> None:
+    order: list[str] = []
+    other = Gate()
+    long = pool.submit(recorder(order, "a", gate), "a")
+    short = pool.submit(recorder(order, "b", other), "b")
+    gate.wait_for()
+    other.wait_for()
+    waiting = [pool.submit(recorder(order, name), name) for name in "aac"]
+    other.open.set()
+    await asyncio.gather(short, *waiting)
+    assert order == ["b", "c", "a", "a"]
+    gate.open.set()
+    await long
+
+
+@with_pool(2, 1, spare=1)
+async def test_a_spare_thread_is_for_clients_without_a_running_task(pool: Pool, gate: Gate) -> None:
+    long = [pool.submit(gate.before(lambda: 0), "greedy") for _ in range(3)]
+    gate.wait_for(2)
+    assert (pool.running, pool.waiting) == (2, 1)
+    for client in ("a", "b"):
+        assert await pool.submit(lambda: 1, client) == 1  # although the queue is full
+    with pytest.raises(BusyError):
+        pool.submit(lambda: 1, "greedy")
+    gate.open.set()
+    await asyncio.gather(*long)
+
+
+@with_pool(1, 4)
+async def test_a_full_queue_is_shared(pool: Pool, gate: Gate) -> None:
+    long = [pool.submit(gate.before(partial(int, number)), "greedy") for number in range(5)]
+    gate.wait_for()
+    fair = [pool.submit(lambda: 7, "a") for _ in range(2)]
+    for number in (4, 3):
+        with pytest.raises(BusyError, match="try again in"):
+            await long[number]
+    for client in ("a", "greedy"):
+        with pytest.raises(BusyError):
+            pool.submit(lambda: 7, client)
+    admitted = pool.submit(lambda: 8, "greedy", admitted=True)
+    assert pool.waiting == 5
+    gate.open.set()
+    assert await asyncio.gather(*fair, *long[:3], admitted) == [7, 7, 0, 1, 2, 8]
 
 
 def test_store_requests_return_results_and_errors(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, list_images
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from polyvoc.web.schemas import OPTIONS
+from polyvoc.web.service import count_folders
 from servers import Served, jpeg, refused, serving
 
 SETTINGS = {"originals": True}
@@ -125,6 +126,18 @@ def test_an_unknown_stored_upload_is_not_found(served: Served) -> None:
     refused(served.get("/queries/" + "x" * 41), 422)
     refused(served.get("/queries/uNothing/picture?side=161"), 422)
     refused(served.post("/queries"), 422)
+
+
+def test_no_hit_stands_above_a_more_probable_one(served: Served, photographs: Path) -> None:
+    unknown = io.BytesIO()
+    draw_scene(977).save(unknown, "PNG")
+    for photo, found in ((photographs / "wall-b.jpg", True), (unknown.getvalue(), False)):
+        for preset in ("default", "best"):  # "fast" cannot tell hits from noise among 12 photographs
+            result = served.search(photo, preset=preset, top=12).json()
+            probabilities = [hit["probability"] for hit in result["hits"]]
+            assert len(probabilities) > 3 and probabilities == sorted(probabilities, reverse=True)
+            assert result["likely"] == sum(one >= 0.5 for one in probabilities) and (result["likely"] > 0) is found
+            assert result["nothing_found"] is not found
 
 
 def test_the_system_of_the_paper_is_a_preset(served: Served, index: Index) -> None:
@@ -238,6 +251,32 @@ def test_pages_list_all_images(served: Served, index: Index) -> None:
     too_large = {"size": 201}, {"page": 10**9 + 1}, {"find": "x" * 201}
     for wrong in ({"page": -1}, {"size": 0}, *too_large, {"order": "name"}, {"find": "\0nothing"}):  # \0 would end it in SQLite
         refused(served.get("/images", params=wrong), 422)
+
+
+def test_images_are_filtered_by_folder_date_and_id(served: Served, index: Index, photographs: Path) -> None:
+    expected = list_images(index)
+    day = expected[0]["changed"][:10]
+
+    def found(**filters: Any) -> list[int]:
+        page = served.get("/images", params={"size": 200, **filters}).json()
+        assert page["total"] == len(page["images"])
+        return [row["image"] for row in page["images"]]
+
+    everything = [row["image"] for row in expected]
+    assert found(folder=str(photographs), changed_from="1980-01-01", changed_until=day, image=everything) == everything
+    assert found(folder=str(photographs)[:-1]) == found(folder=f"{photographs}/x") == [], "a folder is a whole name"
+    assert found(changed_from="9999-12-31") == found(changed_until="0001-01-01") == []
+    assert found(changed_until="9999-12-31", image=[3, 1]) == [1, 3]
+    assert found(find=expected[0]["name"], image=everything) == [expected[0]["image"]]
+    for wrong in ({"changed_from": "yesterday"}, {"image": "x"}, {"image": ["1"] * 201}, {"folder": "a\0"}):
+        refused(served.get("/images", params=wrong), 422)
+
+
+def test_folders_are_counted_with_all_below(served: Served, photographs: Path) -> None:
+    assert served.get("/folders").json() == {"folders": [{"path": str(photographs), "images": 12}], "total": 1}
+    paths = ["/a/b/1.jpg", "/a/b/c/2.jpg", "/a/d/3.jpg", "s3://bucket/x/4.jpg", "name"]
+    counts = {row["path"]: row["images"] for row in count_folders(paths)["folders"]}
+    assert counts == {"/a": 3, "/a/b": 2, "/a/b/c": 1, "/a/d": 1, "s3://bucket/x": 1}
 
 
 NAMES = ("Plain.JPG", "100%.jpg", "under_score.jpg", "underXscore.jpg", "back\\slash.jpg", "Éclair ☃.jpg", "b\udcffytes.jpg")
@@ -426,6 +465,16 @@ def test_metrics_count(served: Served) -> None:
     assert increase("polyvoc_request_seconds_count", "/search") == increase("polyvoc_stage_seconds_count", "score") == 1
     assert after["polyvoc_images",] == 12 and after["polyvoc_searches_running",] == after["polyvoc_searches_waiting",] == 0
     assert "process_resident_memory_bytes" in {key[0] for key in after}
+    for cache in ("queries", "thumbnails", "statistics"):
+        assert 0 <= after["polyvoc_cache_bytes", cache] <= after["polyvoc_cache_limit_bytes", cache]
+
+
+def test_metrics_show_what_caches_hold(served: Served, photographs: Path) -> None:
+    before = samples(served)["polyvoc_cache_bytes", "queries"]
+    stored = served.store(photographs / "wall-a.jpg")
+    upload = served.service.uploads.get(stored)
+    assert upload is not None and upload.size > upload.features.descriptors.nbytes + len(upload.picture)
+    assert samples(served)["polyvoc_cache_bytes", "queries"] == before + upload.size
 
 
 def test_the_page_is_served_but_no_unknown_path_or_method(served: Served) -> None:

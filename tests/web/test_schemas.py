@@ -41,7 +41,11 @@ def test_all_routes_and_their_errors_are_described(description: dict[str, Any]) 
         ("/search", "post"), ("/search/batch", "post"), ("/explain", "get"), ("/queries", "post"), ("/queries/{query}", "get"),
         ("/queries/{query}/picture", "get"), ("/images", "get"), ("/images", "post"), ("/images/{image}", "get"),
         ("/images/{image}", "delete"), ("/images/{image}/thumbnail", "get"), ("/images/{image}/file", "get"),
-        ("/statistics", "get"), ("/about", "get"), ("/health", "get"), ("/metrics", "get"), ("/session", "post"),
+        ("/folders", "get"), ("/setup", "get"), ("/setup", "post"), ("/groups", "get"), ("/groups", "post"), ("/job", "get"),
+        ("/job", "delete"), ("/duplicates", "get"), ("/duplicates", "post"), ("/duplicates/verdict", "post"),
+        ("/duplicates/move", "post"), ("/duplicates/undo", "post"),
+        ("/setup", "delete"), ("/setup/folders", "get"), ("/statistics", "get"), ("/about", "get"), ("/health", "get"),
+        ("/metrics", "get"), ("/session", "post"),
     }  # fmt: skip
     assert description["openapi"].startswith("3.1")
     assert list(description["components"]["schemas"]["Error"]["properties"]) == ["error"]
@@ -99,8 +103,8 @@ def send_requests(
 
 def test_valid_and_invalid_requests_get_the_described_responses(description: dict[str, Any], served: Served) -> None:
     counts = send_requests(description, served, "all")
-    assert len({label for label, _ in counts}) == 17
-    assert {status for _, status in counts} <= {200, 201, 400, 401, 404, 422}
+    assert len({label for label, _ in counts}) == 31
+    assert {status for _, status in counts} <= {200, 201, 202, 400, 401, 404, 409, 422, 503}
     assert served.get("/health").json()["status"] == "ok"
     for label, status in (("POST /images", 201), ("DELETE /images/{image}", 200), ("GET /images/{image}/thumbnail", 200)):
         assert counts[label, status]

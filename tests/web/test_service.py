@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,15 +17,20 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from commands import answer
+from commands import answer, searched
 from conftest import SCENES, VIEWS, draw_scene
 from onnxfiles import chain
 from polyvoc.cli.main import app
+from polyvoc.errors import UnreachableError
+from polyvoc.features.decode import _Process
+from polyvoc.index.folder import IndexFolder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
+from polyvoc.web.service import DAMAGED, Service, Upload
 from servers import PATIENCE, Gate, Served, jpeg, refused, serving, upload, wait_until, without_times
 
 SIDE = (160, 120)
+PHOTO = jpeg(draw_scene(77))
 NDJSON = {"Accept": "application/x-ndjson"}
 PARAMETERS: list[dict[str, Any]] = [
     {},
@@ -85,7 +91,7 @@ def test_results_equal_those_of_the_command_line(served: Served, queries: list[A
     n_hits = 0
     for photo, parameters in queries:
         stored = isinstance(photo, int)
-        expected = answer("search", *(["--image"] if stored else []), photo, "--index", _session_index, *flags(parameters))
+        expected = searched(*(["--image"] if stored else []), photo, "--index", _session_index, *flags(parameters))
         response = served.search(query=photo, **parameters) if stored else served.search(photo, **parameters)
         assert response.status_code == 200, response.text
         assert without_times(response.json()) == without_times(expected), (photo, parameters)
@@ -101,9 +107,7 @@ def test_results_by_codes_equal_those_of_the_command_line(
         if "merge" in parameters:  # by words, as without codes
             continue
         stored = isinstance(photo, int)
-        expected = answer(
-            "search", *(["--image"] if stored else []), photo, "--index", _session_coded_index, *flags(parameters)
-        )
+        expected = searched(*(["--image"] if stored else []), photo, "--index", _session_coded_index, *flags(parameters))
         response = coded.search(query=photo, **parameters) if stored else coded.search(photo, **parameters)
         assert response.status_code == 200, response.text
         assert without_times(response.json()) == without_times(expected), (photo, parameters)
@@ -132,7 +136,7 @@ def test_results_of_a_batch_equal_those_of_the_command_line(
     response = served.post("/search/batch", files=[("photos", upload(path)) for path in paths], params={"query": "4"})
     results, expected = (
         [one if "error" in one else without_times(one) for one in values]
-        for values in (response.json(), json.loads(command.stdout))
+        for values in (response.json(), json.loads(command.stdout)["results"])
     )
     assert results == expected
     assert [("error" in one) for one in results] == [False, True, False, False]
@@ -171,7 +175,7 @@ def test_fusion_with_a_global_embedding(photographs: Path, vocabularies: Any, tm
     with IndexWriter.open(path, vocabularies, embedding=model) as writer:
         writer.update([photographs])
     with serving(path) as served:
-        expected = answer("search", photo, "--fuse", "--index", path)
+        expected = searched(photo, "--fuse", "--index", path)
         fused = served.search(photo, fuse=True).json()
         assert without_times(fused) == without_times(expected) and "embed" in fused["seconds"]
         assert [hit["score"] for hit in served.search(photo).json()["hits"]] != [hit["score"] for hit in fused["hits"]]
@@ -260,7 +264,7 @@ def is_result_of(result: tuple[tuple[int, float], ...], commit: tuple[tuple[int,
     return all(any(hit == other for other in rest) for hit in result) and len(result) >= len(commit) - 1
 
 
-def test_a_commit_that_cannot_be_opened_leaves_the_last_good_one(index_path: Path, tmp_path: Path) -> None:
+def test_of_a_commit_that_is_damaged_the_rest_is_served(index_path: Path, tmp_path: Path) -> None:
     with serving(index_path, workers=1) as served:
         expected = served.search(query=1).json()["hits"]
         known = set((index_path / "segments").iterdir())
@@ -268,8 +272,10 @@ def test_a_commit_that_cannot_be_opened_leaves_the_last_good_one(index_path: Pat
         (fresh,) = set((index_path / "segments").iterdir()) - known
         hidden = Path(shutil.move(fresh, tmp_path / "hidden"))
         health = served.get("/health").json()
-        assert (health["status"], health["images"]) == ("stale", 12)
-        assert served.search(query=1).json()["hits"] == expected
+        assert (health["status"], health["images"]) == ("damaged", 12)
+        result = served.search(query=1).json()
+        assert [hit["image"] for hit in result["hits"]] == [hit["image"] for hit in expected]
+        assert not result["complete"] and result["missing"] and result["damage"] == [DAMAGED]
         shutil.move(hidden, fresh)
         health = served.get("/health").json()
         assert (health["status"], health["images"]) == ("ok", 13)
@@ -332,6 +338,55 @@ def test_a_locked_index_is_read_but_not_written(index_path: Path) -> None:
         assert served.delete(1).status_code == 200
 
 
+def killing(patch: pytest.MonkeyPatch, times: int) -> None:
+    """Have the next processes that get a photograph killed."""
+    left, ask = list(range(times)), _Process._ask
+
+    def kill(process: _Process, *values: Any) -> Any:
+        if left:
+            left.pop()
+            os.kill(process.pid, signal.SIGKILL)
+        return ask(process, *values)
+
+    patch.setattr(_Process, "_ask", kill)
+
+
+def test_a_decoder_that_dies_costs_no_photograph(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is decoded by another one; if that dies, too, the client may try again, and nothing was added."""
+    with serving(index_path, write=True) as served:
+        for path in ("/search", "/queries"):
+            with monkeypatch.context() as patch:
+                killing(patch, 1)
+                assert served.post(path, files={"photo": ("new.jpg", PHOTO)}).status_code in (200, 201)
+            with monkeypatch.context() as patch:
+                killing(patch, 2)
+                response = served.post(path, files={"photo": ("new.jpg", PHOTO)})
+            assert refused(response, 503) == "new.jpg: could not be decoded now (SIGKILL); try again"
+            assert "Retry-After" in response.headers
+        with monkeypatch.context() as patch:  # while it is checked
+            killing(patch, 2)
+            assert "try again" in refused(served.add(PHOTO, "new.jpg"), 503)
+        assert not any(served.service.settings.photo_folder.glob("new*"))
+        for times in (1, 2, 3):  # while it is indexed
+            with monkeypatch.context() as patch:
+                patch.setattr(Service, "check", lambda *_: None)
+                killing(patch, times)
+                added = served.add(PHOTO, "new.jpg").json()
+            assert len(added["added"]) == 1 and added["problems"] == []
+            assert served.delete(added["added"][0]["image"]).status_code == 200
+
+
+def test_no_photograph_is_decoded_in_the_server(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyvoc.features.pixels._open_header", lambda *_: pytest.fail("decoded in the server"))
+    with serving(index_path, write=True) as served:
+        added = served.add(PHOTO, "new.jpg").json()
+        assert len(added["added"]) == 1 and added["problems"] == []
+        image = added["added"][0]["image"]
+        assert served.get(f"/images/{image}/thumbnail").status_code == 200
+        assert served.search(PHOTO).json()["hits"][0]["image"] == image
+        assert served.search(query=image, assignments=2).status_code == 200
+
+
 def test_a_full_disk_is_reported(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -340,6 +395,51 @@ def test_a_full_disk_is_reported(index_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(Path, "write_bytes", full)
         assert "the disk is full" in refused(served.add(PHOTO), 507)
         assert saved_files(served) == [] and served.search(query=1).status_code == 200
+
+
+def test_a_full_temporary_folder_is_reported(
+    index_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    photo = jpeg(draw_scene(60, (2000, 1500))) * 3  # large enough for a file
+    with serving(index_path, workers=1) as served:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+        line = refused(served.search(photo), 507)
+        assert "the upload cannot be stored (No such file or directory)" in line and line in caplog.text
+        monkeypatch.undo()
+        assert served.search(photo).status_code == 200
+
+
+def test_a_photograph_that_cannot_be_decoded_now_is_not_dropped(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is added, so that the whole request can be sent again."""
+    with serving(index_path, workers=1, write=True) as served:
+        original, calls = Service.check, []
+
+        def check(service: Service, upload: Upload) -> None:
+            calls.append(upload.name)
+            if len(calls) == 2:
+                raise UnreachableError(f"{upload.name}: the decoder has died; try again later")
+            original(service, upload)
+
+        monkeypatch.setattr(Service, "check", check)
+        photos = [("photos", (f"{seed}.jpg", jpeg(draw_scene(seed, SIDE)))) for seed in (61, 62, 63)]
+        response = served.post("/images", files=photos)
+        assert "the decoder has died" in refused(response, 503) and int(response.headers["retry-after"]) > 0
+        assert served.get("/health").json()["images"] == 12
+        assert list(served.service.settings.photo_folder.iterdir()) == []
+        assert len(served.post("/images", files=photos).json()["added"]) == 3
+
+
+def test_additions_load_no_vocabularies(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the served index, unless another one was made at its path."""
+    loaded: list[IndexFolder] = []
+    original = IndexFolder.vocabularies
+    monkeypatch.setattr(IndexFolder, "vocabularies", lambda folder: loaded.append(folder) or original(folder))
+    with serving(index_path, workers=1, write=True) as served:
+        assert len(loaded) == 1
+        for seed in (64, 65):
+            (added,) = served.add(jpeg(draw_scene(seed, SIDE))).json()["added"]
+            assert served.search(jpeg(draw_scene(seed, SIDE))).json()["hits"][0]["image"] == added["image"]
+        assert len(loaded) == 1
 
 
 def test_an_index_that_is_gone_is_not_created_again(index_path: Path, tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def path_flag(metavar: str, text: str, *names: str, **more: Any) -> Any:
 
 
 IndexPath = Annotated[Path, path_flag("PATH", "Folder of the index.", "--index", envvar="POLYVOC_INDEX")]
+IndexArgument = Annotated[
+    Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.", callback=on_disk)
+]
 # Paths or addresses, kept as they are typed: `Path` would drop a slash of s3://bucket.
 Folders = Annotated[
     list[str] | None,
@@ -61,14 +64,15 @@ Binary = Annotated[bool, switch("--binary", "Descriptors of the HDF5 file are pa
 IMAGES = "Folder of the photographs that the names in the file are relative to."
 Images = Annotated[str | None, flag("FOLDER", IMAGES, "--images", panel=EXTERNAL)]
 Json = Annotated[bool, switch("--json", "Print JSON.")]
-Shipped = Annotated[int | None, flag("NUMBER", "Number of the shipped vocabularies to use.", "--vocabularies")]
-Own = Annotated[list[Path] | None, flag("FOLDER", "Use a vocabulary of your own; repeatable.", "--vocabulary")]
+Shipped = Annotated[int | None, flag("NUMBER", "Number of the shipped vocabularies to use, at most 3.", "--vocabularies")]
+Own = Annotated[list[Path] | None, flag("FOLDER", "Use a vocabulary of your own; repeatable, up to 9.", "--vocabulary")]
 Ray = Annotated[str | None, flag("ADDRESS", "Use a Ray cluster: its address, auto, or local.", "--ray", panel=CLUSTER)]
 
 
-def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object]) -> None:
+def only_one_source(folders: Collection[str] | None, features: Path | None, others: Mapping[str, object],
+                    required: bool = True) -> None:  # fmt: skip
     """Raise OptionError if both folders and a file of features are given, or neither, or flags of the other source."""
-    if features is None and not folders:
+    if features is None and not folders and required:
         raise OptionError("nothing to read; give folders of photographs, or --features FILE")
     if features is not None and folders:
         raise OptionError(f"--features {features} replaces folders of photographs; leave {', '.join(folders)} out")

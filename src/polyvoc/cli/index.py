@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,27 +33,35 @@ from polyvoc.cli.flags import (
     path_flag,
     switch,
 )
+from polyvoc.cli.interrupt import ends_when_interrupted
 from polyvoc.cli.terminal import (
     linked_path,
     print_distributions,
+    print_error,
     print_info,
     print_note,
     print_problems,
     print_report,
     print_row,
+    print_summary,
+    print_update,
     progress_bar,
+    shown_path,
     vocabulary_text,
     write,
     write_json,
 )
-from polyvoc.errors import OptionError
+from polyvoc.errors import OptionError, PolyvocError
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.types import Progress
 
 if TYPE_CHECKING:
+    from polyvoc.index.build import Workers
+    from polyvoc.index.writer import IndexWriter
     from polyvoc.vocabulary.train import Sample, TrainWorkers
 
 app = typer.Typer()
+EXCLUDE_HELP = "Leave out files and folders, as in gitignore, such as '*.gif' or 'cache/'; repeatable, remembered, '' forgets."
 
 
 @app.command(
@@ -63,6 +74,8 @@ def index_command(  # noqa: PLR0913
     folders: Folders = None,
     index: IndexPath = DEFAULT_INDEX,
     keep_missing: Annotated[bool, switch("--keep-missing", "Keep photographs whose files are gone.")] = False,
+    watch: Annotated[bool, switch("--watch", "Go on: update the index whenever files change, until Ctrl-C.")] = False,
+    exclude: Annotated[list[str] | None, flag("PATTERN", EXCLUDE_HELP, "--exclude")] = None,
     json: Json = False,
     chosen: dict[str, Any],
     vocabularies: Shipped = None,
@@ -80,19 +93,21 @@ def index_command(  # noqa: PLR0913
     binary: Binary = False,
     images: Images = None,
 ) -> None:
-    """Index folders of photographs. Run it again to bring the index up to date."""
+    """Index folders of photographs. Run it again, without folders, to bring the index up to date with all of them."""
     from polyvoc.cluster.build import RayWorkers
     from polyvoc.features.feature_files import open_features
+    from polyvoc.index.changes import check_new_folders
     from polyvoc.index.folder import IndexFolder, complete_feature_options
     from polyvoc.index.writer import IndexWriter, add_feature_file, check_folder, check_kind
-    from polyvoc.storage.folders import check_folders
+    from polyvoc.storage.exclusions import check_patterns
     from polyvoc.vocabulary.vocabulary import load_vocabularies
 
-    extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray}
+    extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray, "exclude": exclude, "watch": watch}
     reading = {"feature_kind": kind, "binary": binary, "images": images}
-    only_one_source(folders, features, reading if features is None else extracting)
+    only_one_source(folders, features, reading if features is None else extracting, required=not IndexFolder(index).exists)
     # Checked before a new index is made: folders, or the file, and the machines.
-    check_folders(folders or [])
+    check_patterns(exclude or [])
+    check_new_folders(IndexFolder(index), folders or [])
     file = None if features is None else open_features(features, kind, binary)
     started = time.perf_counter()
     words = load_vocabularies(vocabularies, vocabulary or [], fine, codes, signatures)
@@ -102,19 +117,69 @@ def index_command(  # noqa: PLR0913
             check_folder(file, images)
     options = complete_feature_options(chosen, IndexFolder(index), words)
     workers = RayWorkers(ray) if ray else None  # connects
-    with progress_bar() as progress, IndexWriter.open(index, words, options, embedding) as writer:
+    with (
+        ends_when_interrupted(),
+        progress_bar() as progress,
+        IndexWriter.open(index, words, options, embedding) as writer,
+    ):
         if file is None:
-            report = writer.update(folders or [], keep_missing, progress, workers)
+            report = writer.update(folders or [], keep_missing, progress, workers, exclude=exclude)
         else:
             report = add_feature_file(writer, file, images, keep_missing, progress)
+        commit = writer.catalogue.setting("commit")
     seconds = time.perf_counter() - started
     if json:
-        write_json({"index": str(index), **report.as_dict(), "seconds": round(seconds, 3)})
+        write_json({"index": str(index), **report.as_dict(), "commit": commit, "seconds": round(seconds, 3)})
     else:
         print_report(report, seconds)
-    if report.added + report.replaced + report.unchanged == 0:
+    if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
         found = f"{len(report.problems)} files, none could be used" if report.problems else "no photograph found"
-        raise OptionError(f"nothing to index in {', '.join(folders or [str(features)])}: {found}")
+        where = folders or ([str(features)] if features is not None else ["the folders of this index"])
+        raise OptionError(f"nothing to index in {', '.join(where)}: {found}")
+    if watch:
+        _watch(
+            index,
+            lambda: IndexWriter.open(index, embedding=embedding, create=False),
+            folders or [],
+            keep_missing,
+            workers,
+            json,
+        )
+
+
+def _watch(index: Path, opened: Callable[[], IndexWriter], folders: list[str], keep_missing: bool, workers: Workers | None,
+           json: bool) -> None:  # fmt: skip
+    """Update an index whenever files change, one line each time, until Ctrl-C."""
+    from polyvoc.index.watch import wait_for_changes
+    from polyvoc.storage.folders import absolute_path
+
+    with opened() as writer:
+        watched = list(map(absolute_path, folders)) or writer.followed_folders()
+        exclude = writer.exclude
+    print_note(f"watching {', '.join(map(shown_path, watched))}; Ctrl-C ends it")
+    stop = Event()
+
+    def interrupt(*_: object) -> None:
+        stop.set()  # in case that the exception is raised where Python ignores it, as in a destructor
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        for _ in wait_for_changes(watched, index, exclude, stop=stop):
+            started = time.perf_counter()
+            try:
+                with ends_when_interrupted(), progress_bar() as progress, opened() as writer:
+                    report = writer.update(folders, keep_missing, progress, workers)
+                    commit = writer.catalogue.setting("commit")
+            except PolyvocError as error:  # such as a full disk, or another writer: the next change is another attempt
+                print_error(str(error))
+                continue
+            print_update(report, commit, time.perf_counter() - started, json)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+    print_note("stopped watching; the index is up to date with the last line")
 
 
 @app.command("remove", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc remove ~/Pictures/2019")
@@ -132,6 +197,40 @@ def remove_command(
         write_json({"index": str(index), "removed": removed})
     else:
         write(f"{removed} removed")
+
+
+@app.command(
+    "trust", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc trust /shared/photos --index /shared/photos.polyvoc"
+)
+def trust_command(
+    folders: Annotated[
+        list[str] | None, typer.Argument(metavar="FOLDER", help="Folders or addresses, such as s3://bucket/photos.")
+    ] = None,
+    index: IndexPath = DEFAULT_INDEX,
+    json: Json = False,
+) -> None:
+    """Allow reading photographs below folders that an index made elsewhere names. Without folders: list what it names."""
+    from polyvoc.index.folder import IndexFolder
+    from polyvoc.storage.trust import checked_root, is_inside, note_roots
+
+    folder = IndexFolder(index)
+    try:
+        trust = folder.trust
+    finally:
+        folder.close()
+    roots = list(map(checked_root, folders or []))
+    if roots and trust.identity is None:
+        raise OptionError(f"{index} has no identity; bring it up to date first: polyvoc index FOLDER --index {index}")
+    if roots and trust.identity is not None:
+        note_roots(trust.identity, index, roots)
+    if json:
+        write_json({"index": str(index), "named": trust.named, "allowed": trust.roots})
+        return
+    for root in trust.roots:
+        write(f"{'allowed':<13} ", linked_path(root))
+    for root in trust.named:
+        if not is_inside(root, trust.roots):
+            write(f"{'not allowed':<13} ", linked_path(root))
 
 
 @app.command("link", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc link && polyvoc search query.jpg --smooth 1")
@@ -159,10 +258,11 @@ def link_command(
 def info_command(
     index: IndexPath = DEFAULT_INDEX,
     images: Annotated[bool, switch("--images", "List the photographs, too.")] = False,
+    verbose: Annotated[bool, switch("--verbose", "Print vocabularies, options and the bytes of every array, too.")] = False,
     distributions: Annotated[bool, switch("--distributions", "Plot the lengths of the lists and their overlap.")] = False,
     json: Json = False,
 ) -> None:
-    """Print what an index holds, and which files could not be used."""
+    """Print the folders of an index, what it holds and skipped, its size and last run; --verbose: all about it."""
     from polyvoc.search.index import Index
     from polyvoc.search.info import index_distributions, index_info, list_images
 
@@ -173,7 +273,9 @@ def info_command(
     if json:
         write_json({**facts, **histograms, **({"photographs": rows} if images else {})})
         return
-    print_info(facts)
+    print_summary(facts)
+    if verbose:
+        print_info(facts)
     if distributions:
         print_distributions(histograms)
     for row in rows:
@@ -182,20 +284,36 @@ def info_command(
 
 
 @app.command("check", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc check --index photos.polyvoc")
-def check_command(index: IndexPath = DEFAULT_INDEX, json: Json = False) -> None:
+def check_command(
+    index: IndexPath = DEFAULT_INDEX,
+    repair: Annotated[
+        bool, switch("--repair", "Drop what is damaged; the next run of 'polyvoc index' reads those photographs again.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Check every file of an index for damage; exit code 1 if there is any."""
     from polyvoc.duplicates.compare import check_pairs
+    from polyvoc.duplicates.decisions import check_decisions, sound_decisions
     from polyvoc.index.check import check
+    from polyvoc.index.folder import DECISIONS
+    from polyvoc.index.repair import RepairReport
+    from polyvoc.index.repair import repair as repair_index
     from polyvoc.scoring.rules import check_table
     from polyvoc.search.links import check_links
 
+    report = RepairReport()
     with progress_bar() as progress:
-        errors = list(check(index, progress, (check_table, check_links, check_pairs)))
+        if repair:
+            report = repair_index(index, progress, {DECISIONS: sound_decisions})
+        errors = list(check(index, progress, (check_table, check_links, check_pairs, check_decisions)))
     if json:
-        write_json({"index": str(index), "ok": not errors, "errors": errors})
+        repaired = {"repaired": report.lines, "dropped": report.images} if repair else {}
+        write_json({"index": str(index), "ok": not errors, "errors": errors, **repaired})
     else:
-        for line in errors or [f"{index}: no errors found"]:
+        for line in (*report.lines, *(errors or [f"{index}: no errors found"])):
             write(line)
+        if report.images:
+            print_note(f"{report.images:,} photographs were dropped; to read them again: polyvoc index FOLDER --index {index}")
     if errors:
         raise typer.Exit(1)
 

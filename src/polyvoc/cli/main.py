@@ -11,13 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 from polyvoc import __version__
-from polyvoc.cli import demo, duplicates, index, pairs, research, search
+from polyvoc.cli import agent, demo, duplicates, index, pairs, research, search
 from polyvoc.cli.flags import switch
+from polyvoc.cli.interrupt import INTERRUPTED, KEPT
+from polyvoc.cli.start import erase_opening
 from polyvoc.cli.terminal import print_error, write
 from polyvoc.errors import PolyvocError
 
-INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as shells have it
-KEPT = "interrupted; what was indexed is kept, run the same command to continue"
+BROKEN_PIPE = 141  # 128 + the number of the signal, as shells have it
 
 
 class Commands(TyperGroup):
@@ -34,6 +35,7 @@ class Commands(TyperGroup):
                 traceback.print_exc()
             print_error(_line(error))
             code = 1
+        erase_opening()
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: Any) -> None:
@@ -70,7 +72,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: polyvoc index ~/Pictures && polyvoc search query.jpg",
 )
-for module in (index, search, duplicates, pairs, demo, research):
+for module in (index, search, duplicates, pairs, agent, demo, research):
     app.add_typer(module.app)
 
 

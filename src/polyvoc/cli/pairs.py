@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -78,11 +79,12 @@ def _show(facts: dict[str, Any], named: list[tuple[str, str]], out: Path | None)
 
 
 def _pairs_as_dicts(pairs: Pairs, named: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    rows = zip(named, pairs[["first", "second", "score", "inliers"]].tolist(), strict=True)
+    rows = zip(named, pairs[["first", "second", "score", "inliers", "probability"]].tolist(), strict=True)
     return [
-        {"first": first, "second": second, "images": [a, b], "score": score, "inliers": inliers}
-        for (first, second), (a, b, score, inliers) in rows
-    ]
+        {"first": first, "second": second, "images": [a, b], "score": score, "inliers": inliers,
+         "probability": None if math.isnan(probability) else round(probability, 6)}
+        for (first, second), (a, b, score, inliers, probability) in rows
+    ]  # fmt: skip
 
 
 def names_of(images: Iterable[tuple[int, str]], root: str | None) -> dict[int, str]:

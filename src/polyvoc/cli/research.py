@@ -24,7 +24,15 @@ from polyvoc.cli.flags import (
     path_flag,
     switch,
 )
-from polyvoc.cli.terminal import print_calibration, print_evaluation, print_reproduction, progress_bar, write_json
+from polyvoc.cli.terminal import (
+    print_calibration,
+    print_evaluation,
+    print_note,
+    print_reproduction,
+    progress_bar,
+    write,
+    write_json,
+)
 from polyvoc.errors import OptionError
 from polyvoc.options import FeatureOptions, Line, SearchOptions, SetKind, TrainOptions
 from polyvoc.storage.files import write_errors
@@ -48,7 +56,7 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the da
 # Varied over their usual values, unless given: the parameters of `evaluation_rules`.
 VARIED = {"merge": "merges", "hamming": "hamming", "burstiness": "burstiness"}
 # Of an index or its hits: datasets are measured by all scores.
-FOREIGN = ("vocabularies", "top", "smooth", "fuse", "min_probability", "require_all")
+FOREIGN = ("vocabularies", "top", "smooth", "fuse", "min_probability", "since", "require_all")
 
 
 @app.command(
@@ -221,7 +229,10 @@ def calibrate_command(  # noqa: PLR0913
     cache: Cache = None,
     index: IndexPath = DEFAULT_INDEX,
     queries: Annotated[int | None, flag("NUMBER", "Photographs of the index that are queries. Default: 200.")] = None,
-    save: Annotated[bool, switch("--save", "Save lines and table in the index, for its searches.")] = False,
+    decisions: Annotated[
+        bool, switch("--decisions", "Fit the probabilities of copies to your verdicts on pairs of the index instead.")
+    ] = False,
+    save: Annotated[bool, switch("--save", "Save what was fitted in the index.")] = False,
     table: Annotated[Path | None, path_flag("FILE.json", "Write the table, for 'search --likelihood-table'.")] = None,
     plot: Annotated[Path | None, path_flag("FILE.svg", "Draw lines and table.")] = None,
     json: Json = False,
@@ -230,8 +241,15 @@ def calibrate_command(  # noqa: PLR0913
 
     A line is p(in the intersection | true match) = a r + b, one for sets of features and one for sets of images; the table has
     the log-likelihood ratios of matches. All are fitted to a dataset with ground truth, or to an index without: its verified
-    pairs of photographs serve as ground truth.
+    pairs of photographs serve as ground truth. With --decisions the probabilities of 'duplicates' are fitted to your verdicts.
     """
+    if decisions:
+        _exclude("has nothing to do with verdicts; leave it out, or --decisions", test=test, vocabularies=vocabularies,
+                 vocabulary=vocabulary, cache=cache, queries=queries, table=table, plot=plot)  # fmt: skip
+        if dataset is not None:
+            raise OptionError(f"verdicts are those of an index; leave {dataset} out, or --decisions")
+        _calibrate_decisions(index, save, json)
+        return
     if dataset is None:
         _exclude("needs a dataset: polyvoc calibrate DATASET FOLDER", test=test, vocabularies=vocabularies,
                 vocabulary=vocabulary, cache=cache)  # fmt: skip
@@ -263,6 +281,33 @@ def _exclude(reason: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise OptionError(f"{flag_name(name)} {reason}")
+
+
+def _calibrate_decisions(path: Path, save: bool, json: bool) -> None:
+    """Fit the probabilities of duplicates to the verdicts that an index holds."""
+    from polyvoc.duplicates.decisions import VERDICTS, Decisions
+    from polyvoc.experiments.fit.duplicates import fit_lines
+    from polyvoc.index.folder import DUPLICATE_LINES, IndexFolder
+    from polyvoc.index.writer import IndexWriter
+
+    folder = IndexFolder(path)
+    try:
+        decisions = Decisions.read(folder)
+    finally:
+        folder.close()
+    scene, copy = fit_lines(decisions)
+    if save:
+        with IndexWriter.open(path, create=False) as writer:
+            writer.save_settings({DUPLICATE_LINES: {"scene": list(scene), "copy": list(copy)}})
+    counts = {verdict: sum(one.verdict == verdict for one in decisions) for verdict in VERDICTS}
+    if json:
+        write_json({"index": str(path), "verdicts": counts, "scene": scene._asdict(), "copy": copy._asdict(), "saved": save})
+        return
+    write(f"fitted to {len(decisions):,} verdicts: " + ", ".join(f"{count:,} {verdict}" for verdict, count in counts.items()))
+    for name, line in (("the same thing", scene), ("copy, if the same thing", copy)):
+        write(f"  {name}: logit -> {line.shift:+.2f} {line.stretch:+.2f} logit")
+    if not save:
+        print_note("not saved; --save makes 'duplicates' use it")
 
 
 class Calibrated(NamedTuple):

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyvoc.cli.flags import DEFAULT_INDEX, IndexPath, Json, Ray, flag, flag_name, from_record, on_disk, path_flag, switch
-from polyvoc.cli.terminal import OPENING, print_error, print_note, print_results, progress_bar, write_json
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.cli.answers import print_paths, print_results
+from polyvoc.cli.flags import (
+    DEFAULT_INDEX,
+    IndexPath,
+    Json,
+    Ray,
+    flag,
+    flag_name,
+    from_record,
+    on_disk,
+    path_flag,
+    switch,
+)
+from polyvoc.cli.terminal import OPENING, print_error, print_note, progress_bar, write_json
+from polyvoc.errors import OptionError
 from polyvoc.options import ClusterOptions, Preset, SearchOptions
 from polyvoc.types import Region
 from polyvoc.web.settings import Settings, is_local
@@ -29,6 +41,7 @@ app = typer.Typer()
 @app.command(
     "search",
     epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json\n\n"
+    "Example: polyvoc search query.jpg --paths > found.txt\n\n"
     "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17\n\n"
     "Example: polyvoc search query.jpg --paper",
 )
@@ -50,14 +63,20 @@ def search_command(  # noqa: PLR0913
     ] = None,
     html: Annotated[Path | None, path_flag("FILE", "Write an HTML page with the pictures.")] = None,
     json: Json = False,
+    paths: Annotated[bool, switch("--paths", "Print the paths of the likely hits alone, for pipes.")] = False,
+    scores: Annotated[bool, switch("--scores", "Print the scores, too.")] = False,
     timings: Annotated[bool, switch("--timings", "Print the seconds of each stage.")] = False,
     threads: Annotated[int | None, flag("NUMBER", "Cores to use. Default: all.")] = None,
     ray: Ray = None,
 ) -> None:
-    """Find the photographs that show the same thing as a photograph, best first.
+    """Find the photographs that show the same thing as a photograph, the most probable first.
 
-    Options that are left out are those of the index; `polyvoc info` lists them.
+    Options that are left out are those of the index; `polyvoc info --verbose` lists them.
     """
+    if photographs:
+        from polyvoc.features.decode import shared_decoders
+
+        shared_decoders().start()  # while the rest is loaded
     from polyvoc.search.index import Index
 
     preset = _preset(fast=fast, best=best, paper=paper)
@@ -66,6 +85,8 @@ def search_command(  # noqa: PLR0913
         raise OptionError("nothing to search with; give a photograph, or --image with the id of an image of the index")
     if region is not None and len(photos) > 1:
         raise OptionError(f"--region is part of one photograph, not of {len(photos)}; search with one at a time")
+    if paths and json:
+        raise OptionError("--paths and --json exclude each other; --json has the paths, too")
     started = time.perf_counter()
     with progress_bar() as progress:
         if ray is None:
@@ -83,12 +104,17 @@ def search_command(  # noqa: PLR0913
     if html is not None:
         from polyvoc.web.html import search_page
 
-        html.write_text(search_page(found), encoding="utf-8")
+        trust, typed = opened.folder.trust, {*(photographs or [])}
+        html.write_text(search_page(found, lambda path: path in typed or trust.allows(path)), encoding="utf-8")
+        refused = trust.refused()
+        if refused is not None:
+            print_note(refused)
     if json:
-        values = [one.as_dict() for one in results]
-        write_json(values[0] if len(photos) == 1 else values)
+        write_json({"results": [one.as_dict() for one in results]})
+    elif paths:
+        print_paths(found, timings)
     else:
-        print_results(found, timings, named=len(photos) > 1)
+        print_results(found, scores, timings)
     if len(found) < len(photos):
         raise typer.Exit(1)
 
@@ -106,27 +132,25 @@ def _search_all(index: Index, photos: list[str | int], options: SearchOptions, r
     """Search with each photograph; one of several that cannot be used is reported and becomes a SearchFailure."""
     from polyvoc.search.hits import SearchFailure, SearchResult
 
-    # Unknown ids raise before the first search.
-    names = [index.image(photo).path if isinstance(photo, int) else photo for photo in photos]
-    results: list[SearchResult | SearchFailure] = []
+    results: list[SearchResult | SearchFailure]
     with progress_bar() as progress:
         progress("searching: slower the first time on a machine", 0, len(photos))
-        for done, (photo, name) in enumerate(zip(photos, names, strict=True), start=1):
-            try:
-                hits = index.search(photo, options, region=region, threads=threads)
-                hits.seconds = {"open": opening, **hits.seconds}
-                results.append(SearchResult(name, options, hits, region))
-            except ImageError as error:
-                if len(photos) == 1:
-                    raise
-                print_error(str(error))
-                results.append(SearchFailure(name, str(error)))
-            progress("searching", done, len(photos))
+        if len(photos) == 1:
+            name = index.image(photos[0]).path if isinstance(photos[0], int) else photos[0]
+            results = [SearchResult(name, options, index.search(photos[0], options, region=region, threads=threads), region)]
+        else:
+            results = index.search_many(photos, options, threads=threads, progress=progress)
+    for result in results:
+        if isinstance(result, SearchFailure):
+            print_error(result.error)
+        else:
+            result.hits.seconds = {"open": opening, **result.hits.seconds}
     return results
 
 
-IndexArgument = Annotated[
-    Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.", callback=on_disk)
+SERVED = f"Folder of the index; default: {DEFAULT_INDEX}. Where there is none, the page begins with the choice of a folder."
+ServedIndex = Annotated[
+    Path | None, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help=SERVED, callback=on_disk, show_default=False)
 ]
 
 
@@ -135,7 +159,7 @@ IndexArgument = Annotated[
 @from_record(ClusterOptions, without=("address",), receiver="parts")
 def serve_command(
     *,
-    index: IndexArgument = DEFAULT_INDEX,
+    index: ServedIndex = None,
     show: Annotated[bool, switch("--open/--no-open", "Open the page in the browser.")] = False,
     chosen: dict[str, Any],
     token_file: Annotated[
@@ -150,13 +174,16 @@ def serve_command(
     needs_token = chosen.get("private", False) or open_to_others
     random = secrets.token_urlsafe(24) if needs_token and given is None and sys.stderr.isatty() else None
     cluster = None if ray is None else ClusterOptions(ray, **parts)
-    settings = Settings(index, token=given or random, cluster=cluster, **chosen)
+    settings = Settings(
+        index or DEFAULT_INDEX, token=random if given is None else given, cluster=cluster, beside=index is None, **chosen
+    )
+    what = "No index yet, choose a folder" if settings.sets_up else f"Serving {settings.index}"
     opening = ExitStack()
 
     def ready(address: str) -> None:
         opening.close()
         link = address if random is None else f"{address}#token={random}"
-        print_note(f"Serving {index} at {link} (Ctrl-C stops it)")
+        print_note(f"{what} at {link} (Ctrl-C stops it)")
         if show:
             typer.launch(address)  # without the token: command lines are visible to all users of the machine
 

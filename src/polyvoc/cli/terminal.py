@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
+from polyvoc.cli.start import erase_opening
 from polyvoc.options import FeatureOptions, Line, SetKind
 from polyvoc.types import FeatureKind, IndexReport, Problem, Progress
 
@@ -22,13 +25,14 @@ if TYPE_CHECKING:
     from polyvoc.experiments.evaluate import RuleResult
     from polyvoc.experiments.report.report import Report
     from polyvoc.experiments.workbench import QuantisedDataset
-    from polyvoc.search.hits import SearchResult
 
+COMPILING = "compiling, once per installation"
 OPENING = "opening the index on the machines: the first time, they compile kernels"
 
 
 def write(*parts: str | Text) -> None:
     """Print one line of a result; never wrapped, so that it can be piped and copied."""
+    erase_opening()
     if sys.stdout.isatty():
         Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(*parts)
     else:
@@ -37,11 +41,13 @@ def write(*parts: str | Text) -> None:
 
 def write_json(value: Any) -> None:
     """Print a result for programs, in ASCII: file names that are not text are escaped."""
+    erase_opening()
     print(json.dumps(value, indent=2))
 
 
 def print_note(line: str) -> None:
     """Print a line that is not part of the result."""
+    erase_opening()
     print(line, file=sys.stderr)
 
 
@@ -82,17 +88,37 @@ def progress_bar() -> Iterator[Progress]:
     if not terminal.is_terminal:
         yield lambda stage, done, total: None
         return
+    erase_opening()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Bars(*columns, console=terminal, transient=True) as bars:
         tasks = {}
+        started = bars.add_task("starting", total=None)
 
         def show(stage: str, done: int, total: int) -> None:
+            bars.update(started, visible=False)
             name = stage.partition(":")[0]  # what follows a colon changes from step to step
             if name not in tasks:
                 tasks[name] = bars.add_task(stage, total=total)
             bars.update(tasks[name], description=stage, completed=done, total=total)
 
-        yield show
+        with _compiling(bars):
+            yield show
+
+
+@contextmanager
+def _compiling(bars: Bars) -> Iterator[None]:
+    """Show how many kernels have been compiled, from the first on."""
+    from polyvoc.kernels.compiler import reported_compiling
+
+    tasks: list[TaskID] = []
+
+    def report(count: int) -> None:
+        if not tasks:
+            tasks.append(bars.add_task(COMPILING, total=None))
+        bars.update(tasks[0], completed=count)
+
+    with reported_compiling(report):
+        yield
 
 
 MAX_PROBLEMS = 20  # broken files listed
@@ -101,9 +127,64 @@ BAR = 40  # characters of the longest bar of a histogram
 
 def print_report(report: IndexReport, seconds: float) -> None:
     """Print what a run of indexing did."""
-    counts = (f"{getattr(report, name)} {name}" for name in ("added", "replaced", "removed", "unchanged"))
+    names = ("added", "replaced", "removed", *(["moved"] if report.moved else []), "unchanged")
+    counts = (f"{getattr(report, name)} {name}" for name in names)
     write(f"{', '.join(counts)}; {report.features:,} new features; {seconds:.1f} s")
+    if report.skipped:
+        write(f"skipped: {kinds_text(report.skipped)}{extra_text(report.skipped)}")
+    for folder, count in report.absent.items():
+        write(f"{shown_path(folder)} is not there, or empty: its {count:,} photographs are kept; if it is gone for good: "
+              f"polyvoc remove {shlex.quote(folder)}")  # fmt: skip
     print_problems(report.problems)
+
+
+def print_update(report: IndexReport, commit: int, seconds: float, as_json: bool) -> None:
+    """Print one line about an update while an index is watched; none if nothing has changed."""
+    names = ("added", "replaced", "removed", "moved")
+    if not any(getattr(report, name) for name in names):
+        return
+    at = time.strftime("%H:%M:%S")
+    if as_json:
+        values = {"time": at, **report.as_dict(), "commit": commit, "seconds": round(seconds, 3)}
+        print(json.dumps(values), flush=True)
+        return
+    counts = ", ".join(f"{count} {name}" for name in names if (count := getattr(report, name)))
+    problems = f", {len(report.problems)} could not be used" if report.problems else ""
+    print(f"{at}  {counts}{problems}; commit {commit}; {seconds:.1f} s", flush=True)
+
+
+def kinds_text(skipped: Mapping[str, int]) -> str:
+    """Return numbers of files by kind, most first: "12 MP4, 3 XCF"."""
+    kinds = sorted(skipped.items(), key=lambda one: (one[0].islower(), -one[1], one[0]))
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds)
+
+
+def extra_text(skipped: Iterable[str]) -> str:
+    """Return how to read some of the kinds that are skipped; nothing if there is no way."""
+    from polyvoc.storage.folders import readable_with_extra
+
+    kinds = readable_with_extra(skipped)
+    return f" (to read {', '.join(kinds)}: pip install 'polyvoc[formats]')" if kinds else ""
+
+
+def shown_path(path: str) -> str:
+    """Return a path as a user would type it here: relative to the current folder if it lies below."""
+    from polyvoc.storage.stores import display_name
+
+    here = os.path.join(os.getcwd(), "")
+    return display_name(path.removeprefix(here)) or display_name(path)
+
+
+def problem_text(problem: Problem) -> str:
+    """Return why a file could not be used, with its path as a user would type it here."""
+    from polyvoc.storage.stores import display_name
+
+    head = f"{display_name(problem.path)}: "
+    return (
+        f"{shown_path(problem.path)}: {problem.reason.removeprefix(head)}"
+        if problem.reason.startswith(head)
+        else problem.reason
+    )
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
@@ -111,31 +192,9 @@ def print_problems(problems: Sequence[Problem]) -> None:
     if problems:
         write(f"{len(problems)} could not be used:")
     for problem in problems[:MAX_PROBLEMS]:
-        write(f"  {problem.reason}")
+        write(f"  {problem_text(problem)}")
     if len(problems) > MAX_PROBLEMS:
         write(f"  and {len(problems) - MAX_PROBLEMS} more: --json lists all")
-
-
-def print_results(results: list[SearchResult], timings: bool, named: bool) -> None:
-    """Print hits, best first; with the name of each query if there are several."""
-    from polyvoc.search.probability import nothing_found_text, probability_text
-
-    for result in results:
-        hits = result.hits
-        if named:
-            write(linked_path(result.query))
-        for rank, hit in enumerate(hits, start=1):
-            probability = "" if hit.probability is None else f"{probability_text(hit.probability):>7} "
-            write(f"{rank:>4}  {hit.score:8.4f} {probability}", linked_path(hit.path))
-        if not hits:
-            minimum = result.options.min_probability
-            text = "nothing found: no photograph of the index shares a feature with it"
-            print_note(nothing_found_text(minimum) if minimum else text)
-        if hits.missing:
-            count = sum(last - first + 1 for first, last in hits.missing)
-            print_note(f"incomplete: {count:,} images are on machines that are unavailable (--require-all fails instead)")
-        if timings:
-            print_note("seconds: " + ", ".join(f"{stage} {value:.3f}" for stage, value in hits.seconds.items()))
 
 
 def print_evaluation(bench: QuantisedDataset, rows: Sequence[RuleResult], lines: Mapping[SetKind, Line], origin: str) -> None:
@@ -244,10 +303,38 @@ def _table_text(name: str, row: Sequence[float]) -> str:
     return f"{name}: {', '.join(f'{row[h]:.2f} at {h}' for h in range(0, bits // 2, bits // 8))} bits"
 
 
+def print_summary(facts: dict[str, Any]) -> None:
+    """Print what an index holds in plain words."""
+    print_row("index", f"{facts['index']}: {facts['images']:,} photographs")
+    away = " (was not there, or empty, at the last update)"
+    print_row("folders", *(f"{shown_path(one['path'])}: {one['photographs']:,} photographs{'' if one['available'] else away}"
+                           for one in facts["folders"]))  # fmt: skip
+    if facts["skipped"]:
+        print_row("skipped", f"{kinds_text(facts['skipped'])}{extra_text(facts['skipped'])}")
+    if facts["exclude"]:
+        print_row("left out", ", ".join(facts["exclude"]))
+    if facts["problems"]:
+        texts = [problem_text(Problem(**problem)) for problem in facts["problems"]]
+        more = [f"and {len(texts) - MAX_PROBLEMS} more: --json lists all"] if len(texts) > MAX_PROBLEMS else []
+        print_row("not usable", *texts[:MAX_PROBLEMS], *more)
+    print_row("size", size_text(facts["bytes"]["total"]))
+    run = "on another machine" if facts["last_run"] is None else facts["last_run"].replace("T", " ")
+    print_row("last run", f"{run}, commit {facts['commit']}")
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes in a unit that suits it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}" if unit != "bytes" else f"{size:.0f} bytes"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
 def print_info(facts: dict[str, Any]) -> None:
-    """Print what an index holds."""
+    """Print how an index is made, and where its bytes are."""
     kind, per_feature = FeatureKind(**facts["kind"]), facts["bytes_per_feature"]
-    print_row("index", f"{facts['index']} (format {facts['format']}, commit {facts['commit']})")
+    print_row("format", str(facts["format"]))
     print_row("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
     print_row("features", f"{facts['features']:,} of {kind}" + (f", {per_feature} bytes each" if per_feature else ""))
     print_row("bytes", *(f"{size:>13,} {part}" for part, size in facts["bytes"].items()))
@@ -263,7 +350,6 @@ def print_info(facts: dict[str, Any]) -> None:
     print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {made}")
     print_row("search by", _listed(facts["default_options"]))
     print_row("term 2", *_by_kind(facts["lines"]))
-    print_row("problems", *[problem["reason"] for problem in facts["problems"]] or ["none"])
 
 
 def print_distributions(facts: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from polyvoc.types import Progress
 _BATCHES_PER_CORE = 4  # so that the last batches do not end long after the others
 _TASKS_PER_CORE = 2  # running or queued in Ray
 _POLL_SECONDS = 0.5  # between two reports of progress
-_ACTOR_SECONDS = 10.0  # to wait for the progress actor
+_ACTOR_SECONDS = 60.0  # to wait for the progress actor
 
 
 @dataclass(frozen=True)

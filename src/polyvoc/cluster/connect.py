@@ -5,10 +5,13 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import secrets
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -27,7 +30,11 @@ LOCAL = "local"  # a cluster of this machine alone, which ends with the program
 TRIES = 3  # of an isolated item before it is reported
 IMAGE_SECONDS = 120.0
 _ACTOR_CALLS = 16  # that run at the same time
+HEAD_SECONDS = 15.0  # without a head after which this process ends; Ray's own setting replaces it
+LOOPBACK = "127.0.0.1"
+_RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
 _CONNECT_SECONDS = 5.0
+_WATCH_SECONDS = 1.0
 # Without these Ray contacts the internet to report usage, and warns about graphics cards.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _lock = threading.Lock()
@@ -38,20 +45,58 @@ def connect(address: str) -> Any:
     """Return the module `ray`, connected to the cluster at an address; an existing connection is kept."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError:
-        raise OptionError("Ray is not installed; install it: pip install 'polyvoc[cluster]'") from None
-    with _lock:
+    with _lock, _private_cluster() if address == LOCAL else nullcontext():
+        try:
+            import ray
+        except ImportError:
+            raise OptionError("Ray is not installed; install it: pip install 'polyvoc[cluster]'") from None
         if ray.is_initialized():
             return ray
         _check_address(address)
+        settings: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": LOOPBACK} if address == LOCAL else {}
         try:
-            ray.init(address, include_dashboard=False if address == LOCAL else None, log_to_driver=False,
-                     logging_level=logging.ERROR)  # fmt: skip
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **settings)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise _no_cluster(address, error) from None
+        head = ray.get_runtime_context().gcs_address
+        threading.Thread(target=_watch_head, args=(ray, head), name="polyvoc-head", daemon=True).start()
     return ray
+
+
+@contextmanager
+def _private_cluster() -> Iterator[None]:
+    """Start clusters that only this machine reaches, and only with a random token; where Ray was not imported before.
+
+    Ray replaces a loopback address by that of a network unless clusters of several machines are disabled, and runs any code for
+    whoever reaches its ports: other users of the machine need the token.
+    """
+    private = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in private}
+    if "ray" not in sys.modules:  # which reads the environment when it is imported
+        os.environ.update(private)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
+
+
+def _watch_head(ray: Any, address: str) -> None:
+    """End this process with one line when the head of its cluster is lost: Ray itself would end it later, without one."""
+    host, _, port = address.rpartition(":")
+    limit, seen = float(os.environ.get(_RECONNECT, HEAD_SECONDS)), time.monotonic()
+    while ray.is_initialized():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            seen = time.monotonic()
+        except OSError:
+            if time.monotonic() - seen > limit:
+                advice = "start it again and repeat the command; what was committed is kept"
+                sys.stderr.write(f"polyvoc: the head of the Ray cluster, {address}, does not respond; {advice}\n")
+                sys.stderr.flush()
+                os._exit(1)
+        time.sleep(_WATCH_SECONDS)
 
 
 def _check_address(address: str) -> None:

@@ -6,24 +6,22 @@ import io
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, PolyvocError
-from polyvoc.index.folder import IndexFolder
-from polyvoc.index.segment import Segment
+from polyvoc.index.folder import IndexFolder, SegmentKind
 from polyvoc.index.statistics import Statistics
 from polyvoc.scoring.query import QueryWords
-from polyvoc.scoring.segments import HeldSegment, SegmentInfo
+from polyvoc.scoring.segments import HeldSegment, SegmentInfo, live_spans
 from polyvoc.search.pipeline import warm_up
 from polyvoc.threads import thread_map
-from polyvoc.types import Array
+from polyvoc.types import Array, Spans
 
 _QUERIES = 32  # kept, with what phase 1 found of them for phase 2
 _MIN_PACKED = 64  # numbers of an array that is worth packing
@@ -39,6 +37,7 @@ class SegmentAssignment(NamedTuple):
 
     number: int  # among the segments of the snapshot, as in image refs
     segment: int  # its number in the catalogue
+    checksum: str  # of its `meta.json`
     deleted: tuple[int, ...]  # positions
 
 
@@ -47,7 +46,7 @@ class ShardAssignment:
     """The segments of one shard in one snapshot of an index."""
 
     path: Path
-    sizes: tuple[int, ...]
+    kind: SegmentKind
     segments: tuple[SegmentAssignment, ...]
 
 
@@ -55,8 +54,9 @@ class ShardSummary(NamedTuple):
     """The contents of the segments of a shard, in their order."""
 
     infos: list[SegmentInfo]
-    spans: list[npt.NDArray[np.int64]]  # ids of the live images of each segment, first .. last [m, 2]
+    spans: list[Spans]  # ids of the live images of each segment
     statistics: Statistics
+    damage: dict[int, str]  # why segments cannot be opened, by number; the others are summarised
 
 
 class Task(NamedTuple):
@@ -65,6 +65,13 @@ class Task(NamedTuple):
     operation: Any
     join: Any
     shared: tuple[Any, ...]
+
+
+class TaskResults(NamedTuple):
+    """What a task returned."""
+
+    results: Any  # of each segment, or joined; None for a damaged one
+    damage: dict[int, str]  # why, by number
 
 
 class ShardActor:
@@ -81,24 +88,25 @@ class ShardActor:
     def load(self, snapshot: int, assignment: bytes, statistics: bytes | None) -> bytes | None:
         """Map the segments of an assignment. Without statistics return a summary; with those of all segments, keep them.
 
-        Calls may come in any order, more than once, and after the snapshot was released.
+        Only a summary may leave damaged segments out. Calls may come in any order, more than once, and after the
+        snapshot was released.
         """
         if snapshot in self._snapshots:
             return None
         wanted: ShardAssignment = unpack(assignment)
         known: Statistics | None = None if statistics is None else unpack(statistics)
-        try:
-            segments = _map_segments(wanted, known)
-            summary = None if known is not None else pack(_summarise(segments, wanted.sizes))
-        except (KeyError, IndexError, ValueError):  # counting the words of deleted images
-            raise DamagedError(f"{wanted.path}: arrays contradict each other; run 'polyvoc check'") from None
-        if known is not None:
-            bits, code_bits = (64 * max(map(planes, segments), default=0) for planes in (_planes, _code_planes))
-            _warm_up(wanted.sizes, bits, code_bits)
-            with self._lock:
-                if snapshot not in self._released:
-                    self._snapshots[snapshot] = {held.number: held for held in segments}
-        return summary
+        damage: dict[int, str] = {}
+        segments = list(_map_segments(wanted, known, damage))
+        if known is None:
+            return pack(_summarise(segments, wanted.kind.sizes, damage))
+        for reason in damage.values():
+            raise DamagedError(reason)
+        bits, code_bits = (64 * max(map(planes, segments), default=0) for planes in (_planes, _code_planes))
+        _warm_up(wanted.kind.sizes, bits, code_bits)
+        with self._lock:
+            if snapshot not in self._released:
+                self._snapshots[snapshot] = {held.number: held for held in segments}
+        return None
 
     def release(self, snapshot: int) -> None:
         """Drop a snapshot."""
@@ -107,7 +115,7 @@ class ShardActor:
             self._snapshots.pop(snapshot, None)
 
     def run(self, snapshot: int, own: bytes | None, *pieces: bytes) -> bytes:
-        """Run a task on all segments, or for each (number, argument) of `own`; return its results, joined if it joins."""
+        """Run a task on all segments, or for each (number, argument) of `own`; return its outcome."""
         segments = self._snapshots.get(snapshot)
         if segments is None:
             raise UnknownSnapshotError(f"snapshot {snapshot} is not loaded here")
@@ -116,8 +124,20 @@ class ShardActor:
         calls: Sequence[tuple[HeldSegment, tuple[Any, ...]]] = [(held, ()) for held in segments.values()]
         if own is not None:
             calls = [(segments[number], (argument,)) for number, argument in unpack(own)]
-        results = thread_map(lambda call: task.operation(call[0], *call[1], *shared), calls, self._threads)
-        return pack(results if task.join is None else task.join(results))
+        damage: dict[int, str] = {}
+
+        def run(call: tuple[HeldSegment, tuple[Any, ...]]) -> Any:
+            try:
+                return task.operation(call[0], *call[1], *shared)
+            except DamagedError as error:
+                damage[call[0].number] = str(error)
+                return None
+
+        results: Any = thread_map(run, calls, self._threads)
+        if task.join is not None:
+            found = [result for result in results if result is not None]
+            results = task.join(found) if found else None
+        return pack(TaskResults(results, damage))
 
     def _cached(self, query: QueryWords) -> QueryWords:
         """Return the first query with this key: segments keep the runs of its lists."""
@@ -129,12 +149,16 @@ class ShardActor:
         return known
 
 
-def _map_segments(assignment: ShardAssignment, statistics: Statistics | None) -> list[HeldSegment]:
-    folder = IndexFolder(assignment.path)
-    return [
-        HeldSegment(part.number, folder.read_segment(part.segment, assignment.sizes, part.deleted), statistics)
-        for part in assignment.segments
-    ]
+def _map_segments(wanted: ShardAssignment, statistics: Statistics | None, damage: dict[int, str]) -> Iterator[HeldSegment]:
+    """Yield the segments of an assignment; note why the others are damaged."""
+    folder = IndexFolder(wanted.path)
+    for part in wanted.segments:
+        try:
+            segment = folder.read_segment(part.segment, part.checksum, wanted.kind, part.deleted)
+            _ = segment.live_code_lengths, segment.live_lengths  # reads what deleted images hold
+            yield HeldSegment(part.number, segment, statistics)
+        except DamagedError as error:
+            damage[part.number] = str(error)
 
 
 def _planes(held: HeldSegment) -> int:
@@ -145,17 +169,10 @@ def _code_planes(held: HeldSegment) -> int:
     return held.segment.code_planes
 
 
-def _summarise(held: Sequence[HeldSegment], sizes: tuple[int, ...]) -> ShardSummary:
+def _summarise(held: Sequence[HeldSegment], sizes: tuple[int, ...], damage: dict[int, str]) -> ShardSummary:
     segments = [one.segment for one in held]
     statistics = Statistics.of_segments(segments, sizes)
-    return ShardSummary(list(map(SegmentInfo.of, segments)), list(map(live_spans, segments)), statistics)
-
-
-def live_spans(segment: Segment) -> npt.NDArray[np.int64]:
-    """Return the ids of the live images of a segment as ranges first .. last [m, 2]."""
-    ids = np.sort(segment.ids[segment.live_positions()])
-    breaks = np.diff(ids, prepend=-2, append=np.iinfo(np.int64).max) != 1
-    return np.column_stack([ids[breaks[:-1]], ids[breaks[1:]]])
+    return ShardSummary(list(map(SegmentInfo.of, segments)), list(map(live_spans, segments)), statistics, damage)
 
 
 # -- serialisation

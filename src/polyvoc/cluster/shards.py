@@ -11,14 +11,13 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from polyvoc.cluster.connect import LostTaskError, cluster_cores, connect, count_cores, get_result, start_actor
 from polyvoc.cluster.holder import (
@@ -27,17 +26,18 @@ from polyvoc.cluster.holder import (
     ShardAssignment,
     ShardSummary,
     Task,
+    TaskResults,
     UnknownSnapshotError,
     pack,
     unpack,
 )
-from polyvoc.errors import ClusterError, UnusableIndexError, one_line
+from polyvoc.errors import ClusterError, DamagedError, UnusableIndexError, one_line
 from polyvoc.index.folder import EmbeddingSource, IndexFolder, Layout
 from polyvoc.index.statistics import Statistics
 from polyvoc.options import ClusterOptions
 from polyvoc.scoring.engine import Engine, Join, Operation
 from polyvoc.scoring.segments import SegmentImages, SegmentInfo, segment_images
-from polyvoc.search.index import Index
+from polyvoc.search.index import Index, lost_images
 from polyvoc.types import Spans
 
 PIECE = 64 * 1024  # bytes: Ray sends arguments of less than 100 KB along with a call, not through its object store
@@ -60,14 +60,14 @@ def open_index(path: str | os.PathLike[str], embedding: EmbeddingSource | None, 
 class RayShards:
     """The segments of one commit, held by the actors of a replica set.
 
-    All of them are required, else ClusterError, except in a `session` that records those that are missing.
+    All of them are required, else ClusterError, or DamagedError, except in a `session` that records those that are missing.
     """
 
     def __init__(self, replicas: ReplicaSet, snapshot: Snapshot, numbers: Sequence[Sequence[int]],
-                 summaries: Sequence[ShardSummary]) -> None:  # fmt: skip
-        """Join the summaries of shards; `numbers` are those of the segments of each."""
+                 summaries: Sequence[ShardSummary], lost: Mapping[str, Spans]) -> None:  # fmt: skip
+        """Join the summaries of shards. numbers: of the segments of each; lost: as of `LocalShards`."""
         self.replicas, self.snapshot, self.numbers = replicas, snapshot, numbers
-        contents: dict[int, tuple[SegmentInfo, npt.NDArray[np.int64]]] = {}
+        contents: dict[int, tuple[SegmentInfo, Spans]] = {}
         for held, part in zip(numbers, summaries, strict=True):
             contents |= dict(zip(held, zip(part.infos, part.spans, strict=True), strict=True))
         self.infos: Sequence[SegmentInfo] = [contents[number][0] for number in sorted(contents)]
@@ -75,11 +75,12 @@ class RayShards:
         self.statistics: Statistics = reduce(add, (part.statistics for part in summaries))
         self._shard_of = {number: shard for shard, held in enumerate(numbers) for number in held}
         self._all: Mapping[int, None] = dict.fromkeys(self._shard_of.values())  # shards that hold segments
-        self._require_all, self._missing = True, set[int]()
+        self.lost = dict(lost)
+        self._require_all, self._unavailable, self._damaged = True, set[int](), dict[int, str]()
 
     @classmethod
-    def open(cls, folder: IndexFolder, layout: Layout, replicas: ReplicaSet) -> RayShards:
-        """Load the segments of an index into the actors, each by one shard."""
+    def open(cls, folder: IndexFolder, layout: Layout, replicas: ReplicaSet, lost: Mapping[str, Spans] = {}) -> RayShards:
+        """Load the segments of an index into the actors, each by one shard. lost: images that the layout leaves out."""
         sizes = {part.segment: part.n_features + part.n_images for part in layout.parts}
         placement = assign_segments(sizes, replicas.n_shards, replicas.placement)
         replicas.placement = {segment: shard for shard, segments in enumerate(placement) for segment in segments}
@@ -87,25 +88,38 @@ class RayShards:
         numbers = [sorted(number_of[segment] for segment in segments) for segments in placement]
         loads = [sum(sizes[segment] for segment in segments) for segments in placement]
         snapshot, summaries = replicas.open([_assignment(folder, layout, held) for held in numbers], loads)
-        shards = cls(replicas, snapshot, numbers, summaries)
+        if damage := {number: reason for part in summaries for number, reason in part.damage.items()}:
+            found = {reason: lost_images(folder, layout, layout.parts[number], DamagedError(reason))
+                     for number, reason in damage.items()}  # fmt: skip
+            sound = tuple(part for number, part in enumerate(layout.parts) if number not in damage)
+            return cls.open(folder, replace(layout, parts=sound), replicas, {**lost, **found})
+        shards = cls(replicas, snapshot, numbers, summaries, lost)
         replicas.set_statistics(snapshot, shards.statistics)
         return shards
 
     def session(self, require_all: bool) -> RayShards:
-        """Return the same shards, which record what is missing from now on; `require_all`: ClusterError instead."""
+        """Return the same shards, which record what is missing from now on; `require_all`: an error instead."""
+        for reason in self.lost if require_all else ():
+            raise DamagedError(reason)
         session = copy(self)
-        session._require_all, session._missing = require_all, set()
+        session._require_all, session._unavailable, session._damaged = require_all, set(), {}
         return session
 
     @property
     def missing(self) -> Sequence[int]:
-        """Return the segments that were missing since the session began, in order."""
-        return sorted(self._missing)
+        """Return the segments that were unavailable or found damaged since the session began, in order."""
+        return sorted(self._unavailable | self._damaged.keys())
 
     @property
     def missing_ids(self) -> Spans:
-        """Return the ids of the images in those segments."""
-        return tuple(sorted((int(first), int(last)) for number in self._missing for first, last in self.spans[number]))
+        """Return the ids of the images in those segments, and in those that could not be opened."""
+        found = (self.spans[number] for number in self.missing)
+        return tuple(sorted(span for spans in (*found, *self.lost.values()) for span in spans))
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Return a line for each damaged segment."""
+        return *self.lost, *self._damaged.values()
 
     def images(self, threads: int | None = None) -> list[SegmentImages]:
         """Return the images of each segment; ids -1 and no live position for a segment that is missing."""
@@ -124,7 +138,8 @@ class RayShards:
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
         """Join the results of `each`: in every shard, then here. None if all are missing."""
         results = self._gather(Task(operation, join, shared), self._all)
-        return join([results[shard] for shard in sorted(results)]) if results else None
+        found = [results[shard] for shard in sorted(results) if results[shard] is not None]
+        return join(found) if found else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, argument, *shared) for every (segment, argument); None for those that are missing."""
@@ -150,13 +165,17 @@ class RayShards:
         """Run a task on shards, each with its own argument; return the results of those that are available."""
         if not calls:
             return {}
-        results = _FanOut(self.replicas, self.snapshot, calls, self.replicas.pieces(task), self._require_all).run()
-        missing = calls.keys() - results.keys()
+        outcomes = _FanOut(self.replicas, self.snapshot, calls, self.replicas.pieces(task), self._require_all).run()
+        missing = calls.keys() - outcomes.keys()
         if missing and self._require_all:
             raise ClusterError(f"{len(missing)} of {len(self.numbers)} shards did not respond within "
                                f"{self.replicas.options.timeout:g} s; search again later, or without require_all")  # fmt: skip
-        self._missing.update(number for shard in missing for number in self.numbers[shard])
-        return results
+        damage = {number: reason for outcome in outcomes.values() for number, reason in outcome.damage.items()}
+        for reason in damage.values() if self._require_all else ():
+            raise DamagedError(reason)
+        self._unavailable.update(number for shard in missing for number in self.numbers[shard])
+        self._damaged.update(damage)
+        return {shard: outcome.results for shard, outcome in outcomes.items()}
 
 
 @dataclass(eq=False)
@@ -199,7 +218,7 @@ class ReplicaSet:
 
     def read_engine(self, folder: IndexFolder, layout: Layout) -> Engine:
         """Load a commit of an index as a new snapshot."""
-        return Engine(RayShards.open(folder, layout, self), layout.sizes)
+        return Engine(RayShards.open(folder, layout, self), layout.kind.sizes)
 
     def open(self, assignments: Sequence[ShardAssignment], loads: Sequence[int]) -> tuple[Snapshot, list[ShardSummary]]:
         """Create a snapshot; return it with the summary of each shard. `set_statistics` completes it."""
@@ -325,10 +344,10 @@ class _FanOut:
     pieces: Sequence[Any]
     require_all: bool  # wait for shards whose replicas are all unavailable
     running: dict[Any, tuple[int, Replica]] = field(default_factory=dict)  # by reference
-    results: dict[int, Any] = field(default_factory=dict)  # by shard
+    results: dict[int, TaskResults] = field(default_factory=dict)  # by shard
 
-    def run(self) -> dict[int, Any]:
-        """Return the results by shard, of those that respond in time."""
+    def run(self) -> dict[int, TaskResults]:
+        """Return the outcomes by shard, of those that respond in time."""
         start, timeout = time.monotonic(), self.replicas.options.timeout
         for shard in self.calls:
             self._call(shard)
@@ -412,5 +431,5 @@ def assign_replicas(loads: Sequence[int], machines: Mapping[str, float], replica
 
 def _assignment(folder: IndexFolder, layout: Layout, numbers: Sequence[int]) -> ShardAssignment:
     chosen = [(number, layout.parts[number]) for number in numbers]
-    segments = tuple(SegmentAssignment(number, part.segment, tuple(part.deleted)) for number, part in chosen)
-    return ShardAssignment(folder.path.absolute(), layout.sizes, segments)
+    segments = tuple(SegmentAssignment(number, part.segment, part.checksum, part.deleted) for number, part in chosen)
+    return ShardAssignment(folder.path.absolute(), layout.kind, segments)

@@ -9,24 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.duplicates.overlap import (
-    LONG_SIDE,
-    PixelSimilarity,
-    apply,
-    compose,
-    inside,
-    inverse,
-    pixel_similarity,
-    scale,
-    shares,
-    stretch,
-)
+from polyvoc.duplicates.alignment import LONG_SIDE, Alignment, align
+from polyvoc.duplicates.overlap import apply, compose, inside, inverse, scale, shares, stretch
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import single_cv2_thread
@@ -35,17 +25,18 @@ from polyvoc.index.folder import DUPLICATE_PAIRS, IndexFolder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.scoring.segments import Candidate
 from polyvoc.search.index import Index
-from polyvoc.search.pairs import StoredQueries
+from polyvoc.search.pairs import SEARCHED_TOGETHER, StoredQueries
 from polyvoc.search.pipeline import search
 from polyvoc.search.query import PhotoReader, Query
 from polyvoc.search.verify import AnyVerification, inliers_in, prepare_verification, verify
+from polyvoc.storage.trust import Trust
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import SIFT, FeatureKind, Features, Floats64, GreyImage, Problem, Progress
 
 SAVE_SECONDS = 30.0  # a killed process loses at most this much work
 CANDIDATES = 50  # images that are verified for each one
 MIN_LLR, MIN_INLIERS = 10.0, 5  # of a pair that is stored
-CACHED_IMAGES = 128  # small images kept in memory, up to 0.3 MB each
+CACHED_IMAGES = 64  # reduced images kept in memory, up to 1 MB each
 
 # Evidence for or against a copy; NaN: not known.
 EVIDENCE = (
@@ -56,8 +47,9 @@ EVIDENCE = (
     "drift",  # the same in diameters of the features: blurred images have large ones, whose positions are less exact
     "stretch",  # ratio of the axes of the transform, at least 1
     "cover",  # share of the smaller image that the other shows
-    *PixelSimilarity._fields,
+    *Alignment._fields,
 )
+EVIDENCE_VERSION = 2  # raised when values of the evidence change: pairs with others are compared again
 # Ids; the transform maps points of the later image to points of the earlier one, in pixels of the full size.
 PAIR = np.dtype([
     ("later", np.int64),
@@ -81,17 +73,23 @@ def compare(writer: IndexWriter, mirror: bool = True, progress: Progress | None 
     writer.commit()
     problems: list[Problem] = []
     with Index.open(writer.folder.path) as index:
+        index.folder.trust.require_named()
         mirror = mirror and can_mirror(index)
         stored, tasks = read_pairs(index.folder), pending_tasks(index, mirror)
-        found, last = [np.array(stored.pairs)], {"compared": stored.compared, "mirror_compared": stored.mirror_compared}
-        results = ordered_map(PairComparer(index).find_pairs, tasks, count_threads(None), "polyvoc-duplicates")
+        found = [np.array(stored.pairs)]
+        last = {"compared": stored.compared, "mirror_compared": stored.mirror_compared, "evidence": EVIDENCE_VERSION}
+        threads = count_threads(None)
+        size = max(1, min(SEARCHED_TOGETHER, -(-len(tasks) // threads)))
+        blocks = [tasks[first : first + size] for first in range(0, len(tasks), size)]
+        results = ordered_map(PairComparer(index).find_block, blocks, threads, "polyvoc-duplicates")
         saved = time.monotonic()
         with single_cv2_thread(), closing(results):
             try:
-                for done, (task, (pairs, problem)) in enumerate(results, start=1):
+                compared = (one for _, found_in_block in results for one in found_in_block)
+                for done, (task, pairs, problem) in enumerate(compared, start=1):
                     found.append(pairs)
                     problems += [] if problem is None else [problem]
-                    for name in last if mirror else ("compared",):
+                    for name in ("compared", "mirror_compared") if mirror else ("compared",):
                         last[name] = max(last[name], task.image)
                     if progress is not None:
                         progress("comparing", done, len(tasks))
@@ -163,7 +161,7 @@ class PairComparer:
         """Compare images of an index."""
         self.index = index
         self._options = replace(index.preset("fast"), top=CANDIDATES + 1)  # and the image itself
-        self._read_small = lru_cache(CACHED_IMAGES)(_read_small)
+        self._read_small = lru_cache(CACHED_IMAGES)(partial(_read_small, index.folder.trust))
 
     @cached_property
     def _reader(self) -> PhotoReader:
@@ -173,16 +171,25 @@ class PairComparer:
     def _source(self) -> StoredQueries:
         return StoredQueries(self.index.engine, self._options, self.index.coder)
 
-    def find_pairs(self, task: PairTask) -> tuple[Pairs, Problem | None]:
+    def find_block(self, tasks: Sequence[PairTask]) -> list[tuple[PairTask, Pairs, Problem | None]]:
+        """Return the pairs of some images with earlier ones; what is stored of them is decoded together."""
+        rows = [self.index.image(task.image) for task in tasks]
+        plain = [row for row, task in zip(rows, tasks, strict=True) if task.plain]
+        queries = self._source.of_many([self.index.find(row.image) for row in plain], verify=1)
+        asked = dict(zip((row.image for row in plain), queries, strict=True))
+        return [(task, *self.find_pairs(row, task, asked.get(row.image))) for row, task in zip(rows, tasks, strict=True)]
+
+    def find_pairs(self, row: ImageRow, task: PairTask, plain: Query | None) -> tuple[Pairs, Problem | None]:
         """Return the pairs of an image with earlier ones, and why its mirror image could not be compared, if so.
+
+        plain: what is stored of it, None if only its mirror image is to be compared.
 
         Of a pair that matches both plain and mirrored, the stronger is returned.
         """
-        row = self.index.image(task.image)
         pairs: dict[int, tuple[float, np.void]] = {}
         problem = None
         try:
-            for query, width in self._queries(row, task):
+            for query, width in self._queries(row, task, plain):
                 prepared = prepare_verification(self.index.engine, query, self._options)
                 for candidate in self._candidates(query, prepared, row.image):
                     weight = candidate.weight or 0.0
@@ -192,13 +199,13 @@ class PairComparer:
             problem = Problem(row.path, str(error))
         return np.array([pair for _, pair in pairs.values()], PAIR), problem
 
-    def _queries(self, row: ImageRow, task: PairTask) -> Iterator[tuple[Query, int | None]]:
+    def _queries(self, row: ImageRow, task: PairTask, plain: Query | None) -> Iterator[tuple[Query, int | None]]:
         """Yield the queries of an image; with the width of the image for its mirror image, else None."""
-        if task.plain:
-            yield self._source.of(self.index.find(row.image), verify=1), None
+        if plain is not None:
+            yield plain, None
         if task.mirror:
             # Descriptors are not stored: its file is read again.
-            features = mirror_features(self.index.features(row.path))
+            features = mirror_features(self.index.features(row.image))
             query = self._reader.query_of(features.descriptors, replace(self._options, verify=1))
             yield replace(query, keypoints=features.keypoints), features.width
 
@@ -216,8 +223,8 @@ class PairComparer:
         transform = candidate.transform
         if mirror_width is not None:
             transform = compose(transform, mirror_transform(mirror_width))
-        similarity = pixel_similarity(self._read_small(row.path), self._read_small(other.path), transform)
-        evidence = {**self._feature_evidence(row, other, query, candidate), **similarity._asdict()}
+        aligned = align(self._read_small(row.path), self._read_small(other.path), transform)
+        evidence = {**self._feature_evidence(row, other, query, candidate), **aligned._asdict()}
         pair: np.void = np.array([(row.image, other.image, transform, [evidence[name] for name in EVIDENCE])], PAIR)[0]
         return pair
 
@@ -251,10 +258,10 @@ class PairComparer:
         return max(1.0, max(size) / self.index.folder.feature_options.long_side)
 
 
-def _read_small(path: str) -> GreyImage | None:
-    """Read a reduced image; return None if its file cannot be read."""
+def _read_small(trust: Trust, path: str) -> GreyImage | None:
+    """Read a reduced image; return None if its file cannot be read, or may not be."""
     try:
-        return read_grey(path, LONG_SIDE)
+        return read_grey(trust.require(path), LONG_SIDE)
     except (ImageError, OptionError):
         return None
 
@@ -280,7 +287,7 @@ def mirror_transform(width: int) -> Floats64:
 def read_pairs(folder: IndexFolder) -> StoredPairs:
     """Map the pairs that an index stores."""
     side = folder.side_file(DUPLICATE_PAIRS)
-    if side is None:
+    if side is None or side.extra.get("evidence") != EVIDENCE_VERSION:  # none, or of an older polyvoc
         return StoredPairs(np.empty(0, PAIR), 0, 0)
     return StoredPairs(folder.map_side_file(side, PAIR), side.extra["compared"], side.extra["mirror_compared"])
 
@@ -288,7 +295,7 @@ def read_pairs(folder: IndexFolder) -> StoredPairs:
 def check_pairs(folder: IndexFolder) -> Iterator[str]:
     """Yield one line if stored pairs are impossible: a check for `index.check`."""
     side = folder.side_file(DUPLICATE_PAIRS)
-    if side is None:
+    if side is None or side.extra.get("evidence") != EVIDENCE_VERSION:
         return
     if not all(isinstance(side.extra.get(name), int) and side.extra[name] >= 0 for name in ("compared", "mirror_compared")):
         yield f"{folder.catalogue.path}: the setting {DUPLICATE_PAIRS!r} cannot be {side.as_setting()!r}"

@@ -1,4 +1,4 @@
-"""Groups of copies around the best image, made from the stored pairs and from files with identical bytes."""
+"""Groups of copies around the best image, made from the stored pairs, from files with identical bytes, and from verdicts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import heapq
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import combinations, count
+from itertools import combinations, count, product
 from pathlib import Path
 
 import numpy as np
 
-from polyvoc.duplicates import MIN_PROBABILITY
-from polyvoc.duplicates.compare import Pairs, pending_tasks, read_pairs
+from polyvoc.duplicates import A_COPY, ANOTHER_SHOT, IDENTICAL, MIN_PROBABILITY, SOMETHING_ELSE
+from polyvoc.duplicates.compare import pending_tasks, read_pairs
+from polyvoc.duplicates.decisions import COPY, DIFFERENT, SAME, Decisions
 from polyvoc.duplicates.overlap import (
     IDENTITY,
-    LONG_SIDE,
     NEARLY_ALL,
     Size,
     compose,
@@ -27,15 +28,17 @@ from polyvoc.duplicates.overlap import (
     scale,
     shares,
 )
-from polyvoc.duplicates.probability import shipped_duplicate_probability
+from polyvoc.duplicates.probability import duplicate_probability
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.index.catalogue import ImageRow
 from polyvoc.search.index import Index
 from polyvoc.storage.files import checksum
+from polyvoc.storage.folders import absolute_path, is_below
 from polyvoc.storage.stores import is_url
 from polyvoc.types import Floats64, Progress
 
+READ_SIDE = 512  # pixels of the long side of images in which frames are looked for
 SAME_PIXELS, SAME_BYTES = 0.95, 0.9  # shares of the largest that count as equal to it
 MIN_CHAIN_SHARE = 0.25  # of one of two images: what the other shows at least, where only a chain links them
 MAX_PART_SHARE = 0.1  # of the smaller of two parts of an image: what they share at most if they are two pictures
@@ -54,6 +57,7 @@ class ImageFile:
     bytes: int = 0
     changed: int | None = None  # modification time in nanoseconds
     content: float = 1.0  # share of its area that is not a plain frame, nor a corner left by a rotation
+    reference: bool = False  # in a folder whose files are always kept
 
     @property
     def size(self) -> Size:
@@ -63,13 +67,30 @@ class ImageFile:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """Two files that may be copies."""
+    """Two files that may be copies, or two shots of the same thing."""
 
     first: str
     second: str
-    probability: float
+    probability: float  # that they are copies
     transform: Floats64  # [2, 3] points of the first to points of the second
     identical: bool = False  # byte for byte
+    another_shot: float = 0.0  # probability that they are two shots of the same thing
+    verdict: str | None = None  # of the user, in `decisions.VERDICTS`; the probabilities follow it
+
+    @property
+    def kind(self) -> str:
+        """Return the class of the pair: the verdict, or the most probable one."""
+        if self.identical:
+            return IDENTICAL
+        rest = 1 - self.probability - self.another_shot
+        if max(self.probability, self.another_shot) < rest:
+            return SOMETHING_ELSE
+        return A_COPY if self.probability >= self.another_shot else ANOTHER_SHOT
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Return both paths."""
+        return frozenset((self.first, self.second))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +102,12 @@ class Copy:
     via: str | None  # the previous file of the chain; None: linked with the best itself
     transform: Floats64  # [2, 3] its points to points of the best
     identical: bool  # byte for byte the best
+    verdict: str | None = None  # of the user, on this file and the best
+
+    @property
+    def kind(self) -> str:
+        """Return the class of the pair of this file and the best."""
+        return IDENTICAL if self.identical else A_COPY
 
     def describe(self, best: ImageFile) -> str:
         """Describe what turned the best into this copy."""
@@ -95,6 +122,11 @@ class Group:
     reason: str  # why it is the best
     copies: tuple[Copy, ...]  # most probable first
 
+    @property
+    def decided(self) -> bool:
+        """Return whether the user has decided on every copy."""
+        return all(copy.verdict is not None for copy in self.copies)
+
 
 @dataclass(frozen=True, eq=False)
 class Duplicates:
@@ -102,51 +134,132 @@ class Duplicates:
 
     min_probability: float
     n_images: int  # files that were considered
-    links: tuple[Link, ...]  # pairs of at least that probability, most probable first
+    links: tuple[Link, ...]  # pairs that are copies with at least that probability, most probable first
     groups: tuple[Group, ...]
     not_compared: int  # images that were added since the last comparison
+    shots: tuple[
+        Link, ...
+    ] = ()  # pairs that are two shots with at least that probability, most probable first, without verdict
 
 
-def find_duplicates(
-    index: Index, min_probability: float = MIN_PROBABILITY, mirror: bool = True, progress: Progress | None = None
-) -> Duplicates:
-    """Return the groups of copies in an index, from the pairs that `compare` has stored."""
-    rows = {row.image: row for row in index.images()}
-    files = {
-        row.path: ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed)
-        for row in rows.values()
-    }
-    identical = list(_identical_links(index, rows.values(), files))
-    known = {frozenset((link.first, link.second)) for link in identical}
-    similar = _similar_links(read_pairs(index.folder).pairs, rows, mirror)
-    links = [*identical, *(link for link in similar if frozenset((link.first, link.second)) not in known)]
-    links = sorted(
-        (link for link in links if link.probability >= min_probability),
-        key=lambda link: (-link.probability, link.first, link.second),
-    )
-    n_linked = len({path for link in links for path in (link.first, link.second)})
+@dataclass(frozen=True)
+class Scope:
+    """Which pairs and files are considered; folders below which photographs of the index lie."""
+
+    reference: tuple[str, ...] = ()  # folders whose files are always kept
+    between: tuple[str, str] | None = None  # only pairs of one file below each
+
+    def checked(self, paths: Iterable[str]) -> Scope:
+        """Return it with absolute folders; raise OptionError for one below which there is none of some paths."""
+        known = list(paths)
+
+        def absolute(folder: str) -> str:
+            full = absolute_path(folder)
+            if not any(is_below(path, [full]) for path in known):
+                raise OptionError(f"{folder}: no photograph of the index lies there; give a folder that was indexed")
+            return full
+
+        between = None if self.between is None else (absolute(self.between[0]), absolute(self.between[1]))
+        return Scope(tuple(map(absolute, self.reference)), between)
+
+    def has(self, link: Link) -> bool:
+        """Return whether a pair is considered."""
+        if self.between is None:
+            return True
+        one, other = ([folder] for folder in self.between)
+        straight = is_below(link.first, one) and is_below(link.second, other)
+        return straight or (is_below(link.first, other) and is_below(link.second, one))
+
+
+EVERYTHING = Scope()
+
+
+def find_duplicates(index: Index, min_probability: float = MIN_PROBABILITY, mirror: bool = True,
+                    progress: Progress | None = None, scope: Scope = EVERYTHING) -> Duplicates:  # fmt: skip
+    """Return the groups of copies in an index, from the pairs that `compare` has stored and the verdicts of the user."""
+    check_min_probability(min_probability)
+    trust = index.folder.trust
+    trust.require_named()
+    files = _files(index)
+    links = find_links(index, mirror, files)
+    scope = scope.checked(files)
+    for path, file in files.items():
+        if scope.reference and is_below(path, scope.reference):
+            files[path] = replace(file, reference=True)
+    links = [link for link in links if scope.has(link)]
+    copies = [link for link in links if link.probability >= min_probability]
+    shots = [link for link in links if link.another_shot >= min_probability and link.verdict is None]
+    shots.sort(key=lambda link: (-link.another_shot, link.first, link.second))
+    apart = {link.paths for link in links if link.verdict in (SAME, DIFFERENT)}
+    doubtful = {link.paths for link in links if link.probability < min_probability}
+    n_linked = len({path for link in copies for path in (link.first, link.second)})
     done = count(1)
 
     def content(file: ImageFile, copies: Sequence[tuple[Floats64, Size]]) -> float:
         if progress is not None:
             progress("grouping", next(done), n_linked)
         try:
-            return content_share(read_grey(file.path, LONG_SIDE), copies) if copies else 1.0
+            return content_share(read_grey(trust.require(file.path), READ_SIDE), copies) if copies else 1.0
         except (ImageError, OptionError):  # its file cannot be read
             return 1.0
 
-    groups = group_copies(files, links, min_probability, content)
-    return Duplicates(min_probability, len(files), tuple(links), tuple(groups), len(pending_tasks(index, mirror)))
+    groups = group_copies(files, copies, min_probability, content, apart, chains=scope.between is None, doubtful=doubtful)
+    not_compared = len(pending_tasks(index, mirror))
+    return Duplicates(min_probability, len(files), tuple(copies), tuple(groups), not_compared, tuple(shots))
 
 
-def _similar_links(pairs: Pairs, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
+def _files(index: Index) -> dict[str, ImageFile]:
+    return {
+        row.path: ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed)
+        for row in index.images()
+    }
+
+
+def find_links(index: Index, mirror: bool = True, files: dict[str, ImageFile] | None = None) -> list[Link]:
+    """Return all pairs of an index that match, of any class: most probable copies first.
+
+    Identical files that could not be indexed are added to `files`.
+    """
+    index.folder.trust.require_named()
+    files = _files(index) if files is None else files
+    rows = {row.image: row for row in index.images()}
+    identical = {link.paths: link for link in _identical_links(index, rows.values(), files)}
+    similar = {link.paths: link for link in _similar_links(index, rows, mirror)}
+    decided = {link.paths: link for link in _decided_links(index, rows.values(), similar)}
+    return sorted((similar | decided | identical).values(), key=lambda link: (-link.probability, link.first, link.second))
+
+
+def _similar_links(index: Index, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
     """Yield the stored pairs of live images with their probabilities."""
+    pairs = read_pairs(index.folder).pairs
     live = np.isin(pairs["later"], list(rows)) & np.isin(pairs["earlier"], list(rows))
     not_mirrored = np.linalg.det(pairs["transform"][:, :, :2]) > 0
     pairs = pairs[live & (not_mirrored | mirror)]
-    for pair, probability in zip(pairs, shipped_duplicate_probability().probabilities(pairs), strict=True):
+    predicted = duplicate_probability(index.folder.catalogue.settings()).probabilities(pairs)
+    for pair, copy, another_shot in zip(pairs, *predicted, strict=True):
         first, second = rows[int(pair["later"])].path, rows[int(pair["earlier"])].path
-        yield Link(first, second, float(probability), np.array(pair["transform"]))
+        yield Link(first, second, float(copy), np.array(pair["transform"]), another_shot=float(another_shot))
+
+
+def _decided_links(index: Index, rows: Iterable[ImageRow], similar: Mapping[frozenset[str], Link]) -> Iterator[Link]:
+    """Yield the pairs of files on which the user has decided."""
+    decisions = Decisions.read(index.folder)
+    by_digest: dict[str, list[ImageRow]] = {}
+    for row in rows if len(decisions) else ():
+        if row.digest is not None:
+            by_digest.setdefault(row.digest, []).append(row)
+    for one in decisions:
+        for first, second in product(by_digest.get(one.first, ()), by_digest.get(one.second, ())):
+            known = similar.get(frozenset((first.path, second.path)))
+            link = known or Link(first.path, second.path, 0.0, _stretched(first, second))
+            shot = float(one.verdict == SAME)
+            yield replace(link, probability=float(one.verdict == COPY), another_shot=shot, verdict=one.verdict)
+
+
+def _stretched(first: ImageRow, second: ImageRow) -> Floats64:
+    """Return the transform that lays all of one image on all of another, for a pair of which no other is known."""
+    x, y = second.width / max(first.width, 1), second.height / max(first.height, 1)
+    return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2]])
 
 
 def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, ImageFile]) -> Iterator[Link]:
@@ -158,7 +271,7 @@ def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, Im
     by_size: dict[int, list[str]] = {}
     unusable = index.folder.catalogue.problems()
     for path, (state, _) in unusable.items():
-        if state.size and not is_url(path):
+        if state.size and not is_url(path) and index.folder.trust.allows(path):
             by_size.setdefault(state.size, []).append(path)
     for size, paths in by_size.items():
         for path in paths if len(paths) > 1 else []:
@@ -180,10 +293,14 @@ Edges = dict[str, list[Link]]  # by path, directed so that the file is the first
 Content = Callable[[ImageFile, Sequence[tuple[Floats64, Size]]], float]
 
 
-def group_copies(
-    files: Mapping[str, ImageFile], links: Iterable[Link], min_probability: float, content: Content = lambda file, copies: 1.0
-) -> list[Group]:
-    """Return the groups of files, by path, that links of at least some probability connect; the largest first."""
+def group_copies(files: Mapping[str, ImageFile], links: Iterable[Link], min_probability: float,
+                 content: Content = lambda file, copies: 1.0, apart: AbstractSet[frozenset[str]] = frozenset(),
+                 chains: bool = True, doubtful: AbstractSet[frozenset[str]] = frozenset()) -> list[Group]:  # fmt: skip
+    """Return the groups of files, by path, that links of at least some probability connect; the largest first.
+
+    Two files that are to stay apart are in no group together. Without chains every file of a group is linked with the best; no
+    chain links a file with a best of which it is doubtful that it is a copy: what their own pixels say goes before a chain.
+    """
     check_min_probability(min_probability)
     edges: Edges = {}
     for link in links:
@@ -197,7 +314,7 @@ def group_copies(
         linked[path] = replace(files[path], content=content(files[path], copies))
     groups: list[Group] = []
     for component in _components(edges):
-        groups += _split({path: linked[path] for path in component}, edges, min_probability)
+        groups += _split({path: linked[path] for path in component}, _Rules(edges, min_probability, apart, chains, doubtful))
     return sorted(groups, key=lambda group: (-len(group.copies), group.best.path))
 
 
@@ -225,19 +342,30 @@ def _components(edges: Edges) -> list[list[str]]:
     return components
 
 
-def _split(members: dict[str, ImageFile], edges: Edges, min_probability: float) -> list[Group]:
+@dataclass(frozen=True)
+class _Rules:
+    """What holds for all groups."""
+
+    edges: Edges
+    min_probability: float
+    apart: AbstractSet[frozenset[str]]  # paths of two files that are in no group together
+    chains: bool  # whether files are copies that are linked with the best by others only
+    doubtful: AbstractSet[frozenset[str]]  # paths of two files that are joined by no chain
+
+
+def _split(members: dict[str, ImageFile], rules: _Rules) -> list[Group]:
     """Split a component into groups around their best files; files that are left alone are in none."""
     groups: list[Group] = []
     left = dict(members)
     while len(left) > 1:
         best, reason = choose(list(left.values()))
-        copies = _copies_of(best, left, edges, min_probability)
-        if is_collage(best, left, edges):
+        copies = _copies_of(best, left, rules)
+        if is_collage(best, left, rules.edges):
             complete = {best.path: best}  # and copies that show all of it, and not a part
             for copy in copies:
                 if copy.identical or shares(copy.file.size, best.size, copy.transform)[1] >= NEARLY_ALL:
                     complete[copy.file.path] = copy.file
-            copies = _copies_of(best, complete, edges, min_probability)
+            copies = _copies_of(best, complete, rules)
         del left[best.path]
         for copy in copies:
             del left[copy.file.path]
@@ -246,31 +374,41 @@ def _split(members: dict[str, ImageFile], edges: Edges, min_probability: float) 
     return groups
 
 
-def _copies_of(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges, min_probability: float) -> list[Copy]:
+def _copies_of(best: ImageFile, left: Mapping[str, ImageFile], rules: _Rules) -> list[Copy]:
     """Return the copies of a file, most probable first: by a link, else by their most probable chain (Dijkstra 1959)."""
     copies: dict[str, Copy] = {}
-    direct = {link.second for link in edges[best.path]}
+    direct = {link.second: link for link in rules.edges[best.path]}
     start = Link(best.path, best.path, 1.0, IDENTITY, identical=True)
     order = count()  # of entries that are equal in all else
     queue: list[tuple[float, str, str, int, Link]] = [(-1.0, best.path, "", next(order), start)]
     done: set[str] = set()
     while queue:
         negative, path, via, _, link = heapq.heappop(queue)
-        if path in done:
+        if path in done or _is_apart(path, best, copies, rules.apart):
             continue
         done.add(path)
         if path != best.path:
-            copies[path] = Copy(left[path], -negative, None if path in direct else via, link.transform, link.identical)
-        for edge in edges[path]:
+            linked = direct.get(path)
+            verdict = None if linked is None else linked.verdict
+            chain = None if linked is not None else via
+            copies[path] = Copy(left[path], -negative, chain, link.transform, link.identical, verdict)
+        for edge in rules.edges[path] if rules.chains or path == best.path else ():
             probability = -negative * edge.probability
             known = edge.second in done or (edge.second in direct and path != best.path)
-            if known or edge.second not in left or probability < min_probability:
+            if known or edge.second not in left or probability < rules.min_probability:
+                continue
+            if path != best.path and frozenset((edge.second, best.path)) in rules.doubtful:
                 continue
             transform = compose(link.transform, inverse(edge.transform))
             if path == best.path or _overlap(left[edge.second], best, transform):
                 further = Link(edge.second, best.path, probability, transform, edge.identical and link.identical)
                 heapq.heappush(queue, (-probability, edge.second, path, next(order), further))
     return sorted(copies.values(), key=lambda copy: (-copy.probability, copy.file.path))
+
+
+def _is_apart(path: str, best: ImageFile, copies: Iterable[str], apart: AbstractSet[frozenset[str]]) -> bool:
+    """Return whether a file is to stay apart from one that is in the group already."""
+    return bool(apart) and any(frozenset((path, other)) in apart for other in (best.path, *copies))
 
 
 def _overlap(one: ImageFile, other: ImageFile, transform: Floats64) -> bool:
@@ -299,6 +437,7 @@ def is_collage(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges) -> 
 
 # Score of a file, share of the largest score that is kept, and the reason that is given if one file is left.
 CRITERIA: tuple[tuple[Callable[[ImageFile], float], float, Callable[[ImageFile], str]], ...] = (
+    (lambda f: f.reference, 1, lambda f: "in a reference folder"),
     (lambda f: f.width * f.height * f.content, SAME_PIXELS, lambda f: f"most pixels: {f.width} x {f.height}"),
     (lambda f: f.bytes, SAME_BYTES, lambda f: f"as many pixels as any, largest file: {format_bytes(f.bytes)}"),
     (lambda f: _suffix(f) in LOSSLESS, 1, lambda f: f"as many pixels as any, lossless: {_suffix(f)[1:]}"),
@@ -309,7 +448,7 @@ CRITERIA: tuple[tuple[Callable[[ImageFile], float], float, Callable[[ImageFile],
 
 
 def choose(files: Sequence[ImageFile]) -> tuple[ImageFile, str]:
-    """Return the file to keep, and why: most pixels, else largest file, else lossless, else oldest, else shortest path."""
+    """Return the file to keep, and why: in a reference folder, else most pixels, largest, lossless, oldest, shortest path."""
     kept = list(files)
     for score, share, reason in CRITERIA:
         limit = share * max(map(score, kept))

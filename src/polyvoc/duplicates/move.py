@@ -6,19 +6,31 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from polyvoc.duplicates.groups import Duplicates, ImageFile
 from polyvoc.errors import OptionError, WriteError
-from polyvoc.storage.files import flush_path, require_local_path
-from polyvoc.storage.folders import FileState, absolute_path, is_unchanged
+from polyvoc.storage.files import flush_path, make_folder, require_local_path
+from polyvoc.storage.folders import FileState, absolute_path, is_below, is_unchanged
 from polyvoc.storage.stores import display_name, is_url
+from polyvoc.storage.trust import Trust, is_identity, new_identity, note_roots, noted_roots
 from polyvoc.types import Problem, Progress
 
 JOURNAL = "polyvoc-moves.jsonl"
+
+
+class JournalEntry(NamedTuple):
+    """A line of a journal: a file that was to be moved, and by which call."""
+
+    origin: str
+    target: str
+    identity: str | None  # under which the user has noted where files were moved from
 
 
 @dataclass
@@ -32,18 +44,30 @@ class Moves:
 # -- which files, and where to
 
 
-def movable(duplicates: Duplicates) -> tuple[list[str], list[Problem]]:
-    """Return the copies that may be moved, all but the best of each group, and why others may not."""
+def movable(duplicates: Duplicates, trust: Trust) -> tuple[list[str], list[Problem]]:
+    """Return the copies that may be moved, all but the best of each group, and why others may not.
+
+    Files of reference folders are never moved, and not reported.
+    """
     paths, problems = [], []
     for group in duplicates.groups:
-        best_changed = _is_changed(group.best)
+        best_changed = not trust.allows(group.best.path) or _is_changed(group.best)
         for copy in group.copies:
-            reason = _reason_to_keep(copy.file, group.best, best_changed)
+            if copy.file.reference:
+                continue
+            outside = not trust.allows(copy.file.path)
+            reason = "not below a folder that is allowed" if outside else _reason_to_keep(copy.file, group.best, best_changed)
             if reason is None:
                 paths.append(copy.file.path)
             else:
                 problems.append(_not_moved(copy.file.path, reason))
     return paths, problems
+
+
+def expected_wrong(duplicates: Duplicates, paths: Iterable[str]) -> float:
+    """Return how many of the copies with some paths are none, by their probabilities: the sum of 1 - p."""
+    wanted = set(paths)
+    return sum(1 - copy.probability for group in duplicates.groups for copy in group.copies if copy.file.path in wanted)
 
 
 def _reason_to_keep(copy: ImageFile, best: ImageFile, best_changed: bool) -> str | None:
@@ -92,7 +116,7 @@ def move(paths: Sequence[str], root: str, folder: Path, progress: Progress | Non
     plan: list[tuple[str, str]] = []
     taken: set[str] = set()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path in paths:
             reason = _reason_not_to_move(path, root, folder)
             if reason is None:
@@ -100,7 +124,10 @@ def move(paths: Sequence[str], root: str, folder: Path, progress: Progress | Non
             else:
                 moves.problems.append(_not_moved(path, reason))
         if plan:
-            _write_journal(folder / JOURNAL, plan)
+            identity = new_identity()
+            with contextlib.suppress(WriteError):  # then `undo` needs the folders
+                note_roots(identity, folder / JOURNAL, (os.path.dirname(path) for path, _ in plan))
+            _write_journal(folder / JOURNAL, plan, identity)
     except OSError as error:
         reason = error.strerror or str(error)
         raise WriteError(f"{folder} cannot be written: {reason}; nothing was moved, choose another folder") from None
@@ -111,13 +138,34 @@ def move(paths: Sequence[str], root: str, folder: Path, progress: Progress | Non
     return moves
 
 
-def undo(journal: Path, progress: Progress | None = None) -> Moves:
-    """Move files back, last ones first, by a journal or the journal of a folder. May be repeated."""
+def finish(folder: Path) -> list[str]:
+    """Complete the moves into a folder that were interrupted half way; return the old paths of all files that are there.
+
+    An interrupted run has removed none of them from its index. Lines that `undo` would not follow are left alone.
+    """
+    if not (folder / JOURNAL).is_file():
+        return []
+    found, _ = _read_journal(folder / JOURNAL)
+    entries = list(dict.fromkeys((one.origin, one.target) for one in found if _is_own(folder / JOURNAL, one)))
+    for origin, target in entries:
+        if os.path.lexists(origin) and os.path.lexists(target) and _are_two_names(origin, target):
+            _rename(origin, target)
+    return [origin for origin, target in entries if os.path.lexists(target) and not os.path.lexists(origin)]
+
+
+def undo(journal: Path, roots: Sequence[str] = (), progress: Progress | None = None) -> Moves:
+    """Move files back, last ones first, by a journal or the journal of a folder. May be repeated.
+
+    Only from the folder of the journal, and only to where this user moved them from, or below the given roots: raise
+    OptionError if any line leads elsewhere, before anything is moved.
+    """
     require_local_path(journal)
-    entries, problems = _read_journal(journal / JOURNAL if journal.is_dir() else journal)
+    journal = journal / JOURNAL if journal.is_dir() else journal
+    entries, problems = _read_journal(journal)
+    _check_entries(journal, entries, list(map(absolute_path, roots)))
     moves = Moves(problems=problems)
     origins: dict[str, str] = {}
-    for origin, target in reversed(entries):
+    for origin, target, _ in reversed(entries):
         origins.setdefault(target, origin)  # the last file moved there is the one that is there
     for done, (target, origin) in enumerate(origins.items(), start=1):
         if os.path.lexists(target):
@@ -128,6 +176,37 @@ def undo(journal: Path, progress: Progress | None = None) -> Moves:
         if not os.path.lexists(target) and not os.path.lexists(origin):
             moves.problems.append(_not_moved(target, f"missing, cannot be moved back to {display_name(origin)}"))
     return moves
+
+
+def _check_entries(journal: Path, entries: Iterable[JournalEntry], roots: Sequence[str]) -> None:
+    """Raise OptionError if a line leads out of the folder of the journal, or to a place that is not below a root.
+
+    Without roots, a file goes back only to where this user moved it from.
+    """
+    noted = cache(noted_roots)
+    for origin, target, identity in entries:
+        _check_place(journal, target, [str(journal.parent)], "the folder of the journal")
+        _check_place(journal, origin, roots or noted(identity), "the folders that you moved files from, or give")
+        if os.path.islink(target):
+            raise OptionError(
+                f"{journal}: {display_name(target)} is a link, which is never moved; nothing was moved, remove it"
+            )
+
+
+def _is_own(journal: Path, entry: JournalEntry) -> bool:
+    """Return whether this user wrote a line of a journal."""
+    try:
+        _check_entries(journal, [entry], ())
+    except OptionError:
+        return False
+    return True
+
+
+def _check_place(journal: Path, path: str, roots: Iterable[str], place: str) -> None:
+    valid = os.path.isabs(path) and "\0" not in path
+    if not valid or not is_below(os.path.realpath(os.path.dirname(path)), map(os.path.realpath, roots)):
+        advice = f"if you trust it: polyvoc duplicates FOLDER --undo {shlex.quote(str(journal))}"
+        raise OptionError(f"{journal}: {display_name(path)} is not below {place}; nothing was moved, {advice}")
 
 
 def _not_moved(path: str, reason: str) -> Problem:
@@ -159,14 +238,14 @@ def _move_file(path: str, target: str, moves: Moves) -> None:
 
 
 def _rename(path: str, target: str) -> None:
-    """Rename a file, unless the new name is taken (`os.rename` would replace what is there)."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+    """Rename a file, unless the new name is taken (`os.rename` would replace what is there). It never loses both names."""
+    make_folder(Path(target).parent)
     try:
         os.link(path, target)
     except FileExistsError:
         if not _are_two_names(path, target):
             raise
-        os.unlink(path)  # continues a move that was killed half way
+        _remove_old_name(path, target)  # continues a move that was killed half way
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
             raise
@@ -174,15 +253,21 @@ def _rename(path: str, target: str) -> None:
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from None
         os.rename(path, target)
+        flush_path(Path(target).parent)
     else:
         try:
-            os.unlink(path)
+            _remove_old_name(path, target)
         except OSError:  # a folder without write permission: the file must not keep two names
             os.unlink(target)
             raise
-    for folder in {os.path.dirname(path), os.path.dirname(target)}:
-        with contextlib.suppress(OSError):
-            flush_path(Path(folder))
+    with contextlib.suppress(OSError):  # else the file may have both names after a power cut
+        flush_path(Path(path).parent)
+
+
+def _remove_old_name(path: str, target: str) -> None:
+    """Remove a name of a file when its other name is on the disk: a power cut between the two may lose either."""
+    flush_path(Path(target).parent)
+    os.unlink(path)
 
 
 def _are_two_names(path: str, target: str) -> bool:
@@ -209,18 +294,19 @@ def _free_name(target: str, taken: set[str]) -> str:
 # -- journal
 
 
-def _write_journal(journal: Path, plan: Sequence[tuple[str, str]]) -> None:
+def _write_journal(journal: Path, plan: Sequence[tuple[str, str]], identity: str) -> None:
     """Append lines to a journal and flush it; names that are not text become JSON escapes."""
     torn = journal.exists() and not journal.read_bytes().endswith(b"\n")
+    lines = (json.dumps({"from": path, "to": target, "move": identity}) + "\n" for path, target in plan)
     with journal.open("a", encoding="ascii") as file:
-        file.write("\n" * torn + "".join(json.dumps({"from": path, "to": target}) + "\n" for path, target in plan))
+        file.write("\n" * torn + "".join(lines))
         file.flush()
         os.fsync(file.fileno())
     flush_path(journal.parent)
 
 
-def _read_journal(journal: Path) -> tuple[list[tuple[str, str]], list[Problem]]:
-    """Return the planned moves (from, to), and the lines that are none; a line cut off by a crash was never acted upon."""
+def _read_journal(journal: Path) -> tuple[list[JournalEntry], list[Problem]]:
+    """Return the planned moves, and the lines that are none; a line cut off by a crash was never acted upon."""
     try:
         text = journal.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
@@ -236,7 +322,7 @@ def _read_journal(journal: Path) -> tuple[list[tuple[str, str]], list[Problem]]:
         except (ValueError, KeyError, TypeError):
             origin, target = None, None
         if isinstance(origin, str) and isinstance(target, str):
-            entries.append((origin, target))
+            entries.append(JournalEntry(origin, target, identity if is_identity(identity := entry.get("move")) else None))
         else:
             problems.append(Problem(str(journal), f"{journal}: line {number} is not a move; it was skipped"))
     if problems and not entries:

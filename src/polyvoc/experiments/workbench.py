@@ -32,6 +32,7 @@ from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, CODES, FeatureOptions, S
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import norms_of
 from polyvoc.search.pipeline import score_all
+from polyvoc.search.probability import HitProbability, hit_probability_of
 from polyvoc.search.query import Query
 from polyvoc.storage.files import map_array
 from polyvoc.types import Array, FeatureCodes, Floats32, Keypoints, Progress, Signatures, Words, strictly_inside
@@ -284,7 +285,15 @@ class QuantisedDataset:
 
     def scores(self, question: int, options: SearchOptions) -> npt.NDArray[np.float32]:
         """Return the score of every image of the database for a question."""
-        return np.concatenate(score_all(self.engine, self.query(question, options), options, coder=self.coder))
+        query = self.query(question, options)
+        return np.concatenate(score_all(self.engine, query, options, coder=self.coder, probability=self.probability))
+
+    @property
+    def probability(self) -> HitProbability | None:
+        """Return the model of hit probabilities, None where none was fitted."""
+        every = (*self.vocabularies, *([] if self.coder is None else [self.coder.vocabulary]))
+        bits = 0 if self.signatures is None or not self.vocabularies else self.vocabularies[0].bits
+        return hit_probability_of(every[0].kind, self.engine.code_bits, bits) if every else None
 
     def norms(self, options: ScoringOptions) -> list[Floats32]:
         """Return the norms of the images of each segment."""

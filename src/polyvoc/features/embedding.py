@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError, one_line
-from polyvoc.features.decode import MIN_SIDE, read_rgb, resize
+from polyvoc.features.decode import MIN_SIDE, read_rgb
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads
 from polyvoc.types import Array, Floats32, Source
@@ -158,6 +158,8 @@ class _Network:
 
     def __call__(self, pixels: Pixels) -> Array:
         if self.size is not None:
+            from polyvoc.features.pixels import resize  # loads Pillow, which nothing else here needs
+
             pixels = resize(pixels, width=self.size[1], height=self.size[0])
         values = (pixels * self.gain + self.shift).astype(self.dtype)  # [h, w, 3]
         batch = values if self.channels_last else np.ascontiguousarray(values.transpose(2, 0, 1))

@@ -55,7 +55,9 @@ def extract_pixels(image: GreyImage, options: FeatureOptions, name: Source, root
     """Return the features of decoded pixels. Raise ImageError if there are none; `name` is shown in errors."""
     features = detect(image, options, name, root, threads)
     if len(features) < MIN_FEATURES:
-        raise ImageError(f"{display_name(name)}: no texture: {len(features)} features found; use a photograph with more detail")
+        raise ImageError(
+            f"{display_name(name)}: too plain to recognise ({len(features)} features found); use one with more detail"
+        )
     return features
 
 
@@ -111,9 +113,9 @@ def check_detector(detector: Detector) -> None:
 def load_pycolmap(purpose: str) -> Any:
     """Import pycolmap. Raise OptionError that names the purpose if it is not installed.
 
-    Pillow must be loaded first, as importing features.decode does: loaded after pycolmap it crashes when it writes PNG.
+    Pillow must be loaded first, as importing features.pixels does: loaded after pycolmap it crashes when it writes PNG.
     """
-    import polyvoc.features.decode  # noqa: F401
+    import polyvoc.features.pixels  # noqa: F401
 
     try:
         import pycolmap

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -20,13 +21,14 @@ from typing import Protocol
 import numpy as np
 
 from polyvoc.errors import ClusterError, DamagedError, ImageError, OptionError, UnreachableError
+from polyvoc.features.decode import Decoders, shared_decoders
 from polyvoc.features.embedding import Embedder
-from polyvoc.features.extract import extract, single_cv2_thread
+from polyvoc.features.extract import extract_pixels, single_cv2_thread
 from polyvoc.index.catalogue import ImageRow, SegmentRow
-from polyvoc.index.folder import EmbeddingInfo, IndexFolder, Models, VocabularyNames
+from polyvoc.index.folder import EmbeddingInfo, IndexFolder, Models, SegmentKind, VocabularyNames
 from polyvoc.index.segment import MAX_IMAGES, Batch, Geometry, Segment, join_live
 from polyvoc.options import FeatureOptions
-from polyvoc.storage.files import META, checksum, folder_errors
+from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState, is_unchanged, read_with_digest
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads, ordered_map
@@ -97,8 +99,9 @@ class MergeResult:
     """Segments that were merged, and the result."""
 
     parts: tuple[MergeInput, ...]
-    ids: tuple[int, ...]  # of the images, in the order of the merged segment
-    saved: SavedSegment | None  # None if there are no images
+    ids: tuple[int, ...] = ()  # of the images, in the order of the merged segment
+    saved: SavedSegment | None = None  # None if there are no images
+    damaged: Mapping[int, str] = field(default_factory=dict)  # parts that are damaged: then nothing was merged
 
 
 NextMerge = Callable[[Collection[int]], tuple[MergeInput, ...]]  # what to merge next, without segments that are being merged
@@ -141,17 +144,17 @@ class ReadImage:
         return ImageRow(item.image, item.path, item.state, self.digest, found.width, found.height, len(found), 0, 0)
 
 
-def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None) -> ReadImage:
+def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None, decoders: Decoders) -> ReadImage:
     """Read a photograph once, for its digest, features and vector."""
     try:
         source, digest = read_with_digest(item.path)
-        features = extract(source, options, name=item.path)
+        features = extract_pixels(decoders.grey(source, options.long_side, name=item.path), options, item.path)
     except ImageError as error:
         return ReadImage(item, error)
     vector = None
     if model is not None:
         try:
-            vector = model.embed(source, item.path)
+            vector = model.embed_pixels(decoders.rgb(source, model.long_side, name=item.path), display_name(item.path))
         except UnreachableError as error:
             return ReadImage(item, error)
         except ImageError:
@@ -220,8 +223,7 @@ class SegmentBuilder:
     """What is needed of an index to build segments for it. Can be sent to other machines."""
 
     index: str  # absolute path
-    sizes: tuple[int, ...]
-    fine: int  # words that codes refer to, 0: no codes
+    kind: SegmentKind
     options: FeatureOptions
     vocabularies: VocabularyNames
     embedding: EmbeddingInfo | None
@@ -231,8 +233,7 @@ class SegmentBuilder:
         """Read it from an index."""
         settings = folder.catalogue.settings()
         names, path = VocabularyNames.of(settings), os.path.abspath(folder.path)
-        fine = 0 if settings["fine"] is None else settings["fine"]["size"]
-        return cls(path, tuple(settings["sizes"]), fine, folder.feature_options, names, EmbeddingInfo.of(settings))
+        return cls(path, SegmentKind.of(settings), folder.feature_options, names, EmbeddingInfo.of(settings))
 
     @property
     def folder(self) -> IndexFolder:
@@ -250,7 +251,7 @@ class SegmentBuilder:
         with single_cv2_thread():
             for item in items:
                 with guard():
-                    image = read_image(item, self.options, self._model)
+                    image = read_image(item, self.options, self._model, shared_decoders())
                     missing = image.is_missing
                 if missing:
                     text = f"{display_name(item.path)}: missing or changed on {_machine()}; {_SHARED}"
@@ -266,15 +267,20 @@ class SegmentBuilder:
         """Return whether a photograph can be used."""
         with single_cv2_thread():
             item = BuildItem(0, path, FileState(None, None))
-            return isinstance(read_image(item, self.options, self._model).features, Features)
+            return isinstance(read_image(item, self.options, self._model, shared_decoders()).features, Features)
 
     def merge(self, parts: Sequence[MergeInput]) -> MergeResult:
-        """Stage a segment of the live images of others. Checks them first: damaged arrays must not get a new checksum."""
-        folder, segments = self.folder, []
+        """Stage a segment of the live images of others, unless one of them is damaged: it must not get new checksums."""
+        segments: list[Segment] = []
+        damaged: dict[int, str] = {}
         for part in parts:
-            for line in folder_errors(folder.segment_folder(part.number), part.checksum):
-                raise DamagedError(f"{line}; run 'polyvoc check'")
-            segments.append(folder.read_segment(part.number, self.sizes, part.deleted))
+            try:
+                segments.append(self.folder.read_segment(part.number, part.checksum, self.kind, part.deleted))
+                segments[-1].verify()
+            except DamagedError as error:
+                damaged[part.number] = str(error)
+        if damaged:
+            return MergeResult(tuple(parts), damaged=damaged)
         batch = join_live(segments)
         del segments  # nor their memory maps
         return MergeResult(tuple(parts), tuple(batch.ids.tolist()), self.stage(batch) if len(batch.ids) else None)
@@ -283,7 +289,7 @@ class SegmentBuilder:
         """Write a segment to the staging folder."""
         token = uuid.uuid4().hex  # new for every attempt: work that is done twice does not collide
         target = self.folder.staging_folder(token)
-        segment = Segment.build(batch, self.sizes, self.fine)
+        segment = Segment.build(batch, self.kind.sizes, self.kind.fine)
         segment.save(target)
         return SavedSegment(token, SegmentRow(segment.n_images, segment.n_features, checksum(target / META)))
 
@@ -351,15 +357,18 @@ class LocalWorkers:
     model: Embedder | None = None  # loaded with one thread
     limits: CommitLimits = CommitLimits()
     threads: int | None = None
+    decoders: Decoders | None = None  # None: own ones, which end with the work
+    _preparing: list[threading.Thread] = field(default_factory=list)
 
     def work(self, builder: SegmentBuilder, plan: BuildPlan, next_merge: NextMerge,
              progress: Progress) -> Generator[BuildResult | MergeResult, None, None]:  # fmt: skip
         """Yield segments as the limits are reached, and merged ones; when interrupted, also what was read so far."""
         yield from self._merges(builder, next_merge)
+        self._prepare(builder, plan)
         pending, report, since = self._pending(builder), _Report(), time.monotonic()
         paths, states = zip(*plan.files, strict=True) if plan.files else ((), ())
         items = map(BuildItem, range(plan.first, plan.first + len(plan)), paths, states)
-        with single_cv2_thread(), closing(self._read(builder, items)) as images:
+        with single_cv2_thread(), self._decoders() as decoders, closing(self._read(builder, items, decoders)) as images:
             try:
                 for done, (_, image) in enumerate(images, start=1):
                     report.add(image, pending)
@@ -369,21 +378,57 @@ class LocalWorkers:
                         pending, report, since = self._pending(builder), _Report(), time.monotonic()
                     progress("indexing", done, len(plan))
             except KeyboardInterrupt:
+                images.close()  # nothing else is read meanwhile
                 yield report.result(pending, builder)
                 raise
         yield report.result(pending, builder)
         yield from self._merges(builder, next_merge)
 
-    def _read(self, builder: SegmentBuilder, items: Iterable[BuildItem]) -> Generator[tuple[BuildItem, ReadImage]]:
-        threads = count_threads(self.threads)
-        return ordered_map(lambda item: read_image(item, builder.options, self.model), items, threads, "polyvoc-index")
+    def _decoders(self) -> AbstractContextManager[Decoders]:
+        return Decoders(count_threads(self.threads)) if self.decoders is None else nullcontext(self.decoders)
+
+    def _read(
+        self, builder: SegmentBuilder, items: Iterable[BuildItem], decoders: Decoders
+    ) -> Generator[tuple[BuildItem, ReadImage]]:
+        def read(item: BuildItem) -> ReadImage:
+            return read_image(item, builder.options, self.model, decoders)
+
+        # When interrupted, what is being decoded is given up: a hostile photograph may take its whole limit of time.
+        stop = decoders.close if self.decoders is None else lambda: None
+        return ordered_map(read, items, count_threads(self.threads), "polyvoc-index", stop)
 
     def _pending(self, builder: SegmentBuilder) -> PendingImages:
-        return PendingImages(self.models, builder.dimension)
+        return PendingImages(self._prepared_models, builder.dimension)
+
+    def _prepare(self, builder: SegmentBuilder, plan: BuildPlan) -> None:
+        """Load vocabularies and kernels, which are compiled the first time, beside the first photographs."""
+        if len(plan):
+            thread = threading.Thread(target=_build_made_up, args=(self.models, builder), name="polyvoc-prepare", daemon=True)
+            self._preparing.append(thread)
+            thread.start()
+
+    def _prepared_models(self) -> Models:
+        """Return the models; they are not loaded twice."""
+        for thread in self._preparing:
+            thread.join()
+        return self.models()
 
     def _merges(self, builder: SegmentBuilder, next_merge: NextMerge) -> Generator[MergeResult, None, None]:
-        while parts := next_merge(()):
+        while parts := next_merge(()):  # without those that were found damaged
             yield builder.merge(parts)
+
+
+def _build_made_up(models: Callable[[], Models], builder: SegmentBuilder) -> None:
+    """Build a segment of one made-up image, in memory. What fails here fails again, and is reported, with a photograph."""
+    with suppress(Exception):
+        n, kind, rng = 64, builder.options.kind, np.random.default_rng(0)
+        values = rng.random((n, kind.dimension), np.float32)
+        descriptors = values < 0.5 if kind.binary else values / np.linalg.norm(values, axis=1, keepdims=True)
+        ones = np.ones(n, np.float32)
+        made_up = Features(values[:, :2], ones, ones, descriptors, 1, 1, kind.name)
+        pending = PendingImages(models, builder.dimension)
+        pending.add(ImageRow(1, "", FileState(None, None), None, 1, 1, n, 0, 0), made_up)
+        Segment.build(pending.batch(), builder.kind.sizes, builder.kind.fine)
 
 
 def _machine() -> str:

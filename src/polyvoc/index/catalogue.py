@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from polyvoc.errors import DamagedError, NotAnIndexError, VersionError
 from polyvoc.options import SetKind
+from polyvoc.storage.blocks import REPAIR
 from polyvoc.storage.files import flush_path, write_errors
 from polyvoc.storage.folders import FileState, is_below, path_range
 from polyvoc.storage.sqlite import Database
@@ -64,7 +65,7 @@ class SegmentSize:
 FILE = "catalogue.sqlite"
 UNFINISHED = "catalogue.partial"  # its name until it holds its first settings
 APPLICATION = 0x706F6C76  # "polv", in the header of the database
-FORMAT = 2  # raised when an older polyvoc could not read the result
+FORMAT = 3  # raised when an older polyvoc could not read the result
 LINES: Mapping[SetKind, str] = {"feature": "line", "image": "image_line"}  # settings of term 2 by what the lists are sets of
 TABLES = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
@@ -79,7 +80,6 @@ TABLES = (
     "CREATE TABLE problems (path BLOB PRIMARY KEY, size INTEGER, changed INTEGER, reason TEXT NOT NULL, "
     "row_checksum INTEGER NOT NULL)",
 )
-FOUND = r"(? = '%%' OR CAST(path AS TEXT) LIKE ? ESCAPE '\')"  # rows with a text in their path, in any case
 IDS = "CREATE TABLE sqlite_sequence(name,seq)"  # SQLite's own, for AUTOINCREMENT
 # Rows with a checksum: the column that names a row in each table, and the columns that its checksum covers.
 CHECKED = {
@@ -103,6 +103,37 @@ class ImageRow:
     n_features: int
     segment: int
     position: int
+
+
+@dataclass(frozen=True)
+class ImageFilter:
+    """Which images of a list: all of these conditions."""
+
+    find: str = ""  # a text in the path, in any case
+    folder: str = ""  # below it; "": anywhere
+    since: int | None = None  # file changed at this time or later, in nanoseconds
+    before: int | None = None  # and before this time
+    images: tuple[int, ...] = ()  # one of these ids; none: any
+
+    def as_sql(self) -> tuple[str, list[Any]]:
+        """Return a condition and its values."""
+        parts: list[tuple[str, list[Any]]] = []
+        if self.find:
+            parts.append((r"CAST(path AS TEXT) LIKE ? ESCAPE '\'", [_pattern(self.find)]))
+        if self.folder:
+            head = os.fsencode(self.folder.rstrip("/") + "/")
+            parts.append(("path >= ? AND path < ?", [head, head[:-1] + b"0"]))  # "0" follows "/"
+        if self.since is not None:
+            parts.append(("changed >= ?", [self.since]))
+        if self.before is not None:
+            parts.append(("changed < ?", [self.before]))
+        if self.images:
+            parts.append((f"image IN ({', '.join('?' * len(self.images))})", list(self.images)))
+        sql = " AND ".join(f"({condition})" for condition, _ in parts) or "1"
+        return sql, [value for _, values in parts for value in values]
+
+
+ANY_IMAGE = ImageFilter()
 
 
 @dataclass(frozen=True)
@@ -154,7 +185,8 @@ class Catalogue(Database):
             raise VersionError(f"{folder} has format {version}, this polyvoc reads up to {FORMAT}: upgrade polyvoc")
         if 1 <= version < FORMAT:
             raise VersionError(f"{folder} has format {version}, made by an older polyvoc; index the photographs again")
-        if version < 1 or not {*TABLES, IDS} <= {sql for (sql,) in catalogue.rows("SELECT sql FROM sqlite_master")}:
+        found = {sql for (sql,) in catalogue.rows("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        if version < 1 or found != {*TABLES, IDS}:  # no view or trigger of who made the file is run
             raise DamagedError(f"{path}: its tables are damaged; restore it, or index again")
         return catalogue
 
@@ -202,7 +234,7 @@ class Catalogue(Database):
             f"SELECT {CHECKED['segments'][1]}, row_checksum FROM segments ORDER BY segment"
         ):
             if row_checksum != _row_checksum(number, *values):
-                raise DamagedError(f"{self.path}: the row of segment {number} is damaged; run 'polyvoc check'")
+                raise DamagedError(f"{self.path}: the row of segment {number} is damaged; {REPAIR}")
             found[number] = SegmentRow(*values)
         return found
 
@@ -261,14 +293,22 @@ class Catalogue(Database):
         sql = "UPDATE images SET size = ?, changed = ?, row_checksum = ? WHERE image = ?"
         self.write(sql, [[state.size, state.changed, row_checksum, row.image]])
 
+    def put_paths(self, rows: Sequence[ImageRow]) -> None:
+        """Record new paths and states of images; each may get the path that another one has had."""
+        self.write("UPDATE images SET path = ? WHERE image = ?", [(b"\0%d" % row.image, row.image) for row in rows])
+        sql = "UPDATE images SET path = ?, size = ?, changed = ?, row_checksum = ? WHERE image = ?"
+        content = [(_row_content(row)[1:4], _row_checksum(*_row_content(row)), row.image) for row in rows]
+        self.write(sql, [(*values, row_checksum, image) for values, row_checksum, image in content])
+
     def next_image(self) -> int:
         """Return an id that no image ever had."""
         ((last,),) = self.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
         return int(last) + 1
 
-    def count_images(self, find: str = "") -> int:
-        """Return the number of live images, all or those with a text in their path."""
-        return int(self.rows(f"SELECT count(*) FROM images WHERE {FOUND}", [_pattern(find)] * 2)[0][0])
+    def count_images(self, chosen: ImageFilter = ANY_IMAGE) -> int:
+        """Return the number of live images, all or those of a filter."""
+        condition, values = chosen.as_sql()
+        return int(self.rows(f"SELECT count(*) FROM images WHERE {condition}", values)[0][0])
 
     def images(self) -> Iterator[ImageRow]:
         """Return all live images, by id; in pages, so that a slow reader does not block a writer."""
@@ -283,26 +323,59 @@ class Catalogue(Database):
             yield from ([] if exact is None else [exact])
             yield from (row for row in rows if row.path != root and is_below(row.path, [root]))
 
-    def images_from(self, first: int, count: int, find: str = "") -> list[ImageRow]:
-        """Return `count` of the live images by id, after the `first` ones; all, or those with a text in their path."""
-        sql = f"SELECT * FROM images WHERE {FOUND} ORDER BY image LIMIT ? OFFSET ?"
-        return [self._image(row) for row in self.rows(sql, [_pattern(find), _pattern(find), count, first])]
+    def images_of_sizes(self, sizes: Collection[int | None]) -> Iterator[ImageRow]:
+        """Yield the live images whose files have one of some sizes, by id."""
+        few = tuple(sizes) if len(sizes) <= MAX_PARAMETERS else ()
+        chosen = f"AND size IN ({', '.join('?' * len(few))})" if few else ""
+        rows = self.pages(f"SELECT image, size FROM images WHERE image > ? {chosen} ORDER BY image LIMIT ?", -1, *few)
+        found = [image for image, size in rows if size in sizes]
+        for first in range(0, len(found), MAX_PARAMETERS):
+            yield from self.images_by_id(found[first : first + MAX_PARAMETERS]).values()
+
+    def images_from(self, first: int, count: int, chosen: ImageFilter = ANY_IMAGE) -> list[ImageRow]:
+        """Return `count` of the live images by id, after the `first` ones; all, or those of a filter."""
+        condition, values = chosen.as_sql()
+        sql = f"SELECT * FROM images WHERE {condition} ORDER BY image LIMIT ? OFFSET ?"
+        return [self._image(row) for row in self.rows(sql, [*values, count, first])]
+
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all live images, by id."""
+        return (
+            os.fsdecode(path) for _, path in self.pages("SELECT image, path FROM images WHERE image > ? ORDER BY image LIMIT ?")
+        )
 
     def images_in(self, segment: int) -> list[ImageRow]:
         """Return the live images of a segment, by position."""
         return [self._image(row) for row in self.rows("SELECT * FROM images WHERE segment = ? ORDER BY position", [segment])]
 
+    def ids_in(self, segment: int) -> list[int]:
+        """Return the ids of the live images of a segment."""
+        return [image for (image,) in self.rows("SELECT image FROM images WHERE segment = ?", [segment])]
+
+    def places_in(self, segment: int) -> dict[int, tuple[int, int]]:
+        """Return position and number of features of the live images of a segment, by id."""
+        rows = self.rows("SELECT image, position, n_features FROM images WHERE segment = ?", [segment])
+        return {image: (position, n_features) for image, position, n_features in rows}
+
     def image(self, image: int) -> ImageRow | None:
         """Return one image by id."""
         return self.images_by_id([image]).get(image)
 
-    def images_by_id(self, images: Sequence[int]) -> dict[int, ImageRow]:
-        """Return images by their ids, without those that do not exist."""
+    def images_by_id(
+        self, images: Sequence[int], on_damage: Callable[[int, DamagedError], None] | None = None
+    ) -> dict[int, ImageRow]:
+        """Return images by their ids, without those that do not exist; `on_damage` is called for a damaged row."""
         found = {}
         for first in range(0, len(images), MAX_PARAMETERS):
             part = images[first : first + MAX_PARAMETERS]
             sql = f"SELECT * FROM images WHERE image IN ({', '.join('?' * len(part))})"
-            found.update({row.image: row for row in map(self._image, self.rows(sql, part))})
+            for row in self.rows(sql, part):
+                try:
+                    found[row[0]] = self._image(row)
+                except DamagedError as error:
+                    if on_damage is None:
+                        raise
+                    on_damage(row[0], error)
         return found
 
     def image_at(self, path: str) -> ImageRow | None:
@@ -311,9 +384,9 @@ class Catalogue(Database):
         return self._image(rows[0]) if rows else None
 
     def _image(self, row: tuple[Any, ...]) -> ImageRow:
-        image, path, size, changed, digest, width, height, n_features, _, segment, position = row
-        if not isinstance(path, bytes):
-            raise DamagedError(f"{self.path}: the path of image {image} is damaged; run 'polyvoc check'")
+        image, path, size, changed, digest, width, height, n_features, row_checksum, segment, position = row
+        if row_checksum != _row_checksum(*row[:8]) or not isinstance(path, bytes):
+            raise DamagedError(f"{self.path}: the row of image {image} is damaged; {REPAIR}")
         state = FileState(size, changed)
         return ImageRow(image, os.fsdecode(path), state, digest, width, height, n_features, segment, position)
 
@@ -339,6 +412,13 @@ class Catalogue(Database):
 
     def errors(self) -> Iterator[str]:
         """Yield one line for each damage of the database itself."""
+        yield from self.structure_errors()
+        for table, (key, _) in CHECKED.items():
+            for _, name in self.damaged_rows(table):
+                yield f"{self.path}: the row of {table} with {key} {name!r} is damaged"
+
+    def structure_errors(self) -> Iterator[str]:
+        """Yield one line for each damage of tables and of what rows refer to."""
         for (line,) in self.rows("PRAGMA integrity_check"):
             if line != "ok":
                 yield f"{self.path}: {' '.join(line.split())}"
@@ -347,11 +427,29 @@ class Catalogue(Database):
         ((last,),) = self.rows("SELECT coalesce(max(image), 0) FROM images")
         if self.next_image() <= last:
             yield f"{self.path}: image {last} is beyond the last id given"
-        for table, (key, columns) in CHECKED.items():
-            sql = f"SELECT rowid, {columns}, row_checksum FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
-            for _, *values, row_checksum in self.pages(sql):
-                if row_checksum != _row_checksum(*values):
-                    yield f"{self.path}: the row of {table} with {key} {values[0]!r} is damaged"
+
+    def damaged_rows(self, table: str) -> Iterator[tuple[int, Any]]:
+        """Yield number and name of each row of a table whose checksum differs."""
+        sql = f"SELECT rowid, {CHECKED[table][1]}, row_checksum FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        for number, *values, row_checksum in self.pages(sql):
+            if row_checksum != _row_checksum(*values):
+                yield number, values[0]
+
+    # -- repair, within a transaction
+
+    def drop_rows(self, table: str, numbers: Iterable[int]) -> None:
+        """Remove rows of a table by their numbers."""
+        self.write(f"DELETE FROM {table} WHERE rowid = ?", [(number,) for number in numbers])
+
+    def drop_segment(self, segment: int) -> None:
+        """Remove a segment with its images."""
+        self.write("DELETE FROM images WHERE segment = ?", [(segment,)])
+        self.drop_segments([segment])
+
+    def set_deleted(self, segment: int, positions: Iterable[int]) -> None:
+        """Record which positions of a segment are deleted, instead of what is recorded."""
+        self.write("DELETE FROM deleted WHERE segment = ?", [(segment,)])
+        self.write("INSERT INTO deleted VALUES (?, ?)", [(segment, position) for position in positions])
 
 
 def _row_content(row: ImageRow) -> tuple[Any, ...]:

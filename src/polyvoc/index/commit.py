@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from polyvoc.index.additions import Additions
 from polyvoc.index.build import MergeInput, MergeResult, SavedSegment
 from polyvoc.index.catalogue import Catalogue, ImageRow, SegmentSize
-from polyvoc.index.folder import SEGMENTS, SIDE_FILES, STAGING, IndexFolder, SideFile
+from polyvoc.index.folder import ADDITIONS, SEGMENTS, SIDE_FILES, STAGING, IndexFolder, SideFile
 from polyvoc.index.segment import MAX_IMAGES
-from polyvoc.storage.files import META, checksum, move_folder, write_errors
+from polyvoc.storage.files import META, checksum, flush_path, move_folder, write_errors
 from polyvoc.storage.folders import FileState
 from polyvoc.types import Problem
 
@@ -67,18 +68,30 @@ class Commits:
     catalogue: Catalogue
 
     def add(self, saved: SavedSegment | None, rows: Sequence[ImageRow], removed: Collection[int],
-            problems: Iterable[tuple[FileState, Problem]] = ()) -> None:  # fmt: skip
-        """Add the images of a staged segment, remove others by id, and record files that cannot be used."""
+            problems: Iterable[tuple[FileState, Problem]] = (), first: int | None = None) -> None:  # fmt: skip
+        """Add the images of a staged segment, remove others by id, and record files that cannot be used.
+
+        `first`: the lowest id that this or a later commit may add, if others than those of the rows.
+        """
         number = None if saved is None else self._place(saved)
         with self.catalogue.transaction():
             self.catalogue.delete_images(removed)
             if saved is not None and number is not None:
+                self._note_additions(min(row.image for row in rows) if first is None else first)
                 self.catalogue.add_segment(number, saved.row)
                 self.catalogue.add_images([replace(row, segment=number, position=n) for n, row in enumerate(rows)])
                 self.catalogue.drop_problems([row.path for row in rows])
             self.catalogue.put_problems(problems)
             if saved is not None or removed:
                 self.catalogue.count_commit()
+
+    def _note_additions(self, first: int) -> None:
+        """Record that images from an id on are added after the present commit."""
+        settings = self.catalogue.settings()
+        commit, stored = settings["commit"], settings.get(ADDITIONS)
+        # Of an index that was made before this was recorded, what it holds already has no commit.
+        before = Additions(0 if self.catalogue.next_image() == 1 else commit) if stored is None else Additions.of(stored)
+        self.catalogue.put_settings({ADDITIONS: before.noted(commit, first).as_setting()})
 
     def replace_merged(self, merged: MergeResult) -> None:
         """Replace segments by the one they were merged into; images that were removed since they were read stay removed."""
@@ -96,10 +109,20 @@ class Commits:
         number = self.catalogue.next_segment()
         source, target = self.folder.staging_folder(saved.token), self.folder.segment_folder(number)
         moved = (target / META).is_file() and checksum(target / META) == saved.row.checksum  # then its commit was interrupted
-        if not moved:
+        if moved:
+            flush_path(target.parent)  # perhaps interrupted before that
+        else:
             shutil.rmtree(target, ignore_errors=True)  # of a commit that failed after it was written
             move_folder(source, target)
         return number
+
+    def move(self, rows: Sequence[ImageRow], replaced: Sequence[ImageRow]) -> None:
+        """Record new paths of images, in place of others."""
+        with self.catalogue.transaction():
+            self.catalogue.delete_images([row.image for row in replaced])
+            self.catalogue.put_paths(rows)
+            self.catalogue.drop_problems([row.path for row in rows])
+            self.catalogue.count_commit()
 
     def remove(self, rows: Sequence[ImageRow]) -> None:
         """Remove images."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import reprlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +19,39 @@ import numpy.typing as npt
 from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionError, VocabularyError, WriteError
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_detector
-from polyvoc.index.catalogue import FILE, UNFINISHED, Catalogue, IndexSettings
+from polyvoc.index.additions import Additions
+from polyvoc.index.catalogue import FILE, LINES, UNFINISHED, Catalogue, IndexSettings
 from polyvoc.index.segment import Segment
 from polyvoc.index.words import MAX_VOCABULARIES
-from polyvoc.options import DETECTOR_KINDS, FeatureOptions
-from polyvoc.storage.files import META, checksum, map_array, require_local_path, write_error, write_errors
+from polyvoc.options import DETECTOR_KINDS, FeatureOptions, ScoringOptions
+from polyvoc.storage.blocks import REPAIR
+from polyvoc.storage.files import (
+    META,
+    checksum,
+    file_errors,
+    flush_path,
+    make_folder,
+    map_array,
+    require_local_path,
+    write_error,
+    write_errors,
+)
+from polyvoc.storage.trust import Trust, is_identity, new_identity
 from polyvoc.types import Array, Descriptors, FeatureCodes, FeatureKind, Signatures, Words
 from polyvoc.vocabulary.assign import Quantiser
-from polyvoc.vocabulary.codes import Coder
+from polyvoc.vocabulary.codes import Coder, planes_of
 from polyvoc.vocabulary.vocabulary import FINE, Vocabulary, VocabularySet
 
 SEGMENTS, VOCABULARIES, STAGING = "segments", "vocabularies", "staging"  # staging: segments that no commit refers to yet
-LINKS, DUPLICATE_PAIRS = "links", "duplicate_pairs"
-SIDE_FILES = (LINKS, DUPLICATE_PAIRS)
+LINKS, DUPLICATE_PAIRS, DECISIONS = "links", "duplicate_pairs", "decisions"
+SIDE_FILES = (LINKS, DUPLICATE_PAIRS, DECISIONS)
+DUPLICATE_LINES = "duplicate_lines"  # the setting of what verdicts change in the probabilities of duplicates
 LOCK = "lock"
+INDEXED = 0.8  # share of the usual search for the words of an indexed feature (benchmarks/indexing.py: agreement)
 EMBEDDING = "embedding"
+FOLDERS, EXCLUDE = "folders", "exclude"  # what an index follows (`index.changes`), and the patterns of what it leaves out
+ADDITIONS = "additions"  # which images were added after which commit (`index.additions`)
+UUID, ROOTS = "uuid", "roots"  # the identity of an index, and the folders and addresses of its photographs
 EmbeddingSource = Embedder | str | os.PathLike[str]  # a model, or the path of its ONNX file
 Lock = filelock.BaseFileLock
 
@@ -95,7 +115,29 @@ class SegmentPart:
     segment: int  # its number in the catalogue
     n_images: int
     n_features: int
+    checksum: str  # of its `meta.json`
     deleted: tuple[int, ...]  # positions
+
+
+class SegmentKind(NamedTuple):
+    """What all segments of an index have in common."""
+
+    sizes: tuple[int, ...]  # of the vocabularies of words
+    planes: int  # groups of 64 bits of the signatures of words
+    fine: int  # words that codes refer to, 0: no codes
+    code_planes: int  # groups of 64 bits of a code
+
+    @classmethod
+    def of(cls, settings: IndexSettings) -> SegmentKind:
+        """Read it from the settings of an index."""
+        fine = settings["fine"]
+        codes = (0, 0) if fine is None else (fine["size"], planes_of(fine["bits"]))
+        return cls(tuple(settings["sizes"]), planes_of(settings["bits"]), *codes)
+
+    def has(self, segment: Segment) -> bool:
+        """Return whether a segment is of this kind; one without features has no signatures."""
+        planes = segment.planes if segment.n_features else self.planes
+        return self == (segment.sizes, planes, segment.fine, segment.code_planes)
 
 
 @dataclass(frozen=True)
@@ -103,7 +145,7 @@ class Layout:
     """What a commit refers to."""
 
     commit: int
-    sizes: tuple[int, ...]  # of the vocabularies
+    kind: SegmentKind
     parts: tuple[SegmentPart, ...]
     settings: IndexSettings
 
@@ -114,12 +156,20 @@ class VocabularyNames(NamedTuple):
     words: tuple[str, ...]
     fine: str | None
     signed: bool
+    checksums: tuple[str, ...] = ()  # of the `meta.json` of each, the fine one last
 
     @classmethod
     def of(cls, settings: IndexSettings) -> VocabularyNames:
         """Read them from the settings of an index."""
         fine = settings["fine"]
-        return cls(tuple(settings["vocabularies"]), None if fine is None else fine["fingerprint"], settings["bits"] > 0)
+        checksums = (*settings["vocabulary_checksums"], *([] if fine is None else [fine["checksum"]]))
+        name = None if fine is None else fine["fingerprint"]
+        return cls(tuple(settings["vocabularies"]), name, settings["bits"] > 0, checksums)
+
+    def are(self, vocabularies: VocabularySet) -> bool:
+        """Return whether these are the names of some vocabularies."""
+        fine = None if vocabularies.fine is None else vocabularies.fine.fingerprint
+        return self[:3] == (tuple(one.fingerprint for one in vocabularies.words), fine, vocabularies.signed)
 
 
 class QuantisedFeatures(NamedTuple):
@@ -152,7 +202,7 @@ class Models:
         """Return words, signatures and codes of descriptors [n, dimension]."""
         words, signatures = np.empty((len(descriptors), 0), np.int32), None
         if self.quantiser is not None:
-            words, signatures = self.quantiser.quantise(descriptors)
+            words, signatures = self.quantiser.quantise(descriptors, effort=INDEXED)
         return QuantisedFeatures(words, signatures, None if self.coder is None else self.coder.encode(descriptors))
 
 
@@ -244,6 +294,23 @@ class IndexFolder:
         """Return whether photographs have a vector of a global embedding."""
         return self.fixed.get(EMBEDDING) is not None
 
+    @property
+    def trust(self) -> Trust:
+        """Return which of the paths and addresses that the index names may be read here."""
+        return Trust(self.path, *named_roots(self.fixed))
+
+    def require_plain_files(self) -> None:
+        """Raise DamagedError if an index of which this user has noted nothing holds links, pipes or devices.
+
+        They lead outside of its folder, or reading them never ends.
+        """
+        for folder, _, _ in () if self.trust.roots else os.walk(self.path):
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                        raise DamagedError(f"{entry.path} is a link or no regular file, and the index was made elsewhere; "
+                                           "copy the index again, without links")  # fmt: skip
+
     # -- what a commit refers to
 
     def read_layout(self) -> Layout:
@@ -252,28 +319,45 @@ class IndexFolder:
             settings = self.catalogue.settings()
             rows = self.catalogue.segment_rows()
             deleted = {number: tuple(self.catalogue.deleted(number)) for number in rows}
+        for name, line in odd_settings(settings).items():
+            if name not in OPTIONAL:  # the others are checked where they are used
+                raise DamagedError(f"{line}; {REPAIR}")
         return Layout(
             commit=settings["commit"],
-            sizes=tuple(settings["sizes"]),
-            parts=tuple(SegmentPart(number, row.n_images, row.n_features, deleted[number]) for number, row in rows.items()),
+            kind=SegmentKind.of(settings),
+            parts=tuple(
+                SegmentPart(number, row.n_images, row.n_features, row.checksum, deleted[number]) for number, row in rows.items()
+            ),
             settings=settings,
         )
 
-    def read_segment(self, number: int, sizes: tuple[int, ...], deleted: Sequence[int]) -> Segment:
-        """Map one segment, without its deleted images."""
-        segment = Segment.open(self.segment_folder(number))
-        if segment.sizes != sizes:
-            raise DamagedError(f"{self.segment_folder(number)} belongs to another index; run 'polyvoc check'")
+    def read_segment(self, number: int, checksum: str, kind: SegmentKind, deleted: Sequence[int]) -> Segment:
+        """Map one segment, without its deleted images. Raise DamagedError if what is read of it is damaged."""
+        path = self.segment_folder(number)
+        if (line := file_errors(path / META, checksum)) is not None:
+            raise DamagedError(f"{line}; {REPAIR}")
+        segment = Segment.open(path)
+        if not kind.has(segment):
+            raise DamagedError(f"{path} belongs to another index; {REPAIR}")
         if not all(isinstance(position, int) and 0 <= position < segment.n_images for position in deleted):
-            raise DamagedError(f"{self.catalogue.path}: segment {number} has no such images to delete; run 'polyvoc check'")
+            raise DamagedError(f"{self.path / FILE}: segment {number} has no such images to delete; {REPAIR}")
         return segment.without(deleted)
 
-    def read_segments(self, layout: Layout) -> list[Segment]:
-        """Map the segments of a commit; those that are as in the commit read before are shared, with what was counted."""
-        before = self.loaded.segments
-        segments = {
-            part: before.get(part) or self.read_segment(part.segment, layout.sizes, part.deleted) for part in layout.parts
-        }
+    def read_segments(self, layout: Layout, on_damage: Callable[[SegmentPart, DamagedError], None]) -> list[Segment]:
+        """Map the segments of a commit, without those that are damaged.
+
+        Segments that are as in the commit read before are shared, with what was counted and verified.
+        """
+        before, segments = self.loaded.segments, dict[SegmentPart, Segment]()
+        for part in layout.parts:
+            try:
+                segment = before.get(part) or self.read_segment(part.segment, part.checksum, layout.kind, part.deleted)
+                if (segment.n_images, segment.n_features) != (part.n_images, part.n_features):
+                    raise DamagedError(f"{self.path / FILE}: segment {part.segment} has other images or features; {REPAIR}")
+                _ = segment.live_code_lengths, segment.live_lengths  # reads what deleted images hold
+                segments[part] = segment
+            except DamagedError as error:
+                on_damage(part, error)
         self.loaded.segments = segments
         return list(segments.values())
 
@@ -309,15 +393,18 @@ class IndexFolder:
 
     def load_vocabularies(self, names: VocabularyNames) -> VocabularySet:
         """Load the vocabularies, which must have these fingerprints; the catalogue is not read."""
-        words = tuple(self._load_vocabulary(number, fingerprint) for number, fingerprint in enumerate(names.words))
-        fine = None if names.fine is None else self._load_vocabulary(FINE, names.fine)
+        places = enumerate(zip(names.words, names.checksums, strict=False))
+        words = tuple(self._load_vocabulary(number, *recorded) for number, recorded in places)
+        fine = None if names.fine is None else self._load_vocabulary(FINE, names.fine, names.checksums[-1])
         return VocabularySet(words, fine, names.signed)
 
-    def _load_vocabulary(self, number: int | str, fingerprint: str) -> Vocabulary:
+    def _load_vocabulary(self, number: int | str, fingerprint: str, recorded: str) -> Vocabulary:
         vocabulary = Vocabulary.load(self.vocabulary_folder(number))
         if vocabulary.fingerprint != fingerprint:
             raise VocabularyError(f"{self.vocabulary_folder(number)} is vocabulary {vocabulary.fingerprint}, "
                                   f"but the index was made with {fingerprint}; restore it or index again")  # fmt: skip
+        if (line := file_errors(self.vocabulary_folder(number) / META, recorded)) is not None:
+            raise VocabularyError(f"{line}; {REPAIR}")
         return vocabulary
 
     @property
@@ -329,10 +416,67 @@ class IndexFolder:
 
     @property
     def embedder(self) -> Embedder:
-        """Load the model of the global embedding, once."""
+        """Load the model of the global embedding, once; raise NotAllowedError for one that may not be read."""
         if self.loaded.embedder is None:
             self.loaded.embedder = load_embedder(self.fixed, self.embedding)
         return self.loaded.embedder
+
+
+# -- settings
+
+# Of indexes that were calibrated, linked, searched for duplicates, decided on, or have vectors; what trust and updates need.
+OPTIONAL = (
+    *LINES.values(), "likelihood_table", "code_table", DUPLICATE_LINES, EMBEDDING, UUID, ROOTS, FOLDERS, EXCLUDE, ADDITIONS,
+    *SIDE_FILES,
+)  # fmt: skip
+
+
+def odd_settings(settings: IndexSettings, last_segment: int = 0) -> dict[str, str]:
+    """Return one line for each setting that cannot be that of an index, by its name."""
+    found = {}
+    valid: dict[str, Callable[[Any], bool]] = {
+        "sizes": lambda sizes: (sizes or settings["fine"]) and len(sizes) <= MAX_VOCABULARIES and min(sizes, default=1) >= 1,
+        "vocabularies": lambda fingerprints: len(fingerprints) == len(settings["sizes"]),
+        "vocabulary_checksums": lambda checksums: len(checksums) == len(settings["sizes"]),
+        "bits": lambda bits: bits >= 0,
+        "fine": lambda fine: fine is None or (fine["size"] >= 1 and fine["bits"] >= 1 and bool(fine["fingerprint"])),
+        "kind": lambda kind: FeatureKind(**kind) is not None,
+        "features": lambda options: FeatureOptions(**options) is not None,
+        "commit": lambda commit: commit >= 0,
+        "last_segment": lambda segment: segment >= last_segment,
+        **dict.fromkeys(LINES.values(), lambda line: line is None or ScoringOptions(line=(line["a"], line["b"])) is not None),
+        DUPLICATE_LINES: lambda lines: lines is None or all(_is_line(lines[name]) for name in ("scene", "copy")),
+        EMBEDDING: lambda _: (info := EmbeddingInfo.of(settings)) is None or (info.dimension >= 1 and bool(info.fingerprint)),
+        ADDITIONS: lambda value: value is None or Additions.of(value) is not None,
+        EXCLUDE: lambda patterns: patterns is None or all(isinstance(pattern, str) for pattern in patterns),
+        FOLDERS: lambda value: value is None or all(isinstance(one["skipped"], dict) for one in value.values()),
+    }
+    for name, holds in valid.items():
+        try:
+            value = settings.get(name) if name in OPTIONAL else settings[name]
+        except DamagedError as error:
+            found[name] = str(error).partition(";")[0]
+            continue
+        try:
+            is_valid = holds(value)
+        except (TypeError, KeyError, ValueError, DamagedError, OptionError):
+            is_valid = False
+        if not is_valid:
+            found[name] = f"{settings.path}: the setting {name!r} cannot be {reprlib.repr(value)}"
+    return found
+
+
+def _is_line(values: Sequence[float]) -> bool:
+    """Return whether numbers are a shift and a stretch."""
+    shift, stretch = map(float, values)
+    return math.isfinite(shift) and 0 < stretch < math.inf
+
+
+def named_roots(settings: IndexSettings) -> tuple[str | None, tuple[str, ...]]:
+    """Return the identity of an index, None if it has none, and the roots that it names; both are data of its maker."""
+    identity, roots = settings.get(UUID), settings.get(ROOTS)
+    named = tuple(root for root in roots if isinstance(root, str)) if isinstance(roots, list) else ()
+    return identity if is_identity(identity) else None, named
 
 
 # -- creating and locking
@@ -343,7 +487,7 @@ def prepare_folder(path: Path) -> None:
     with write_errors(path):
         if path.exists() and not _may_be_index(path):
             raise NotAnIndexError(f"{path} exists and is not a polyvoc index; choose another place with --index")
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
 
 
 def lock_folder(path: Path) -> Lock:
@@ -370,7 +514,7 @@ def open_catalogue(folder: IndexFolder, vocabularies: VocabularySet | None, opti
     stored = FeatureOptions(**settings["features"])
     if options is not None and options != stored:
         raise OptionError(f"{folder.path} was made with {stored}; leave the options out, or make another index with --index")
-    if vocabularies is not None and _names_of(vocabularies) != VocabularyNames.of(settings):
+    if vocabularies is not None and not VocabularyNames.of(settings).are(vocabularies):
         raise OptionError(f"{folder.path} was made with other vocabularies; leave them out, or make another index with --index")
     return catalogue
 
@@ -387,12 +531,6 @@ def complete_feature_options(
         finally:
             folder.close()
     return FeatureOptions(**{**(_detector_of(vocabularies.kind) if vocabularies else {}), **changes})
-
-
-def _names_of(vocabularies: VocabularySet) -> VocabularyNames:
-    fine = vocabularies.fine
-    words = tuple(vocabulary.fingerprint for vocabulary in vocabularies.words)
-    return VocabularyNames(words, None if fine is None else fine.fingerprint, vocabularies.signed)
 
 
 def _detector_of(kind: FeatureKind) -> dict[str, Any]:
@@ -421,12 +559,13 @@ def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOp
     targets = [folder.vocabulary_folder(number) for number in range(len(words))]
     with write_errors(folder.path):
         (folder.path / UNFINISHED).write_bytes(b"")  # from here on the folder is an index, finished or not
+        flush_path(folder.path)  # before there is anything else
         shutil.rmtree(folder.path / VOCABULARIES, ignore_errors=True)
         for vocabulary, target in zip(words, targets, strict=True):
             vocabulary.save(target)
         if fine is not None:
             fine.save(folder.vocabulary_folder(FINE))
-        (folder.path / SEGMENTS).mkdir(exist_ok=True)
+        make_folder(folder.path / SEGMENTS)
     settings = {
         "sizes": list(vocabularies.sizes),
         "vocabularies": [vocabulary.fingerprint for vocabulary in words],
@@ -435,6 +574,8 @@ def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOp
         "fine": None if fine is None else _fine_setting(fine, folder),
         "kind": asdict(vocabularies.kind),
         "features": asdict(options),
+        UUID: new_identity(),
+        ROOTS: [],
     }
     return Catalogue.create(folder.path, settings)
 
@@ -479,6 +620,8 @@ def load_embedder(settings: IndexSettings, given: EmbeddingSource | None = None,
         raise OptionError(f"{folder} holds no vectors; index again, with --embedding MODEL.onnx and a new --index")
     if given is None and stored.file is None:
         raise OptionError(f"{folder} holds vectors of a function; open it with embedding=Embedder.of(...)")
+    if given is None:
+        Trust(folder, *named_roots(settings)).require(str(stored.file))
     if given is None and not os.path.isfile(stored.file or ""):
         raise OptionError(f"{stored.file}, the model of {folder}, is missing; give its new path: polyvoc index ... "
                           "--embedding FILE")  # fmt: skip

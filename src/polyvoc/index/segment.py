@@ -24,17 +24,26 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.index.arrays import (
+    DIRECTORIES,
+    WORD_ARRAYS,
+    check_directories,
+    check_runs,
+    check_shapes,
+    limits_of,
+)
 from polyvoc.index.codes import build_codes, check_codes, codes_at, write_codes
 from polyvoc.index.words import build_lists, check_words, stack_signatures, stack_words, word_offsets
 from polyvoc.kernels.postings import subtract_words
-from polyvoc.storage.files import META, map_folder, read_meta, write_folder
+from polyvoc.storage.blocks import REPAIR, ArrayFile, write_arrays
+from polyvoc.storage.files import META
 from polyvoc.types import Array, FeatureCodes, Floats32, ImageFeatures, Keypoints
 
 MAX_IMAGES = 1 << 16  # so that a posting is a uint16 and the scores of a segment stay in the L2 cache
 STEPS = (1 << 16) - 1  # of a position, along the longer side of the features of an image
 OCTAVE, SMALLEST = 15, 4  # steps of an octave; scales start at 2^-SMALLEST pixels
 TURN = 256  # steps of a turn
-FREE = ("codes", "signatures", "rest")  # arrays whose numbers may be any
+BY_FEATURE = ("positions", "shapes", "words", "code_words", "rest")  # arrays with a row for each feature, by image
 
 
 class Geometry(NamedTuple):
@@ -129,6 +138,7 @@ class Segment:
     ids: npt.NDArray[np.int64]
     arrays: dict[str, Array]
     alive: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))  # empty: all; else [n_images]
+    file: ArrayFile | None = None  # that the arrays are mapped from; None: they are in memory
 
     # -- what it holds
 
@@ -170,6 +180,8 @@ class Segment:
     @property
     def embeddings(self) -> npt.NDArray[np.float16] | None:
         """Return the unit vectors of the images [n, d], zeros where one has none; None if there are none."""
+        if self.file is not None and "embeddings" in self.arrays:
+            self.file.verify("embeddings")
         return self.arrays.get("embeddings")
 
     def live_positions(self) -> npt.NDArray[np.int64]:
@@ -191,7 +203,7 @@ class Segment:
         if not self.sizes:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         features, images = _lengths(self.arrays["starts"]), self.arrays["documents"].astype(np.int64)
-        self._subtract_deleted(self.arrays["words"], word_offsets(self.sizes), features, images)
+        self._subtract_deleted("words", word_offsets(self.sizes), features, images)
         return features, images
 
     @cached_property
@@ -200,25 +212,62 @@ class Segment:
         if not self.fine:
             return np.zeros(0, np.int64)
         features = _lengths(self.arrays["code_starts"])
-        self._subtract_deleted(self.arrays["code_words"][:, None], np.zeros(1, np.int64), features, np.zeros_like(features))
+        self._subtract_deleted("code_words", np.zeros(1, np.int64), features, np.zeros_like(features))
         return features
 
-    def _subtract_deleted(self, words: Array, bases: Array, features: Array, images: Array) -> None:
-        """Subtract the words [F, K] of deleted images from counts of features and images: reads nothing of live images."""
+    def _subtract_deleted(self, name: str, bases: Array, features: Array, images: Array) -> None:
+        """Subtract the words of deleted images from counts of features and images: reads nothing of live images."""
         deleted = np.flatnonzero(self.alive == 0)
-        if len(deleted) and not subtract_words(deleted, self.arrays["feature_starts"], words, bases, features, images):
-            raise ValueError("an image refers to features or words beyond those of its segment")
+        if len(deleted):
+            self.verify_images(deleted, name)
+            words = self.arrays[name].reshape(self.n_features, len(bases))
+            subtract_words(deleted, self.arrays["feature_starts"], words, bases, features, images)
 
     def image_features(self, position: int) -> ImageFeatures:
         """Return words, signatures, codes and keypoints of the image at a position."""
         first, last = (int(i) for i in self.arrays["feature_starts"][position : position + 2])
+        self.verify_images(np.array([position]), *(name for name in BY_FEATURE if name in self.arrays))
         geometry = (self.arrays["frames"][position], *(self.arrays[name][first:last] for name in ("positions", "shapes")))
         words = np.asarray(self.arrays["words"][first:last]) if self.sizes else np.empty((last - first, 0), np.uint16)
         signatures = np.zeros((last - first, 0), np.uint64)
         if self.planes:  # else there are no places
+            self.verify_words()
             signatures = self.signatures_at(self.arrays["places"][first:last])
-        codes = codes_at(self.arrays, position, first, last) if self.fine else None
+        codes = None
+        if self.fine:
+            self.verify_lists(np.unique(self.arrays["code_words"][first:last]))
+            codes = codes_at(self.arrays, position, first, last)
         return ImageFeatures(words, signatures, unpack_keypoints(*geometry), codes)
+
+    # -- verification of what is mapped, before its first use. Raises DamagedError; nothing happens to arrays in memory.
+
+    def verify_images(self, positions: npt.NDArray[np.int64], *names: str) -> None:
+        """Verify what arrays by feature hold of the images at some positions."""
+        if self.file is not None:
+            firsts, lasts = (self.arrays["feature_starts"][positions + end] for end in (0, 1))
+            for name in names:
+                self.file.verify_ranges(name, firsts, lasts, self.arrays[name].size // max(self.n_features, 1))
+
+    def verify_lists(self, words: Array) -> None:
+        """Verify the lists of codes of some fine words."""
+        if self.file is not None:
+            firsts, lasts = (self.arrays["code_starts"][words.astype(np.int64) + end].astype(np.int64) for end in (0, 1))
+            self.file.verify_ranges("code_images", firsts, lasts)
+            for plane in range(self.code_planes):
+                self.file.verify_ranges("codes", firsts + plane * self.n_features, lasts + plane * self.n_features)
+
+    def verify_words(self) -> None:
+        """Verify the inverted files of words, wholly: norms of images need all of them anyhow."""
+        if self.file is not None and self.sizes and WORD_ARRAYS not in self.file.passed:
+            self.file.verify(*WORD_ARRAYS)
+            check_runs(self.sizes, self.arrays, self.file.path)
+            self.file.passed.add(WORD_ARRAYS)
+
+    def verify(self) -> None:
+        """Verify everything."""
+        if self.file is not None:
+            self.file.verify(*self.arrays)
+            self.verify_words()
 
     def signatures_at(self, places: Array) -> npt.NDArray[np.uint64]:
         """Return the signatures of features by their places [n, K]: [n, K], or [n, K, 2] beyond 64 bits."""
@@ -266,21 +315,26 @@ class Segment:
 
     def save(self, folder: Path) -> None:
         """Write the segment to a folder, which appears complete or not at all."""
-        shapes = {name: [str(array.dtype), list(array.shape)] for name, array in self.arrays.items()}
-        bounds = {name: _bounds(array) for name, array in self.arrays.items() if name not in FREE and array.dtype.kind == "u"}
-        meta = {"sizes": list(self.sizes), "arrays": shapes, "n_images": self.n_images, "bounds": bounds}
-        write_folder(folder, {**self.arrays, "ids": self.ids}, meta)
+        write_arrays(folder, {"ids": self.ids, **self.arrays}, {"sizes": list(self.sizes)})
 
     @classmethod
     def open(cls, folder: Path) -> Segment:
-        """Map a segment from its folder."""
-        meta = read_meta(folder)
-        try:
-            shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape) in meta["arrays"].items()}
-            arrays = map_folder(folder, {**shapes, "ids": (np.int64, (meta["n_images"],))})
-            return cls(tuple(meta["sizes"]), arrays.pop("ids"), arrays)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedError(f"{folder / META} does not describe a segment ({error!r})") from None
+        """Map a segment from its folder. Raise DamagedError unless arrays have the right shapes and directories lead to them.
+
+        Reads the directories only. The rest is verified when it is used.
+        """
+        file = ArrayFile.open(folder)
+        sizes = file.meta.get("sizes")
+        if not isinstance(sizes, list) or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise DamagedError(f"{folder / META} does not describe a segment; {REPAIR}")
+        check_shapes(sizes, file.arrays, folder)
+        if len(file.arrays["ids"]) > MAX_IMAGES:
+            raise DamagedError(f"{folder}: {len(file.arrays['ids'])} images are more than a segment holds; {REPAIR}")
+        file.verify(*(name for name in DIRECTORIES if name in file.arrays))
+        check_directories(file.arrays, folder)
+        file.limits.update(limits_of(sizes, file.arrays))
+        arrays = dict(file.arrays)
+        return cls(tuple(sizes), arrays.pop("ids"), arrays, file=file)
 
 
 def check_batch(batch: Batch, sizes: Sequence[int], fine: int) -> None:
@@ -353,11 +407,6 @@ def _join_embeddings(counts: Sequence[int], vectors: Sequence[Array | None]) -> 
 def _lengths(starts: Array) -> npt.NDArray[np.int64]:
     """Return the lengths of lists by their starts."""
     return np.asarray(np.diff(starts.astype(np.int64)), np.int64)
-
-
-def _bounds(array: Array) -> list[int]:
-    """Return the smallest and the largest number of an array; none of an empty one."""
-    return [int(array.min()), int(array.max())] if array.size else []
 
 
 def _frozen(array: Array) -> Array:

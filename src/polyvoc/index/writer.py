@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Self
 
-from polyvoc.errors import ExchangeError, NotAnIndexError, OptionError
+from polyvoc.errors import ExchangeError, NotAnIndexError, OptionError, WriteError
+from polyvoc.features.decode import Decoders
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_features
 from polyvoc.features.feature_files import FeatureFile, features_digest, kind_of, largest_features
@@ -22,14 +24,21 @@ from polyvoc.index.build import (
     BuildResult,
     CommitLimits,
     LocalWorkers,
+    MergeInput,
     MergeResult,
     PendingImages,
     SegmentBuilder,
     Workers,
 )
 from polyvoc.index.catalogue import Catalogue, ImageRow
+from polyvoc.index.changes import Changes, FollowedFolder, compare_folders, find_moves, followed_paths
 from polyvoc.index.commit import Commits
 from polyvoc.index.folder import (
+    EXCLUDE,
+    FOLDERS,
+    LOCK,
+    ROOTS,
+    UUID,
     EmbeddingInfo,
     EmbeddingSource,
     IndexFolder,
@@ -38,68 +47,21 @@ from polyvoc.index.folder import (
     load_embedder,
     load_model,
     lock_folder,
+    named_roots,
     open_catalogue,
     prepare_folder,
     set_embedding,
 )
 from polyvoc.options import FeatureOptions
+from polyvoc.storage.exclusions import check_patterns
 from polyvoc.storage.files import write_file
-from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below, list_photographs
-from polyvoc.storage.stores import display_name, is_url
+from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest
+from polyvoc.storage.stores import display_name, is_url, parent_url
+from polyvoc.storage.trust import merged_roots, new_identity, note_roots
 from polyvoc.types import Array, FeatureKind, Features, IndexReport, Problem, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
 EXTERNAL = "features"  # the digest of an image whose features another program made begins with it
-
-
-@dataclass
-class Changes:
-    """What differs between folders and the catalogue."""
-
-    new: list[tuple[str, FileState]] = field(default_factory=list)
-    changed: list[tuple[ImageRow, FileState]] = field(default_factory=list)
-    missing: list[ImageRow] = field(default_factory=list)
-    unchanged: int = 0
-    sample_row: ImageRow | None = None  # one that is unchanged
-    known_unusable: list[Problem] = field(default_factory=list)  # tried before, not changed since
-    resolved: list[str] = field(default_factory=list)  # problems of files that are gone or have changed
-    unreadable: list[Problem] = field(default_factory=list)  # folders; what the catalogue holds from there is unchanged
-    empty_roots: list[str] = field(default_factory=list)  # given folders where everything is missing: perhaps not mounted
-
-
-def compare_folders(
-    folders: Sequence[Folder], rows: Iterable[ImageRow], problems: dict[str, tuple[FileState, Problem]]
-) -> Changes:
-    """Compare folders with the catalogue, without opening a file."""
-    roots = [absolute_path(folder) for folder in folders]
-    known = {row.path: row for row in rows if is_below(row.path, roots)}
-    unusable = {path: entry for path, entry in problems.items() if is_below(path, roots)}
-    changes, seen = Changes(), set()
-    for path, state in list_photographs(folders, changes.unreadable.append):
-        if path in seen:
-            continue
-        seen.add(path)
-        row = known.pop(path, None)
-        if row is not None and row.state == state:
-            changes.unchanged += 1
-            changes.sample_row = row
-        elif path in unusable and unusable[path][0] == state:
-            changes.known_unusable.append(unusable.pop(path)[1])
-        elif row is not None:
-            changes.changed.append((row, state))
-        else:
-            changes.new.append((path, state))
-    hidden = [problem.path for problem in changes.unreadable]
-    changes.missing = [row for row in known.values() if not is_below(row.path, hidden)]
-    changes.unchanged += len(known) - len(changes.missing)
-    changes.resolved = [path for path in unusable if not is_below(path, hidden)]
-    missing = [row.path for row in changes.missing]
-    changes.empty_roots = [root for root in roots if _any_below(missing, root) and not _any_below(seen, root)]
-    return changes
-
-
-def _any_below(paths: Iterable[str], root: str) -> bool:
-    return any(is_below(path, [root]) for path in paths)
 
 
 class IndexWriter:
@@ -115,6 +77,7 @@ class IndexWriter:
         self._model = model  # of the global embedding, if it was given
         self._limits = limits
         self._next_image = catalogue.next_image()
+        self._damaged: set[int] = set()  # segments, which are not merged
         self._start_pending()
 
     # -- opening and closing
@@ -148,6 +111,8 @@ class IndexWriter:
             writer = cls(folder, catalogue, lock, model, limits)
             writer._commits.remove_unreferenced()
             writer._commits.remove_staging()
+            if model is not None and model.file is not None:
+                writer.record_roots([model.file])
         except BaseException:
             lock.release()
             raise
@@ -169,33 +134,63 @@ class IndexWriter:
 
     # -- adding and removing
 
-    def update(self, folders: Sequence[str | os.PathLike[str]], keep_missing: bool = False,
-               progress: Progress | None = None, workers: Workers | None = None) -> IndexReport:  # fmt: skip
+    def update(self, folders: Sequence[str | os.PathLike[str]] = (), keep_missing: bool = False,
+               progress: Progress | None = None, workers: Workers | None = None, decoders: Decoders | None = None,
+               exclude: Sequence[str] | None = None, follow: bool = True) -> IndexReport:  # fmt: skip
         """Bring the index up to date with folders: add new photographs, replace changed ones, remove missing ones.
 
-        Workers, such as `cluster.build.RayWorkers`, read photographs and build segments; this writer commits them.
+        Without folders: those that it follows, which are all that were ever given. Files that were moved or renamed keep what
+        is stored of them. A folder that is not there, or empty, removes nothing: perhaps its disk is not mounted. `exclude`
+        replaces the patterns, as in gitignore, of what is left out; the index remembers them. `follow=False`: the folders are
+        not among those that it follows from now on.
+
+        Workers, such as `cluster.build.RayWorkers`, read photographs and build segments; this writer commits them. Without
+        workers it decodes with `decoders`, or with own ones.
         """
         _ = self.folder.extraction  # raises for an index of features that are not extracted from photographs
         self.commit()
+        report_progress = progress or (lambda stage, done, total: None)
+        folders = folders or self.followed_folders()
+        self._set_exclude(exclude)
         known = self.catalogue.images_below(map(absolute_path, folders))
-        changes = compare_folders(folders, known, self.catalogue.problems())
-        if changes.empty_roots and not keep_missing:
-            raise OptionError(f"{', '.join(changes.empty_roots)} holds no photograph, but the index has some from there; is "
-                              "the disk mounted? (to remove them: polyvoc remove FOLDER)")  # fmt: skip
+        changes = compare_folders(folders, known, self.catalogue.problems(), self.exclude)
+        present = [folder for folder in folders if absolute_path(folder) not in changes.absent]
+        self.record_roots(map(_root_of, present))
         report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.known_unusable)
+        report.skipped = dict(sum(changes.skipped.values(), Counter()).most_common())
         self._touch_same(changes, report)
+        self._move(changes, report, report_progress)
+        report.absent = {root: count for root, count in changes.absent.items() if count}
         model = self._embedder if changes.new or changes.changed else None  # loaded first: its file may be missing
         if model is not None and model.file is None and workers is not None:
             raise OptionError(f"{self.folder.path} holds vectors of a function, which other processes do not have; leave --ray "
                               "out")  # fmt: skip
         if changes.missing and not keep_missing:
             self._commits.remove(changes.missing)
-            report.removed = len(changes.missing)
+            report.removed += len(changes.missing)
+        if follow:
+            self._follow(changes)
         if changes.resolved:
             with self.catalogue.transaction():
                 self.catalogue.drop_problems(changes.resolved)
-        self._build(workers or self._local_workers(model), changes, report, progress or (lambda stage, done, total: None))
+        workers = workers or self._local_workers(model, decoders)
+        self._build(workers, changes, report, report_progress)
+        with suppress(OSError):
+            os.utime(self.folder.path / LOCK)  # the time of the last update, beside the commits: it may change nothing
         return report
+
+    def followed_folders(self) -> list[str]:
+        """Return the folders that the index follows; raise OptionError if there are none."""
+        found = [path for path in followed_paths(self.catalogue) if self._has_anything(path)]
+        if not found:
+            raise OptionError(f"{self.folder.path} follows no folder yet; give one: polyvoc index FOLDER --index "
+                              f"{self.folder.path}")  # fmt: skip
+        return found
+
+    @property
+    def exclude(self) -> list[str]:
+        """Return the patterns of what the index leaves out."""
+        return self.catalogue.setting(EXCLUDE, required=False) or []
 
     def add(self, name: str, image_features: Features, digest: str | None = None) -> int:
         """Add features made elsewhere under a name, replacing the image of that name; return its id. Found after a commit.
@@ -214,6 +209,8 @@ class IndexWriter:
         row = ImageRow(image, name, FileState(None, None), digest, *size, len(image_features), 0, 0)
         self._pending.add(row, image_features)
         self._pending_names.add(name)
+        if is_url(name) or os.path.isabs(name):
+            self._pending_roots.add(parent_url(name) if is_url(name) else os.path.dirname(name))
         self._replaced += [] if replaced is None else [replaced.image]
         if self._limits.reached(self._pending, self._pending_since):
             self.commit()
@@ -237,6 +234,8 @@ class IndexWriter:
 
     def commit(self) -> None:
         """Make everything added so far a part of the index."""
+        if self._pending_roots:
+            self.record_roots(self._pending_roots)
         if len(self._pending):
             batch = self._pending.batch()
             if self.catalogue.image(self._pending.rows[-1].image) is None:  # else interrupted right after its commit
@@ -246,6 +245,19 @@ class IndexWriter:
             self._start_pending()
             self._merge()
         self._pending_since = time.monotonic()
+
+    def record_roots(self, roots: Iterable[str]) -> None:
+        """Record folders and addresses where photographs of this index lie, and note that this user allows to read there."""
+        identity, named = named_roots(self.catalogue.settings())
+        roots, made = list(roots), identity or new_identity()
+        after = merged_roots([*named, *roots])
+        if identity is None or set(after) != set(named):
+            with self.catalogue.transaction():
+                self.catalogue.put_settings({UUID: made, ROOTS: after})
+                if identity is None:
+                    self.catalogue.count_commit()  # open indexes are reopened: they look for notes under the identity
+        with suppress(WriteError):  # without a home folder: what may not be read later names the next step
+            note_roots(made, self.folder.path, roots)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """Store settings as a commit: open indexes are reopened."""
@@ -273,6 +285,7 @@ class IndexWriter:
         info = EmbeddingInfo.of(self.catalogue.settings())
         self._pending = PendingImages(lambda: self.folder.models, info.dimension if info else 0)
         self._pending_names: set[str] = set()
+        self._pending_roots: set[str] = set()
         self._pending_since = time.monotonic()
         self._replaced: list[int] = []
 
@@ -286,8 +299,8 @@ class IndexWriter:
         settings = self.catalogue.settings()
         return None if EmbeddingInfo.of(settings) is None else load_embedder(settings, self._model, threads=1)
 
-    def _local_workers(self, model: Embedder | None = None) -> LocalWorkers:
-        return LocalWorkers(lambda: self.folder.models, model, self._limits)
+    def _local_workers(self, model: Embedder | None = None, decoders: Decoders | None = None) -> LocalWorkers:
+        return LocalWorkers(lambda: self.folder.models, model, self._limits, decoders=decoders)
 
     def _touch_same(self, changes: Changes, report: IndexReport) -> None:
         """Record the new time of files whose content is the same."""
@@ -300,48 +313,101 @@ class IndexWriter:
             touched = {row.image for row, _ in same}
             changes.changed = [(row, state) for row, state in changes.changed if row.image not in touched]
 
+    def _move(self, changes: Changes, report: IndexReport, progress: Progress) -> None:
+        """Record the new paths of photographs that were moved."""
+        moves, replaced = find_moves(changes, self.catalogue, progress)
+        if moves:
+            self._commits.move([move.moved for move in moves], replaced)
+            report.moved, report.removed = len(moves), len(replaced)
+            for root in changes.absent:  # perhaps it was renamed itself
+                changes.absent[root] = sum(1 for _ in self.catalogue.images_below([root]))
+
+    def _set_exclude(self, given: Sequence[str] | None) -> None:
+        """Record the patterns of what is left out, if some are given."""
+        wanted = self.exclude if given is None else [pattern for pattern in given if pattern]
+        check_patterns(wanted)
+        if wanted != self.exclude:
+            with self.catalogue.transaction():
+                self.catalogue.put_settings({EXCLUDE: wanted})
+
+    def _follow(self, changes: Changes) -> None:
+        """Record the folders of an update, unless all is recorded already."""
+        before = FollowedFolder.all_of(self.catalogue.setting(FOLDERS, required=False))
+        found = {one.path: one for one in before}
+        for root, skipped in changes.skipped.items():
+            counts = (
+                tuple(sorted(skipped.items())) if root not in changes.absent else found.get(root, FollowedFolder(root)).skipped
+            )
+            found[root] = FollowedFolder(root, counts, root not in changes.absent)
+        # A folder below another one is followed with it; one that is not there and has nothing in the index is gone.
+        kept = set(merged_roots(found))
+        after = [one for path, one in found.items() if path in kept and self._has_anything(path)]
+        if after != before:
+            with self.catalogue.transaction():
+                self.catalogue.put_settings({FOLDERS: FollowedFolder.setting(after)})
+
+    def _has_anything(self, path: str) -> bool:
+        """Return whether a followed folder is there, or the index holds photographs from there."""
+        return is_url(path) or os.path.exists(path) or next(self.catalogue.images_below([path]), None) is not None
+
     def _build(self, workers: Workers, changes: Changes, report: IndexReport, progress: Progress) -> None:
         """Have new and changed photographs read and segments merged; commit each result as it comes."""
         files = [*changes.new, *((row.path, state) for row, state in changes.changed)]
         replaced = {row.path: row.image for row, _ in changes.changed}
-        if not files and not self._commits.next_merge():
+        if not files and not self._next_merge(()):
             return
         # Ids are assigned beforehand: they follow the order of the files, whichever worker is quicker.
         plan = BuildPlan(self._next_image, files, changes.sample_row)
         self._next_image += len(files)
         n_before = len(report.problems)
         self._commits.open_staging()
-        with closing(workers.work(self._builder, plan, self._commits.next_merge, progress)) as results:
+        with closing(workers.work(self._builder, plan, self._next_merge, progress)) as results:
             for result in results:
+                # Of other machines a later result may have lower ids.
+                first = None if isinstance(workers, LocalWorkers) else plan.first
                 try:
-                    self._take(result, replaced, report)
+                    self._take(result, replaced, report, first)
                 except KeyboardInterrupt:
                     if isinstance(result, BuildResult):  # what was built is kept
-                        self._take(result, replaced, report)
+                        self._take(result, replaced, report, first)
                     raise
         order = {path: number for number, (path, _) in enumerate(files)}
-        report.problems[n_before:] = sorted(report.problems[n_before:], key=lambda problem: order[problem.path])
+        report.problems[n_before:] = sorted(report.problems[n_before:], key=lambda problem: order.get(problem.path, -1))
         self._commits.remove_staging()
 
-    def _take(self, result: BuildResult | MergeResult, replaced: Mapping[str, int], report: IndexReport) -> None:
-        """Commit a result of the workers."""
+    def _take(self, result: BuildResult | MergeResult, replaced: Mapping[str, int], report: IndexReport,
+              first: int | None) -> None:  # fmt: skip
+        """Commit a result of the workers; `first` is the lowest id that this or a later result may have."""
         if isinstance(result, MergeResult):
-            self._commits.replace_merged(result)
+            self._damaged |= result.damaged.keys()
+            report.problems += [Problem(str(self.folder.segment_folder(n)), line) for n, line in result.damaged.items()]
+            if not result.damaged:
+                self._commits.replace_merged(result)
             return
         if result.rows and self.catalogue.image(result.rows[-1].image) is not None:
             return  # interrupted right after its commit
         paths = [*(row.path for row in result.rows), *(problem.path for _, problem in result.broken)]
         removed = [replaced[path] for path in paths if path in replaced]
-        self._commits.add(result.saved, result.rows, removed, result.broken)
+        self._commits.add(result.saved, result.rows, removed, result.broken, first)
         n_replaced = sum(row.path in replaced for row in result.rows)
         report.replaced += n_replaced
         report.added += len(result.rows) - n_replaced
         report.features += sum(row.n_features for row in result.rows)
         report.problems += [*(problem for _, problem in result.broken), *result.unreachable]
 
+    def _next_merge(self, busy: Collection[int]) -> tuple[MergeInput, ...]:
+        """Return the segments to merge next, without those that are being merged or were found damaged."""
+        return self._commits.next_merge({*busy, *self._damaged})
+
     def _merge(self) -> None:
         """Merge small segments, and rewrite those with many deleted images, until there is nothing to gain."""
         self._build(self._local_workers(), Changes(), IndexReport(), lambda stage, done, total: None)
+
+
+def _root_of(folder: Folder) -> str:
+    """Return the root that a folder, or a single file in one, stands for."""
+    path = absolute_path(folder)
+    return os.path.dirname(path) if not is_url(path) and os.path.isfile(path) else path
 
 
 def _is_storable(name: str) -> bool:
@@ -385,6 +451,7 @@ def add_feature_file(writer: IndexWriter, file: FeatureFile, images: str | None 
     """
     if images is not None:
         check_folder(file, images)
+        writer.record_roots([absolute_path(images)])
     writer.commit()
     known = {row.path: row for row in writer.catalogue.images()}
     prefix = (

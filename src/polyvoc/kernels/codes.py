@@ -49,6 +49,26 @@ def sign_codes(z, words, centres, bits, codes):
             codes[row, plane] = sign_plane(z, row, centres, np.int64(words[row]), plane, bits)
 
 
+@kernel
+def write_signs(codes, signs):
+    """Write the bits of codes [n, B] as -1 and 1. out: signs [n, bits]."""
+    for row in range(len(codes)):
+        for i in range(signs.shape[1]):
+            bit = codes[row, i // LANES] >> np.uint64(i % LANES) & np.uint64(1)
+            signs[row, i] = np.float32(2) * np.float32(bit) - np.float32(1)
+
+
+@kernel
+def subtract_decoded(z, words, centres, decoded):
+    """Write what words and codes leave of descriptors z [n, dimension].
+
+    decoded: [n, dimension] what the codes tell. out: the same array.
+    """
+    for row in range(len(words)):
+        for i in range(z.shape[1]):
+            decoded[row, i] = z[row, i] - centres[words[row], i] - decoded[row, i]
+
+
 @fast_kernel
 def squared_distance(z, q, centres, word):
     """Return the squared distance of z[q] to a word."""
@@ -214,7 +234,7 @@ def find_places(words, position, starts, images, features, places):
         if first + 1 < np.int64(starts[words[f] + 1]) and images[first + 1] == position:
             for earlier in range(f):
                 first += words[earlier] == words[f]
-        places[f] = first
+        places[f] = min(first, len(images) - 1)  # of a list that lacks the image, as only a forged one does
 
 
 @kernel

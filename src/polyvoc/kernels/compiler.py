@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 from llvmlite import ir
 from numba import config, njit, types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.extending import intrinsic
 
 LANES = 64  # signatures that are compared at once
-POINTS, WORDS = 8, 16  # whose products `bound_words` computes at once: the sums stay in registers
+POINTS, WORDS = 8, 16  # whose products are computed at once: the sums stay in registers
 
 
 def kernel(function, **settings):
@@ -32,6 +33,27 @@ def fast_kernel(function):
 def inlined(function):
     """Compile a part of kernels that is copied into its callers: a call would count references to every array it is given."""
     return njit(inline="always", nogil=True, error_model="numpy")(function)
+
+
+class _Compiling(event.Listener):
+    """Counts the kernels that are compiled; loading one that was compiled before is no event."""
+
+    def __init__(self, report):
+        self._report, self._count = report, 0
+
+    def on_start(self, event):
+        self._report(self._count)
+
+    def on_end(self, event):
+        self._count += 1
+        self._report(self._count)
+
+
+@contextmanager
+def reported_compiling(report):
+    """Call `report` with the number of kernels compiled so far, whenever one begins or ends, on whichever thread."""
+    with event.install_listener("numba:compile", _Compiling(report)):
+        yield
 
 
 def instruction(python):
@@ -182,67 +204,160 @@ def beyond_lanes(typing_context, values, row, first, level):
     return types.uint64(values, types.int64, types.int64, types.float32), generate
 
 
-def _bound_words(heads, block, rows, tails, word_tails, halves, points, levels, bounds, masks):
-    first, head = block * WORDS, len(heads) // len(halves)
-    of_words = heads[first * head : (first + WORDS) * head].reshape(head, WORDS)
-    at = slice(first, first + WORDS)
-    for p, i in enumerate(points):
-        bounds[p] = rows[i, :head] @ of_words + tails[i] * word_tails[at] - halves[at]
-    bits = (np.ravel(bounds > levels[:, None])).reshape(-1, LANES)
-    masks[:] = [_pack(row) for row in bits]
+@instruction(lambda values, row, first: max(values[row, first : first + LANES]))
+def largest_lane(typing_context, values, row, first):
+    """Return the largest of LANES numbers of a row, from a column on, none of them NaN. As `above_lanes`."""
+    if not isinstance(values, types.Array) or values.dtype != types.float32 or values.ndim != 2:
+        return None
+
+    def generate(context, builder, call, arguments):
+        lanes = ir.VectorType(ir.FloatType(), LANES)
+        kind = ir.FunctionType(ir.FloatType(), [lanes])
+        largest = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fmax.v{LANES}f32")
+        return builder.call(largest, [_load_row(context, builder, call.args[0], *arguments, lanes)], fastmath=("nnan",))
+
+    return types.float32(values, types.int64, types.int64), generate
 
 
-@instruction(_bound_words)
-def bound_words(typing_context, heads, block, rows, tails, word_tails, halves, points, levels, bounds, masks):
-    """Write upper bounds of the scores of POINTS points with the WORDS words of a block, and which are above a point's level.
+def _write_block(values, column, levels, out, masks):
+    """Write values [POINTS, WORDS] to some columns, and the bits of those above the level of their row."""
+    out[:, column : column + WORDS] = values
+    masks[:] = [_pack(row) for row in np.ravel(values > levels[:, None]).reshape(-1, LANES)]
 
-    heads: float32 [blocks, head, WORDS], flat; rows [n, >= head], tails [n] of points; word_tails, halves: [blocks WORDS];
-    points: int32 [POINTS] numbers; levels: [POINTS]. out: bounds [POINTS, WORDS]; masks: their bits, uint64 of LANES.
+
+def _multiply_words(columns, block, rows, offsets, points, levels, column, products, masks):
+    at = slice(block * WORDS, (block + 1) * WORDS)
+    of_block = columns[block * rows.shape[1] * WORDS : (block + 1) * rows.shape[1] * WORDS].reshape(-1, WORDS)
+    _write_block(rows[points] @ of_block - offsets[at], column, levels, products, masks)
+
+
+@instruction(_multiply_words)
+def multiply_words(typing_context, columns, block, rows, offsets, points, levels, column, products, masks):
+    """Write products of POINTS points with the WORDS columns of a block, minus offsets, and which are above a point's level.
+
+    columns: float32 [blocks, d, WORDS], flat; rows: [n, d]; offsets: [blocks WORDS]; points: int32 [POINTS] numbers; levels:
+    [POINTS]. out: products [POINTS, ..] from a column on; masks: their bits, uint64 of LANES.
     """
-    if any(not isinstance(array, types.Array) for array in (heads, rows, tails, word_tails, halves, points, bounds, masks)):
+    if not all(isinstance(array, types.Array) for array in (columns, rows, offsets, points, levels, products, masks)):
         return None
 
     def generate(context, builder, call, arguments):
         lanes, long = ir.VectorType(ir.FloatType(), WORDS), ir.IntType(64)
-        arrays = [
-            context.make_array(kind)(context, builder, value) if isinstance(kind, types.Array) else None
-            for kind, value in zip(call.args, arguments, strict=True)
-        ]
-        heads, _, rows, tails, word_tails, halves, points, levels, bounds, masks = arrays
-        start = builder.mul(arguments[1], long(WORDS))
-        head = builder.sdiv(builder.extract_value(heads.shape, 0), builder.extract_value(halves.shape, 0))
-
-        def load_lanes(array, at):
-            address = builder.bitcast(builder.gep(array.data, [at]), lanes.as_pointer())
-            return builder.load(address, align=4)
-
-        word_tail, half = load_lanes(word_tails, start), load_lanes(halves, start)
-        addresses, sums = [], []
-        for p in range(POINTS):
-            number = builder.sext(builder.load(builder.gep(points.data, [long(p)])), long)
-            addresses.append(builder.gep(rows.data, [builder.mul(number, builder.extract_value(rows.shape, 1))]))
-            tail = _spread(builder, builder.load(builder.gep(tails.data, [number])), lanes)
-            sums.append(cgutils.alloca_once_value(builder, builder.fsub(builder.fmul(tail, word_tail), half)))
+        columns, _, rows, offsets, points, levels, _, products, masks = _arrays(context, builder, call, arguments)
+        start, width = builder.mul(arguments[1], long(WORDS)), builder.extract_value(rows.shape, 1)
+        addresses = [address for _, address in _points_of(builder, points, rows)]
+        offset = _load_at(builder, offsets, start, lanes)
+        sums = [cgutils.alloca_once_value(builder, builder.fneg(offset)) for _ in addresses]
         kind = ir.FunctionType(lanes, [lanes, lanes, lanes])
         multiply_add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{WORDS}f32")
-        first = builder.mul(start, head)
-        with cgutils.for_range(builder, head) as loop:
-            words = load_lanes(heads, builder.add(first, builder.mul(loop.index, long(WORDS))))
+        first = builder.mul(start, width)
+        with cgutils.for_range(builder, width) as loop:
+            values = _load_at(builder, columns, builder.add(first, builder.mul(loop.index, long(WORDS))), lanes)
             for address, total in zip(addresses, sums, strict=True):
                 x = _spread(builder, builder.load(builder.gep(address, [loop.index])), lanes)
-                builder.store(builder.call(multiply_add, [x, words, builder.load(total)]), total)
-        mask_address = builder.bitcast(masks.data, ir.IntType(WORDS).as_pointer())
-        for p, total in enumerate(sums):
-            bound = builder.load(total)
-            level = _spread(builder, builder.load(builder.gep(levels.data, [long(p)])), lanes)
-            address = builder.bitcast(builder.gep(bounds.data, [long(p * WORDS)]), lanes.as_pointer())
-            builder.store(bound, address, align=4)
-            mask = builder.bitcast(builder.fcmp_ordered(">", bound, level), ir.IntType(WORDS))
-            builder.store(mask, builder.gep(mask_address, [long(p)]))
+                builder.store(builder.call(multiply_add, [x, values, builder.load(total)]), total)
+        _store_block(builder, [builder.load(total) for total in sums], arguments[6], levels, products, masks)
         return context.get_dummy_value()
 
-    arrays = (heads, types.int64, rows, tails, word_tails, halves, points, levels, bounds, masks)
-    return types.void(*arrays), generate
+    return types.void(columns, types.int64, rows, offsets, points, levels, types.int64, products, masks), generate
+
+
+def _bound_words(heads, block, unit, rows, units, tails, word_tails, halves, points, levels, column, bounds, masks):
+    at, width = slice(block * WORDS, (block + 1) * WORDS), rows.shape[1]
+    pairs = heads[block * width * WORDS : (block + 1) * width * WORDS].reshape(-1, WORDS, 2)
+    of_block = pairs.transpose(0, 2, 1).reshape(-1, WORDS).astype(np.int32)
+    products = (rows[points].astype(np.int32) @ of_block) * (units[points] * unit)[:, None]
+    _write_block(products + tails[points, None] * word_tails[at] - halves[at], column, levels, bounds, masks)
+
+
+@instruction(_bound_words)
+def bound_words(
+    typing_context, heads, block, unit, rows, units, tails, word_tails, halves, points, levels, column, bounds, masks
+):
+    """Write upper bounds of the scores of POINTS points with the WORDS words of a block, and which are above a point's level.
+
+    Whole numbers of 16 bits: processors multiply and add two in each lane at once, where they would multiply one of 32 bits.
+    heads: int16 [blocks, head / 2, WORDS, 2], flat, in units of `unit`; rows: int16 [n, head], in units [n]; products must fit
+    into 32 bits; tails: [n]; word_tails, halves: [blocks WORDS]; points: int32 [POINTS] numbers; levels: [POINTS]. out: bounds
+    [POINTS, ..] from a column on; masks: their bits, uint64 of LANES.
+    """
+    arrays = (heads, rows, units, tails, word_tails, halves, points, levels, bounds, masks)
+    if any(not isinstance(array, types.Array) for array in arrays) or {heads.dtype, rows.dtype} != {types.int16}:
+        return None
+
+    def generate(context, builder, call, arguments):
+        lanes, whole = ir.VectorType(ir.FloatType(), WORDS), ir.VectorType(ir.IntType(32), WORDS)
+        pairs, long = ir.VectorType(ir.IntType(16), 2 * WORDS), ir.IntType(64)
+        heads, _, _, rows, units, tails, word_tails, halves, points, levels, _, bounds, masks = _arrays(
+            context, builder, call, arguments
+        )
+        start, head = builder.mul(arguments[1], long(WORDS)), builder.extract_value(rows.shape, 1)
+        found = _points_of(builder, points, rows)
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(whole, [0] * WORDS)) for _ in found]
+        first = builder.mul(start, head)
+        with cgutils.for_range(builder, builder.sdiv(head, long(2))) as loop:
+            values = _load_at(builder, heads, builder.add(first, builder.mul(loop.index, long(2 * WORDS))), pairs)
+            for (_, address), total in zip(found, sums, strict=True):
+                pair = builder.bitcast(builder.gep(address, [builder.mul(loop.index, long(2))]), whole.element.as_pointer())
+                x = builder.bitcast(_spread(builder, builder.load(pair, align=2), whole), pairs)
+                builder.store(builder.add(_multiply_pairs(builder, x, values), builder.load(total)), total)
+        word_tail, half, of_points = _load_at(builder, word_tails, start, lanes), _load_at(builder, halves, start, lanes), []
+        for (number, _), total in zip(found, sums, strict=True):
+            tail = _spread(builder, builder.load(builder.gep(tails.data, [number])), lanes)
+            unit = builder.fmul(builder.load(builder.gep(units.data, [number])), arguments[2])
+            product = builder.fmul(builder.sitofp(builder.load(total), lanes), _spread(builder, unit, lanes))
+            of_points.append(builder.fadd(product, builder.fsub(builder.fmul(tail, word_tail), half)))
+        _store_block(builder, of_points, arguments[10], levels, bounds, masks)
+        return context.get_dummy_value()
+
+    result = types.void(heads, types.int64, types.float32, *arrays[1:8], types.int64, bounds, masks)
+    return result, generate
+
+
+def _arrays(context, builder, call, arguments):
+    """Return the arrays among the arguments of an intrinsic, None in the place of others."""
+    return [
+        context.make_array(kind)(context, builder, value) if isinstance(kind, types.Array) else None
+        for kind, value in zip(call.args, arguments, strict=True)
+    ]
+
+
+def _points_of(builder, points, rows):
+    """Return number and address of the rows of POINTS points."""
+    found = []
+    for p in range(POINTS):
+        number = builder.sext(builder.load(builder.gep(points.data, [ir.IntType(64)(p)])), ir.IntType(64))
+        found.append((number, builder.gep(rows.data, [builder.mul(number, builder.extract_value(rows.shape, 1))])))
+    return found
+
+
+def _load_at(builder, array, at, lanes):
+    """Load a vector from a position of an array on."""
+    return builder.load(builder.bitcast(builder.gep(array.data, [at]), lanes.as_pointer()), align=2)
+
+
+def _multiply_pairs(builder, one, other):
+    """Return the sums of the products of neighbouring numbers of 16 bits, as numbers of 32 bits; one instruction on x86."""
+    count, index = one.type.count, ir.IntType(32)
+    wide = ir.VectorType(index, count)
+    products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
+    even, odd = (
+        ir.Constant(ir.VectorType(index, count // 2), [index(i) for i in range(first, count, 2)]) for first in range(2)
+    )
+    undefined = ir.Constant(wide, ir.Undefined)
+    return builder.add(builder.shuffle_vector(products, undefined, even), builder.shuffle_vector(products, undefined, odd))
+
+
+def _store_block(builder, vectors, column, levels, out, masks):
+    """Store vectors of WORDS numbers, one for each of POINTS points, and the bits of those above the level of their point."""
+    long, lanes = ir.IntType(64), vectors[0].type
+    mask_address = builder.bitcast(masks.data, ir.IntType(WORDS).as_pointer())
+    for p, vector in enumerate(vectors):
+        at = builder.add(builder.mul(long(p), builder.extract_value(out.shape, 1)), column)
+        builder.store(vector, builder.bitcast(builder.gep(out.data, [at]), lanes.as_pointer()), align=4)
+        level = _spread(builder, builder.load(builder.gep(levels.data, [long(p)])), lanes)
+        mask = builder.bitcast(builder.fcmp_ordered(">", vector, level), ir.IntType(WORDS))
+        builder.store(mask, builder.gep(mask_address, [long(p)]))
 
 
 @instruction(lambda words, position, word: _pack(words[position + i] == word for i in range(LANES)))

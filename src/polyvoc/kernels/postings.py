@@ -143,6 +143,18 @@ def fill_runs(starts, partner_words, run_words, run_lengths):
 
 
 @kernel
+def runs_fit(starts, run_starts, run_lengths):
+    """Return whether the runs of every list are as long as the list together."""
+    for number in range(len(starts) - 1):
+        length = np.int64(starts[number + 1]) - np.int64(starts[number])
+        for entry in range(np.int64(run_starts[number]), np.int64(run_starts[number + 1])):
+            length -= np.int64(run_lengths[entry])
+        if length != 0:
+            return False
+    return True
+
+
+@kernel
 def count_repeats(words, feature_starts, size):
     """Count the images of each word, and the words that an image has more than once.
 
@@ -174,25 +186,19 @@ def count_repeats(words, feature_starts, size):
 
 @kernel
 def subtract_words(positions, feature_starts, words, bases, features, images):
-    """Subtract the words of some images from counts; return False, with counts as they are by then, for one beyond them.
+    """Subtract the words of some images from counts. words: [F, K] by image; bases: [K].
 
-    words: [F, K] by image; bases: [K]. inout: features and images with each word [W].
+    inout: features and images with each word [W].
     """
     latest = np.full(len(features), -1, np.int64)  # image that had the word last
     for position in positions:
-        first, last = np.int64(feature_starts[position]), np.int64(feature_starts[position + 1])
-        if last > len(words):
-            return False
-        for f in range(first, last):
+        for f in range(np.int64(feature_starts[position]), np.int64(feature_starts[position + 1])):
             for k in range(len(bases)):
                 word = bases[k] + np.int64(words[f, k])
-                if word >= len(features):
-                    return False
                 features[word] -= 1
                 if latest[word] != position:
                     latest[word] = position
                     images[word] -= 1
-    return True
 
 
 @inlined

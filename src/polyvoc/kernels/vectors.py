@@ -7,7 +7,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.kernels.compiler import LANES, POINTS, WORDS, beyond_lanes, bound_words, fast_kernel, kernel, lowest_bit, popcount
+from polyvoc.kernels.compiler import (
+    LANES,
+    POINTS,
+    WORDS,
+    beyond_lanes,
+    bound_words,
+    fast_kernel,
+    kernel,
+    largest_lane,
+    lowest_bit,
+    multiply_words,
+    popcount,
+)
 
 # The bits of a half, moved to where a float has exponent and fraction, are that number times 2^-112: the exponents of the two
 # count from -15 and from -127. The caller multiplies the other factor by COSINE_SCALE.
@@ -39,15 +51,24 @@ class Blocks(NamedTuple):
     offsets: npt.NDArray[np.float32]  # [blocks * WORDS]  infinite for padding
 
 
+class Heads(NamedTuple):
+    """The heads of words, or of centres of cells, as whole numbers."""
+
+    values: npt.NDArray[np.int16]  # [rows * head]  by blocks of WORDS words, each [head / 2, WORDS, 2]
+    unit: np.float32  # of the values
+
+
 class Points(NamedTuple):
     """Descriptors in the coordinates of principal axes: the first few, their head, hold most of the variance.
 
-    x.w of a point x and a word w of vocabulary k is factors[k].row + offsets[k] with the word's row of a `WordTable`.
+    x.w of a point x and a word w of vocabulary k is offsets[k] plus the sum of x_i step_i row_i, with the steps of k and row
+    of w in a `WordTable`.
     """
 
-    rows: npt.NDArray[np.float32]  # [n, head or more]
+    heads: npt.NDArray[np.int16]  # [n, head]
+    units: npt.NDArray[np.float32]  # [n]  of the heads
     tail: npt.NDArray[np.float32]  # [n]  norm of the coordinates behind the head
-    factors: npt.NDArray[np.float32]  # [n, K, dimension]
+    rows: npt.NDArray[np.float32]  # [n, dimension]
     offsets: npt.NDArray[np.float32]  # [n, K]
 
 
@@ -57,12 +78,13 @@ class WordTable(NamedTuple):
     A group is padded to a multiple of WORDS with infinitely far words.
     """
 
-    heads: npt.NDArray[np.float32]  # [rows * head]  by blocks of WORDS words, each [head, WORDS]
+    heads: Heads
     rows: npt.NDArray[np.generic]  # [rows, dimension]  float32, or bytes as the vocabulary stores them
     tail: npt.NDArray[np.float32]  # [rows]  norm of the coordinates behind the head
     half: npt.NDArray[np.float32]  # [rows]  half the squared norm, infinite for padding
     number: npt.NDArray[np.int32]  # [rows]  the word's number in its vocabulary
     start: npt.NDArray[np.int64]  # [cells * K + 1]  group of (cell, k) = rows start[cell * K + k] up to the next
+    steps: npt.NDArray[np.float32]  # [K, dimension]  that the rows of vocabulary k are multiplied by
 
 
 class Probes(NamedTuple):
@@ -82,11 +104,11 @@ def _product(x, i, y, j):
 
 
 @fast_kernel
-def _product_of(factors, i, k, rows, j):
-    """Return the scalar product of factors[i, k] and rows[j]."""
+def _scaled_product(x, i, steps, k, rows, j):
+    """Return the sum of the products of x[i], steps[k] and rows[j]."""
     total = np.float32(0)
     for c in range(rows.shape[1]):
-        total += factors[i, k, c] * np.float32(rows[j, c])
+        total += x[i, c] * steps[k, c] * np.float32(rows[j, c])
     return total
 
 
@@ -99,10 +121,8 @@ def scan_cells(points, probes, table, best, nearest):
     nearest [n, K, A], from -inf and -1 on.
     """
     n_vocabularies, last = best.shape[1], best.shape[2] - 1
-    rows, word_rows, half, number = points.rows, table.rows, table.half, table.number
-    factors, offsets = points.factors, points.offsets
-    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
-    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
+    x, steps, word_rows, half, number = points.rows, table.steps, table.rows, table.half, table.number
+    (group, levels, masks), bounds = _new_group(), np.empty((POINTS, WORDS), np.float32)
     for cell in range(len(probes.start) - 1):
         for m in range(probes.start[cell], probes.start[cell + 1], POINTS):
             together = min(POINTS, probes.start[cell + 1] - m)
@@ -113,8 +133,8 @@ def scan_cells(points, probes, table, best, nearest):
                     levels[p] = best[group[p], k, last] if p < together else np.inf
                 start = cell * n_vocabularies + k
                 for first in range(table.start[start], table.start[start + 1], WORDS):
-                    bound_words(table.heads, first // WORDS, rows, points.tail, table.tail, half, group, levels, bounds,
-                                masks)  # fmt: skip
+                    bound_words(table.heads.values, first // WORDS, table.heads.unit, points.heads, points.units, points.tail,
+                                table.tail, half, group, levels, 0, bounds, masks)  # fmt: skip
                     for part in range(len(masks)):
                         mask = masks[part]
                         while mask != 0:
@@ -124,7 +144,7 @@ def scan_cells(points, probes, table, best, nearest):
                             if bounds[p, j - first] <= levels[p]:
                                 continue
                             i, rank = np.int64(group[p]), last
-                            score = _product_of(factors, i, k, word_rows, j) + offsets[i, k] - half[j]
+                            score = _scaled_product(x, i, steps, k, word_rows, j) + points.offsets[i, k] - half[j]
                             if score <= levels[p]:
                                 continue
                             # Not in a function: a call would count the references of the arrays, which costs more.
@@ -133,6 +153,12 @@ def scan_cells(points, probes, table, best, nearest):
                                 rank -= 1
                             best[i, k, rank], nearest[i, k, rank] = score, number[j]
                             levels[p] = best[i, k, last]
+
+
+@kernel
+def _new_group():
+    """Return what products of POINTS rows need: their numbers, their levels, and bits of what is above these."""
+    return np.empty(POINTS, np.int32), np.empty(POINTS, np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
 
 
 @kernel
@@ -150,14 +176,11 @@ def multiply(rows, blocks, products):
 
     Not a matrix product of NumPy: its library keeps its own threads spinning for a while, on the cores that ours need next.
     """
-    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
-    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
-    no_tails, no_word_tails = np.zeros(len(rows), np.float32), np.zeros(len(blocks.offsets), np.float32)
+    (group, levels, masks), bounds = _new_group(), np.empty((POINTS, WORDS), np.float32)
     for first in range(0, len(rows), POINTS):
         together = _start_group(first, len(rows), group)
         for column in range(0, products.shape[1], WORDS):
-            bound_words(blocks.values, column // WORDS, rows, no_tails, no_word_tails, blocks.offsets, group, levels, bounds,
-                        masks)  # fmt: skip
+            multiply_words(blocks.values, column // WORDS, rows, blocks.offsets, group, levels, 0, bounds, masks)
             for p in range(together):
                 for j in range(min(WORDS, products.shape[1] - column)):
                     products[first + p, column + j] = bounds[p, j]
@@ -166,24 +189,26 @@ def multiply(rows, blocks, products):
 @kernel
 def largest_products(rows, blocks, nearest):
     """Write the column of a matrix whose product with each row [n, d], minus its offset, is the largest. out: nearest [n]."""
-    group, levels = np.empty(POINTS, np.int32), np.empty(POINTS, np.float32)
-    bounds, masks = np.empty((POINTS, WORDS), np.float32), np.empty(POINTS * WORDS // LANES, np.uint64)
-    no_tails, no_word_tails = np.zeros(len(rows), np.float32), np.zeros(len(blocks.offsets), np.float32)
+    group, levels, masks = _new_group()
+    products = np.full((POINTS, -(-len(blocks.offsets) // LANES) * LANES), -np.inf, np.float32)
     for first in range(0, len(rows), POINTS):
         together = _start_group(first, len(rows), group)
-        for p in range(POINTS):
-            levels[p] = -np.inf if p < together else np.inf
-        for block in range(len(blocks.offsets) // WORDS):
-            bound_words(blocks.values, block, rows, no_tails, no_word_tails, blocks.offsets, group, levels, bounds,
-                        masks)  # fmt: skip
-            for part in range(len(masks)):
-                mask = masks[part]
-                while mask != 0:
-                    bit = part * LANES + lowest_bit(mask)
-                    mask &= mask - np.uint64(1)
-                    p, j = bit // WORDS, bit % WORDS
-                    if bounds[p, j] > levels[p]:
-                        levels[p], nearest[first + p] = bounds[p, j], block * WORDS + j
+        for column in range(0, len(blocks.offsets), WORDS):
+            multiply_words(blocks.values, column // WORDS, rows, blocks.offsets, group, levels, column, products, masks)
+        for p in range(together):
+            below, column = np.nextafter(_largest(products, p), np.float32(-np.inf)), 0
+            while beyond_lanes(products, p, column, below) == 0:
+                column += LANES
+            nearest[first + p] = column + lowest_bit(beyond_lanes(products, p, column, below))
+
+
+@kernel
+def _largest(scores, p):
+    """Return the largest of the scores of a row."""
+    largest = largest_lane(scores, p, 0)
+    for first in range(LANES, scores.shape[1], LANES):
+        largest = max(largest, largest_lane(scores, p, first))
+    return largest
 
 
 @kernel
@@ -197,12 +222,11 @@ def _count_above(scores, p, level):
 
 @fast_kernel
 def _mean_of(scores, p, n_cells):
-    """Return the mean of the first scores of a row, the least and the largest one."""
-    low, high, total = scores[p, 0], scores[p, 0], np.float32(0)
+    """Return the mean of the first scores of a row."""
+    total = np.float32(0)
     for cell in range(n_cells):
-        low, high = min(low, scores[p, cell]), max(high, scores[p, cell])
         total += scores[p, cell]
-    return total / np.float32(n_cells), low, high
+    return total / np.float32(n_cells)
 
 
 @kernel
@@ -211,9 +235,10 @@ def _level_of(scores, p, n_cells, count, most):
 
     The scores behind the first are -inf.
     """
-    mean, low, high = _mean_of(scores, p, n_cells)
-    level = mean if _count_above(scores, p, mean) >= count else low
-    step = np.float32(0.5) * (high - level)
+    level = _mean_of(scores, p, n_cells)
+    if _count_above(scores, p, level) < count:
+        level = scores[p, :n_cells].min()
+    step = np.float32(0.5) * (_largest(scores, p) - level)
     for _ in range(24):
         above = _count_above(scores, p, level + step)
         if above >= count:
@@ -225,16 +250,21 @@ def _level_of(scores, p, n_cells, count, most):
 
 
 @kernel
-def choose_cells(rows, blocks, n_cells, count, most, chosen, counts):
-    """Choose about `count` cells with the highest scores for each of rows [n, d], its best first.
+def choose_cells(points, heads, halves, n_cells, count, most, chosen, counts):
+    """Choose about `count` cells with the highest scores for each point, its best first.
 
-    blocks: centres of cells, with half their squared norms. At least `count`, at most `most` are chosen, unless many are
+    heads, halves: centres of cells, and half their squared norms. At least `count`, at most `most` are chosen, unless many are
     equal. out: chosen [n, most], counts [n].
     """
-    scores = np.full((POINTS, -(-len(blocks.offsets) // LANES) * LANES), -np.inf, np.float32)
-    for first in range(0, len(rows), POINTS):
-        multiply(rows[first : first + POINTS], blocks, scores[: len(rows) - first, : len(blocks.offsets)])
-        for p in range(min(POINTS, len(rows) - first)):
+    scores = np.full((POINTS, -(-len(halves) // LANES) * LANES), -np.inf, np.float32)
+    group, levels, masks = _new_group()
+    no_tails, no_word_tails = np.zeros(len(counts), np.float32), np.zeros(len(halves), np.float32)
+    for first in range(0, len(counts), POINTS):
+        together = _start_group(first, len(counts), group)
+        for cell in range(0, len(halves), WORDS):
+            bound_words(heads.values, cell // WORDS, heads.unit, points.heads, points.units, no_tails, no_word_tails, halves,
+                        group, levels, cell, scores, masks)  # fmt: skip
+        for p in range(together):
             level = _level_of(scores, p, n_cells, count, most) if count < n_cells else np.float32(-np.inf)
             i, n = first + p, 0
             chosen[i, 0] = 0  # if all are equal
@@ -309,21 +339,34 @@ def sign_words(z, words, thresholds, signatures):
 
 
 @fast_kernel
-def scale_rows(rows, mean, steps, lows, factors, offsets, squares):
-    """Write what the products of rows with words that are stored as bytes, low + step byte, need. See `Points`.
+def round_heads(rows, length, heads, units):
+    """Write rows [n, head] as whole numbers, of this length. out: heads int16 [n, head]; units [n]."""
+    for i in range(len(rows)):
+        total = np.float32(0)
+        for j in range(rows.shape[1]):
+            total += rows[i, j] * rows[i, j]
+        units[i] = max(np.sqrt(total), np.float32(1e-30)) / length
+        factor = np.float32(1) / units[i]
+        for j in range(rows.shape[1]):
+            heads[i, j] = np.int16(np.rint(rows[i, j] * factor))
 
-    rows: [n, dimension]; mean: [dimension] is their origin and that of the words; steps, lows: [K, dimension]. out: factors [n,
-    K, dimension], offsets [n, K], squares [n] of the rows' norms.
+
+@fast_kernel
+def centre_rows(rows, mean, lows, centred, offsets, squares):
+    """Write rows with the mean as their origin, and the parts of their products with the lowest values of words. See `Points`.
+
+    rows: [n, dimension]; mean: [dimension]; lows: [K, dimension]. out: centred [n, dimension], offsets [n, K], squares [n] of
+    the norms.
     """
     for i in range(len(rows)):
         total = np.float32(0)
         for j in range(rows.shape[1]):
-            total += (rows[i, j] - mean[j]) * (rows[i, j] - mean[j])
+            x = rows[i, j] - mean[j]
+            centred[i, j] = x
+            total += x * x
         squares[i] = total
-        for k in range(len(steps)):
+        for k in range(len(lows)):
             offset = np.float32(0)
             for j in range(rows.shape[1]):
-                x = rows[i, j] - mean[j]
-                factors[i, k, j] = x * steps[k, j]
-                offset += x * (lows[k, j] - mean[j])
+                offset += centred[i, j] * (lows[k, j] - mean[j])
             offsets[i, k] = offset

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
-from polyvoc.index.read_ahead import read_lists
+from polyvoc.index.reading import read_lists
 from polyvoc.index.segment import Segment
 from polyvoc.index.statistics import Statistics
 from polyvoc.kernels.codes import vote_codes, weigh_matches

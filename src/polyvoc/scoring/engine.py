@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from polyvoc.errors import ClusterError, OptionError
+from polyvoc.errors import ClusterError, DamagedError, OptionError
 from polyvoc.index.segment import MAX_IMAGES, Batch, Segment
 from polyvoc.index.statistics import Statistics
 from polyvoc.index.words import MAX_VOCABULARIES
@@ -30,6 +31,7 @@ from polyvoc.scoring.segments import (
     find_image,
     image_features_at,
     join_best,
+    live_spans,
     rank_entries,
     score,
     segment_images,
@@ -45,7 +47,7 @@ UNAVAILABLE = "a machine that holds part of the index is unavailable; try again 
 
 
 class Shards(Protocol):
-    """Holds the segments of one collection. Results of a segment that is unavailable are None."""
+    """Holds the segments of one collection. Results of a segment that is unavailable or damaged are None."""
 
     @property
     def statistics(self) -> Statistics:
@@ -57,14 +59,18 @@ class Shards(Protocol):
 
     @property
     def missing(self) -> Sequence[int]:
-        """Return the segments that were unavailable since this session began, in order."""
+        """Return the segments that were unavailable or damaged since this session began, in order."""
 
     @property
     def missing_ids(self) -> Spans:
         """Return the ids of the images in those segments."""
 
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Return one line for each of them that is damaged."""
+
     def session(self, require_all: bool) -> Shards:
-        """Return the same shards with no segment missing; `require_all`: raise ClusterError as soon as one is."""
+        """Return the same shards with no segment missing; `require_all`: raise an error as soon as one is."""
 
     def images(self, threads: int | None = None) -> list[SegmentImages]:
         """Return the images of each segment; ids -1 and no live position for a segment that is unavailable."""
@@ -83,21 +89,43 @@ class Shards(Protocol):
 
 
 class LocalShards:
-    """Segments of this process, mapped or in memory, searched by threads."""
+    """Segments of this process, mapped or in memory, searched by threads.
 
-    missing: Sequence[int] = ()
-    missing_ids: Spans = ()
+    A damaged one raises DamagedError, except in a `session` that records it as missing.
+    """
 
-    def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...]) -> None:
-        """Hold segments."""
+    def __init__(self, segments: Sequence[Segment], sizes: tuple[int, ...], lost: Mapping[str, Spans] | None = None) -> None:
+        """Hold segments. lost: ids of the images in segments that could not be opened, by the reason."""
         self.segments = list(segments)
         self.statistics = Statistics.of_segments(self.segments, sizes)
         self.infos = [SegmentInfo.of(segment) for segment in self.segments]
         self.held = [HeldSegment(number, segment, self.statistics) for number, segment in enumerate(self.segments)]
+        self.lost = dict(lost or {})
+        self._require_all, self._damaged = True, dict[int, str]()
 
     def session(self, require_all: bool) -> Self:
-        """Return the same shards: none of them is ever missing."""
-        return self
+        """Return the same shards, which record damaged segments from now on; `require_all`: DamagedError instead."""
+        for reason in self.lost if require_all else ():
+            raise DamagedError(reason)
+        session = copy(self)
+        session._require_all, session._damaged = require_all, {}
+        return session
+
+    @property
+    def missing(self) -> Sequence[int]:
+        """Return the segments that were found damaged since the session began, in order."""
+        return sorted(self._damaged)
+
+    @property
+    def missing_ids(self) -> Spans:
+        """Return the ids of the images in those segments, and in those that could not be opened."""
+        damaged = (live_spans(self.segments[number]) for number in self._damaged)
+        return tuple(sorted(span for spans in (*damaged, *self.lost.values()) for span in spans))
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Return why images are missing, a line for each segment."""
+        return *self.lost, *self._damaged.values()
 
     def images(self, threads: int | None = None) -> list[SegmentImages]:
         """Return the images of each segment."""
@@ -106,19 +134,29 @@ class LocalShards:
     def each(self, operation: Operation, *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, *shared) of every segment, in order."""
         if len(self.held) == 1:
-            return [operation(self.held[0], *shared)]
-        return thread_map(lambda held: operation(held, *shared), self.held, threads)
+            return [self._run(operation, self.held[0], *shared)]
+        return thread_map(lambda held: self._run(operation, held, *shared), self.held, threads)
 
     def joined(self, operation: Operation, join: Join, *shared: Any, threads: int | None = None) -> Any:
-        """Join the results of `each` to one; None if there are no segments."""
-        results = self.each(operation, *shared, threads=threads)
+        """Join the results of `each` to one; None if there are none."""
+        results = [result for result in self.each(operation, *shared, threads=threads) if result is not None]
         return join(results) if results else None
 
     def at(self, operation: Operation, own: Sequence[tuple[int, Any]], *shared: Any, threads: int | None = None) -> list[Any]:
         """Return operation(held, argument, *shared) for every (segment, argument)."""
         if len(own) == 1:
-            return [operation(self.held[own[0][0]], own[0][1], *shared)]
-        return thread_map(lambda one: operation(self.held[one[0]], one[1], *shared), own, threads)
+            return [self._run(operation, self.held[own[0][0]], own[0][1], *shared)]
+        return thread_map(lambda one: self._run(operation, self.held[one[0]], one[1], *shared), own, threads)
+
+    def _run(self, operation: Operation, held: HeldSegment, *arguments: Any) -> Any:
+        """Run an operation; None if the segment is damaged, and this session records it."""
+        try:
+            return operation(held, *arguments)
+        except DamagedError as error:
+            if self._require_all:
+                raise
+            self._damaged[held.number] = str(error)
+            return None
 
     def close(self) -> None:
         """Release nothing: memory maps end with their arrays."""
@@ -150,8 +188,8 @@ class Engine:
         return cls(segments, sizes)
 
     def session(self, require_all: bool = False) -> Engine:
-        """Return the same engine for one search: it records segments that are unavailable, or raises ClusterError."""
-        return self if isinstance(self.shards, LocalShards) else Engine(self.shards.session(require_all), self.sizes)
+        """Return the same engine for one search: it records segments that are missing; `require_all`: raises instead."""
+        return Engine(self.shards.session(require_all), self.sizes)
 
     # -- all segments together
 
@@ -287,5 +325,5 @@ class Engine:
         """Return operation(held, position, *shared) of images; raise ClusterError if one is unavailable."""
         results = self.shards.at(operation, refs, *shared)
         if self.shards.missing and any(result is None for result in results):
-            raise ClusterError(UNAVAILABLE)
+            raise DamagedError(self.shards.damage[0]) if self.shards.damage else ClusterError(UNAVAILABLE)
         return results

@@ -149,6 +149,7 @@ class ScoringPlan:
     is_empty: bool  # no image can have a score: `likelihood` without signatures, as in a collection without features
     image_sets: bool  # whether the sets are of images
     code_table: CodeTable | None = None  # if codes vote, and no words
+    first_image: int = 0  # images with lower ids have no score
 
     def weights(self, counts: Counts, n_images: int, bits: int) -> RuleWeights:
         """Turn the counts of a query, whose signatures have `bits`, into the weights of the rule."""

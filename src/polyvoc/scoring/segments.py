@@ -26,7 +26,7 @@ from polyvoc.options import Burstiness, NormKey
 from polyvoc.scoring.codes import CodeWeights, score_codes
 from polyvoc.scoring.query import Floats, QueryWords, Weights
 from polyvoc.scoring.rules import Counts, ScoringPlan
-from polyvoc.types import Array, Floats32, ImageFeatures, ImageRef
+from polyvoc.types import Array, Floats32, ImageFeatures, ImageRef, Spans
 from polyvoc.vocabulary.codes import CodedQuery
 
 BURSTINESS: dict[Burstiness, int] = {"none": KEEP_ALL, "best": BEST, "intra": INTRA}
@@ -105,6 +105,7 @@ class HeldSegment:
         with self._lock:
             if key not in self.norms:
                 assert self.statistics is not None, "norms need the statistics of all segments"
+                self.segment.verify_words()
                 self.norms[key] = norms(self.segment, self.statistics, key)
             return self.norms[key]
 
@@ -183,6 +184,7 @@ def count(held: HeldSegment, query: QueryWords, plan: ScoringPlan, first: Floats
 
     With several assignments also of the masks of one list. first: weights of the lists, see `first_weights`.
     """
+    held.segment.verify_words()
     if plan.image_sets:
         needed_later = choose_path(query, plan) == "images"
         return (held.keep_shared(query, first) if needed_later else shared_images(held.segment, query, first)).counts
@@ -201,11 +203,21 @@ def add_counts(parts: Sequence[Counts]) -> Counts:
 
 
 def score(held: HeldSegment, query: QueryWords | CodedQuery, weights: Weights | CodeWeights, plan: ScoringPlan) -> Floats32:
-    """Phase 2: score every image of a segment [n], 0 for deleted ones."""
+    """Phase 2: score every image of a segment [n], 0 for deleted ones and those before the first of the plan."""
+    earlier = held.segment.ids < plan.first_image
+    if earlier.any() and earlier.all():
+        return np.zeros(len(earlier), np.float32)
+    scores = _score(held, query, weights, plan)
+    scores[earlier] = 0
+    return scores
+
+
+def _score(held: HeldSegment, query: QueryWords | CodedQuery, weights: Weights | CodeWeights, plan: ScoringPlan) -> Floats32:
     if isinstance(query, CodedQuery):
         assert isinstance(weights, CodeWeights)
         return score_codes(held.segment, query, weights)
     assert isinstance(weights, Weights)
+    held.segment.verify_words()
     image_norms = held.norm(plan.norm)
     votes = _vote(held, query, weights, plan)
     scores = np.divide(votes, image_norms, out=np.zeros_like(votes), where=image_norms > 0)
@@ -257,6 +269,18 @@ def _entries(number: int, ids: npt.NDArray[np.int64], scores: Floats32, position
 def segment_images(held: HeldSegment) -> SegmentImages:
     """Return the images of a segment."""
     return SegmentImages(np.asarray(held.segment.ids), held.segment.live_positions())
+
+
+def live_spans(segment: Segment) -> Spans:
+    """Return the ids of the live images of a segment as ranges first .. last."""
+    return spans_of(segment.ids[segment.live_positions()])
+
+
+def spans_of(images: npt.ArrayLike) -> Spans:
+    """Return ids as ranges first .. last, in order."""
+    ids = np.sort(np.asarray(images, np.int64))
+    breaks = np.diff(ids, prepend=-2, append=np.iinfo(np.int64).max) != 1
+    return tuple(zip(ids[breaks[:-1]].tolist(), ids[breaks[1:]].tolist(), strict=True))
 
 
 def find_image(held: HeldSegment, image: int) -> ImageRef | None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc.errors import OptionError
+from polyvoc.features.decode import read_picture
+from polyvoc.features.pictures import draw_matches
 from polyvoc.kernels.verification import match_codes
 from polyvoc.options import CODES, ScoringOptions
 from polyvoc.scoring.codes import code_idf_squared, table_rows
@@ -18,8 +22,11 @@ from polyvoc.scoring.segments import Candidate, code_norm_at, norms_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.query import Query
 from polyvoc.search.verify import AnyVerification, inliers_in, list_visits, outline, prepare_verification, verify, visit_arrays
-from polyvoc.types import Array, CodeTable, FeatureCodes, Floats32, ImageFeatures, ImageRef, Region, Words, with_planes
+from polyvoc.types import Array, CodeTable, FeatureCodes, Floats32, ImageFeatures, ImageRef, Region, Source, Words, with_planes
 from polyvoc.vocabulary.codes import CodedQuery
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +49,23 @@ class Explanation:
     feature_xy: Floats32  # [m, 2]
     inlier: npt.NDArray[np.bool_]  # [m] whether it is consistent with the transform
     transform: npt.NDArray[np.float64] | None  # [2, 3] positions in the query to positions in the image; None: not confirmed
+    region: Region | None = None  # of the query photograph
+    sources: Callable[[], tuple[Source, Source]] | None = field(default=None, repr=False)  # files of both, if they may be read
+
+    def draw(self, long_side: int = 640, limit: int = 100, all_matches: bool = False) -> Image:
+        """Return a picture of both photographs with up to `limit` matches, heaviest first, and the outline of the query.
+
+        Matches that are consistent with the transform are green; with `all_matches` the others are there, too, in grey.
+        """
+        if self.sources is None:
+            raise OptionError("draw needs both photographs: use an explanation made by Index.explain")
+        (query, query_size), (image, size) = (read_picture(source, long_side) for source in self.sources())
+        scales = [np.array(pixels.shape[1::-1]) / full for pixels, full in ((query, query_size), (image, size))]
+        rows = np.arange(len(self.query)) if all_matches else np.flatnonzero(self.inlier)
+        ends = [(xy[rows[:limit]] * scale).tolist() for xy, scale in zip((self.query_xy, self.feature_xy), scales, strict=True)]
+        corners = () if self.region is None or self.transform is None else outline(self.region, self.transform)
+        shown = [(x * scales[1][0], y * scales[1][1]) for x, y in corners]
+        return draw_matches(query, image, list(zip(*ends, self.inlier[rows[:limit]].tolist(), strict=True)), shown)
 
 
 def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, hit: Hit) -> Explanation:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,28 +17,29 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from polyvoc.errors import DamagedError, LockedError, OptionError
+from polyvoc.errors import DamagedError, ImageError, LockedError, OptionError
+from polyvoc.index.additions import Additions
 from polyvoc.index.catalogue import LINES, ImageRow
-from polyvoc.index.folder import LINKS, EmbeddingSource, IndexFolder, Layout
+from polyvoc.index.folder import ADDITIONS, LINKS, EmbeddingSource, IndexFolder, Layout, SegmentPart
 from polyvoc.index.segment import MAX_IMAGES
 from polyvoc.options import CODES, Line, PairOptions, Preset, ScoringOptions, SearchOptions, SetKind, options_of, preset
 from polyvoc.scoring.codes import code_table_from_dict
-from polyvoc.scoring.engine import Engine
+from polyvoc.scoring.engine import Engine, LocalShards
 from polyvoc.scoring.rules import table_from_dict
-from polyvoc.scoring.segments import Candidate, vector_at
+from polyvoc.scoring.segments import Candidate, spans_of, vector_at
 from polyvoc.search.explain import Explanation, explain
 from polyvoc.search.fuse import NO_PIXELS
-from polyvoc.search.hits import Hit, Hits
+from polyvoc.search.hits import Hit, Hits, SearchFailure, SearchResult
 from polyvoc.search.links import LinkGraph, read_links
 from polyvoc.search.pairs import Pairs, StoredQueries, find_pairs
 from polyvoc.search.pipeline import search
-from polyvoc.search.probability import MEASURED, HitProbability, default_hit_probability
-from polyvoc.search.query import Photo, PhotoReader, Query, query_of_image, timed
+from polyvoc.search.probability import HitProbability, hit_probability_of
+from polyvoc.search.query import Photo, PhotoReader, PlainPhoto, Query, photo_name, plain_id, plain_photo, query_of_image, timed
 from polyvoc.search.verify import outlines
+from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import (
     Array,
     CodeTable,
-    FeatureKind,
     Features,
     Floats32,
     ImageRef,
@@ -45,6 +47,8 @@ from polyvoc.types import (
     Problem,
     Progress,
     Region,
+    Source,
+    Spans,
 )
 from polyvoc.vocabulary.codes import Coder
 
@@ -55,12 +59,20 @@ Options = TypeVar("Options", bound=ScoringOptions)
 
 
 def local_engine(folder: IndexFolder, layout: Layout) -> Engine:
-    """Map the segments of a commit in this process."""
-    segments = folder.read_segments(layout)
-    try:
-        return Engine(segments, layout.sizes)
-    except (KeyError, IndexError, ValueError):  # counting the words of deleted images
-        raise DamagedError(f"{folder.path}: arrays of segments contradict each other; run 'polyvoc check'") from None
+    """Map the segments of a commit in this process. Images of damaged ones are missing in every search."""
+    lost: dict[str, Spans] = {}
+
+    def record(part: SegmentPart, error: DamagedError) -> None:
+        lost[str(error)] = lost_images(folder, layout, part, error)
+
+    return Engine(LocalShards(folder.read_segments(layout, record), layout.kind.sizes, lost), layout.kind.sizes)
+
+
+def lost_images(folder: IndexFolder, layout: Layout, part: SegmentPart, error: DamagedError) -> Spans:
+    """Return the ids of the images of a damaged segment; raise the error if a writer has merged it away meanwhile."""
+    if folder.catalogue.setting("commit") != layout.commit:
+        raise error
+    return spans_of(folder.catalogue.ids_in(part.segment))
 
 
 class Index:
@@ -97,18 +109,19 @@ class Index:
         return cls._read(IndexFolder(Path(path), embedding), read_engine, links)
 
     def reopened(self) -> Index:
-        """Return the index as of its last commit: this object if there is no other commit. Loaded vocabularies are shared.
+        """Return the index as of its last commit: this object if there is no other commit, and all of it could be opened.
 
-        If another index was made at its path meanwhile, that one is opened.
+        Loaded vocabularies are shared. If another index was made at its path meanwhile, that one is opened.
         """
         if self.folder.identity != self._identity:
             return self.open(self.folder.path, self.folder.embedding, self._read_engine)
-        if self.folder.catalogue.setting("commit") == self.commit:
+        if self.folder.catalogue.setting("commit") == self.commit and not self.damage:
             return self
         return self._read(self.folder.again(), self._read_engine)
 
     @classmethod
     def _read(cls, folder: IndexFolder, read_engine: ReadEngine, links: bool = True) -> Index:
+        folder.require_plain_files()
         for _ in range(ATTEMPTS):
             layout = folder.read_layout()
             settings, where = layout.settings, str(folder.catalogue.path)
@@ -158,7 +171,10 @@ class Index:
     def search(self, photo: Photo, options: SearchOptions | None = None, *, preset: Preset | None = None,
                region: Region | None = None, threads: int | None = None, vector: Floats32 | None = None,
                on_first: Callable[[Hits], None] | None = None, **changes: Any) -> Hits:  # fmt: skip
-        """Find the images that show the same thing, best first; with a region, what is inside it.
+        """Find the images that show the same thing, the most probable first; with a region, what is inside it.
+
+        A photograph is a path, the address of a file in a store, bytes, an open file, an image of Pillow, an array of grey or
+        RGB bytes, `Features`, or the id of an image of the index.
 
         Options are those of the index (`default_options`), of a preset or given; keywords change single ones, such as `top=20`
         or `min_probability=0.9`. An image of the index, given by its id, is found itself as well. `vector` is that of the
@@ -166,17 +182,55 @@ class Index:
         follows. Images that were removed since this index was opened are left out.
         """
         options, seconds = self.options(options, preset, **changes), dict[str, float]()
-        query = self._query(photo, options, region, vector, seconds, threads)
+        first_image = self._first_since(options.since)
+        query = self._query(plain_photo(photo), options, region, vector, seconds, threads)
         engine, started = self.engine.session(options.require_all), time.perf_counter()
 
         def as_hits(candidates: list[Candidate]) -> Hits:
-            hits = Hits(self._hits(candidates, engine, query))
-            hits.missing = engine.shards.missing_ids
+            damaged: dict[int, str] = {}
+            hits = Hits(self._hits(candidates, engine, query, damaged))
+            hits.missing = tuple(sorted((*engine.shards.missing_ids, *spans_of(list(damaged)))))
+            hits.damage = (*engine.shards.damage, *damaged.values())
             hits.seconds = {**seconds, "score": time.perf_counter() - started}
+            hits.trust = None if self._folder is None else self._folder.trust
             return hits
 
         first = None if on_first is None else lambda candidates: on_first(as_hits(candidates))
-        return as_hits(search(engine, query, options, self.probability, self.links, threads, first, self.coder))
+        return as_hits(search(engine, query, options, self.probability, self.links, threads, first, self.coder, first_image))
+
+    def _first_since(self, commit: int | None) -> int:
+        """Return the first id that was added after a commit; above all ids if nothing was."""
+        if commit is None:
+            return 0
+        recorded = self.folder.catalogue.settings().get(ADDITIONS)
+        additions = Additions(self.commit) if recorded is None else Additions.of(recorded)
+        first = additions.first_since(commit, self.commit)
+        return self.folder.catalogue.next_image() if first is None else first
+
+    def search_many(self, photos: Iterable[Photo], options: SearchOptions | None = None, *, preset: Preset | None = None,
+                    threads: int | None = None, progress: Progress | None = None,
+                    **changes: Any) -> list[SearchResult | SearchFailure]:  # fmt: skip
+        """Search with each of several photographs; return one result each, in their order.
+
+        A photograph that cannot be used becomes a `SearchFailure` with the reason, and does not stop the others; an id that is
+        not in the index raises OptionError before the first search. `threads` photographs are searched at a time.
+        """
+        options, every = self.options(options, preset, **changes), list(photos)
+        names = [self.image(plain_id(one)).path if isinstance(one, (int, np.integer)) else photo_name(one) for one in every]
+
+        def search_one(number: int) -> SearchResult | SearchFailure:
+            try:
+                return SearchResult(names[number], options, self.search(every[number], options, threads=1))
+            except ImageError as error:
+                return SearchFailure(names[number], str(error))
+
+        results = []
+        with closing(ordered_map(search_one, range(len(every)), count_threads(threads), "polyvoc-search")) as searches:
+            for done, (_, result) in enumerate(searches, start=1):
+                results.append(result)
+                if progress is not None:
+                    progress("searching", done, len(every))
+        return results
 
     def score_words(self, words: Array, signatures: Array | None = None, options: ScoringOptions | None = None, *,
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
@@ -198,11 +252,21 @@ class Index:
                 region: Region | None = None, **changes: Any) -> Explanation:  # fmt: skip
         """Explain why an image is a hit: matches, the set of each, weights, and geometry."""
         options = replace(self.options(options, preset, **changes), fuse=False)  # words alone explain
-        if not isinstance(hit, Hit):
+        photo, hit = plain_photo(photo), hit if isinstance(hit, Hit) else plain_id(hit)
+        if isinstance(hit, int):
             row = self.image(hit)
-            hit = Hit(row.image, row.path, 0.0)
+            hit = Hit(row.image, row.path, 0.0, width=row.width, height=row.height)
         options = replace(options, verify=max(options.verify, 1))  # geometry explains, too
-        return explain(self.engine, self._query(photo, options, region, None, {}), options, self.find(hit.image), hit)
+        query = self._query(photo, options, region, None, {})
+        explanation = explain(self.engine, query, options, self.find(hit.image), hit)
+
+        def sources() -> tuple[Source, Source]:
+            source = self._source(photo)
+            if isinstance(source, Features):
+                raise OptionError("draw needs the pixels of the query: explain with a photograph, not its features")
+            return source, self.folder.trust.require(hit.path)
+
+        return replace(explanation, region=query.region, sources=sources)
 
     def pairs(self, options: PairOptions | None = None, *, images: Sequence[int] | None = None,
               progress: Progress | None = None, threads: int | None = None, **changes: Any) -> Pairs:  # fmt: skip
@@ -211,12 +275,12 @@ class Index:
         Returns an array with the fields of `search.pairs.PAIR`, by the ids of both. Scores are those of the preset "fast".
         """
         wanted = replace(options or PairOptions(), **changes)
-        return find_pairs(self.stored_queries, wanted, images, progress, threads)
+        return find_pairs(self.stored_queries, wanted, images, progress, threads, self.probability)
 
     @property
     def stored_queries(self) -> StoredQueries:
         """Return what makes queries of stored images, by the preset "fast"."""
-        return StoredQueries(self.engine.session(), self.preset("fast"), self.coder)
+        return StoredQueries(self.engine.session(require_all=True), self.preset("fast"), self.coder)
 
     # -- options
 
@@ -272,18 +336,19 @@ class Index:
     @cached_property
     def probability(self) -> HitProbability | None:
         """Return the model of hit probabilities; None where none was fitted: features other than SIFT, or bare words."""
-        if self._folder is None or self._folder.kind != FeatureKind():
+        if self._folder is None:
             return None
-        return default_hit_probability() if self._folder.code_bits in MEASURED or self._folder.bits in MEASURED else None
+        return hit_probability_of(self._folder.kind, self._folder.code_bits, self._folder.bits)
 
     # -- queries
 
     def features(self, photo: Photo) -> Features:
         """Extract features as those of this index were; features made elsewhere are checked."""
-        return self._reader.features(self._source(photo), {})
+        return self._reader.features(self._source(plain_photo(photo)), {})
 
     def embed(self, photo: Photo) -> Floats32:
         """Return the unit vector [d] of a photograph by the model of this index; of an image of the index the stored one."""
+        photo = plain_photo(photo)
         if isinstance(photo, int):
             (vector,) = self.engine.at(vector_at, [self.find(photo)])
             if vector is None:
@@ -294,7 +359,7 @@ class Index:
             raise OptionError(NO_PIXELS)
         return self.folder.embedder.embed(source)
 
-    def _query(self, photo: Photo, options: SearchOptions, region: Region | None, vector: Floats32 | None,
+    def _query(self, photo: PlainPhoto, options: SearchOptions, region: Region | None, vector: Floats32 | None,
                seconds: dict[str, float], threads: int | None = None) -> Query:  # fmt: skip
         """Make a query of a photograph, or of a region of it.
 
@@ -322,16 +387,21 @@ class Index:
         """Return what makes codes; None for an index without them."""
         return None if self._folder is None or not self._folder.code_bits else self._folder.models.coder
 
-    def _source(self, photo: Photo) -> str | bytes | Features:
-        """Return where the file of a photograph is, its bytes, or its features."""
+    def _source(self, photo: PlainPhoto) -> str | bytes | Features:
+        """Return where the file of a photograph is, its bytes, or its features; raise NotAllowedError if it may not be read."""
         if isinstance(photo, (bytes, Features)):
             return photo
-        return self.image(photo).path if isinstance(photo, int) else os.fspath(photo)
+        return self.folder.trust.require(self.image(photo).path) if isinstance(photo, int) else photo
 
-    def _hits(self, candidates: Sequence[Candidate], engine: Engine, query: Query) -> Iterator[Hit]:
-        """Return candidates as hits, without images that were removed since, or whose segment became unavailable."""
-        missing = engine.shards.missing
-        rows = {} if self._folder is None else self._folder.catalogue.images_by_id([one.image for one in candidates])
+    def _hits(self, candidates: Sequence[Candidate], engine: Engine, query: Query, damaged: dict[int, str]) -> Iterator[Hit]:
+        """Return candidates as hits, without images that were removed since, or whose segment became unavailable.
+
+        out: damaged, the reason for each image whose row is damaged.
+        """
+        missing, rows = engine.shards.missing, dict[int, ImageRow]()
+        if self._folder is not None:
+            ids = [one.image for one in candidates]
+            rows = self._folder.catalogue.images_by_id(ids, lambda image, error: damaged.update({image: str(error)}))
         corners_of = outlines(query.region, [one.transform for one in candidates])
         for one, corners in zip(candidates, corners_of, strict=True):
             row = rows.get(one.image)
@@ -346,6 +416,15 @@ class Index:
         """Return the number of images."""
         return self.engine.statistics.n_images
 
+    def __iter__(self) -> Iterator[ImageRow]:
+        """Return all images, by id; see `images`."""
+        return self.images()
+
+    def __repr__(self) -> str:
+        """Return what it is an index of."""
+        where = "words" if self._folder is None else str(self._folder.path)
+        return f"<polyvoc.Index of {where}: {len(self):,} images, commit {self.commit}>"
+
     def image(self, image: int) -> ImageRow:
         """Return the row of one image by its id; raise OptionError if it is not in the index."""
         self.find(image)
@@ -353,6 +432,11 @@ class Index:
         if row is None:
             raise OptionError(f"image {image} is not in the index")
         return row
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """Return one line for each part of the index that could not be opened, and is missing in every search."""
+        return self.engine.shards.damage
 
     def images(self) -> Iterator[ImageRow]:
         """Return all images, by id; unlike a search, this reads the catalogue as it is now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyvoc.errors import DamagedError
 from polyvoc.index.catalogue import FORMAT, ImageRow
-from polyvoc.index.folder import SEGMENTS, IndexFolder
+from polyvoc.index.changes import FollowedFolder
+from polyvoc.index.folder import EXCLUDE, FOLDERS, LOCK, SEGMENTS, IndexFolder
 from polyvoc.index.words import word_offsets
 from polyvoc.options import ScoringOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import cardinality_ratios
 from polyvoc.scoring.segments import HeldSegment
 from polyvoc.search.index import Index
+from polyvoc.storage.blocks import FILE, ArrayFile
 from polyvoc.storage.stores import base_name
 from polyvoc.vocabulary.vocabulary import Vocabulary
 
@@ -52,7 +56,35 @@ def index_info(index: Index) -> dict[str, Any]:
         "default_options": index.default_options.as_dict(),
         "lines": {kind: list(line) for kind, line in index.lines.items()},
         "problems": [asdict(problem) for problem in index.problems()],
+        **_followed(folder),
+        "last_run": last_run(folder),
     }
+
+
+def _followed(folder: IndexFolder) -> dict[str, Any]:
+    """Return the folders that an index follows, and what it leaves out there."""
+    catalogue, settings = folder.catalogue, folder.catalogue.settings()
+    followed = FollowedFolder.all_of(settings.get(FOLDERS))
+    skipped = sum((Counter(dict(one.skipped)) for one in followed), Counter[str]())
+    rows = [
+        {
+            "path": one.path,
+            "photographs": sum(1 for _ in catalogue.images_below([one.path])),
+            "skipped": dict(one.skipped),
+            "available": one.available,
+        }
+        for one in followed
+    ]
+    return {"folders": rows, "skipped": dict(skipped.most_common()), "exclude": settings.get(EXCLUDE) or []}
+
+
+def last_run(folder: IndexFolder) -> str | None:
+    """Return when the last update of an index ended, in ISO 8601; None if that was on another machine."""
+    try:
+        changed = (folder.path / LOCK).stat().st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(changed).astimezone().isoformat(timespec="seconds")
 
 
 def list_images(index: Index) -> list[dict[str, Any]]:
@@ -63,7 +95,18 @@ def list_images(index: Index) -> list[dict[str, Any]]:
 def image_info(row: ImageRow) -> dict[str, Any]:
     """Return the row of one image."""
     name, size = base_name(row.path), {"width": row.width, "height": row.height}
-    return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features}
+    changed = format_time(row.state.changed)
+    return {"image": row.image, "path": row.path, "name": name, **size, "features": row.n_features, "changed": changed}
+
+
+def format_time(changed: int | None) -> str | None:
+    """Return a modification time in nanoseconds as ISO 8601 in UTC; None if it is not known or not a date."""
+    if changed is None:
+        return None
+    try:
+        return datetime.fromtimestamp(changed // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -85,6 +128,11 @@ def disk_bytes(folder: IndexFolder) -> dict[str, int]:
         with suppress(FileNotFoundError):  # deleted by a writer this very moment
             if path.is_file():
                 counted[_kind(path.relative_to(folder.path))] += path.stat().st_size
+    for path in (folder.path / SEGMENTS).iterdir():
+        with suppress(DamagedError):
+            for name, array in ArrayFile.open(path).arrays.items():
+                counted[f"{SEGMENTS}/{name}"] += array.nbytes
+                counted[f"{SEGMENTS}/{FILE}"] -= array.nbytes  # what is left lies between the arrays
     return dict(counted.most_common())
 
 
@@ -170,5 +218,6 @@ def words_at(held: HeldSegment, numbers: npt.NDArray[np.int64]) -> npt.NDArray[n
     ends = np.cumsum(np.diff(starts)[live])
     image = np.searchsorted(ends, numbers, "right")
     rest = ends[image] - numbers  # features from this one to the end of its image
+    held.segment.verify_words()
     words: npt.NDArray[np.int64] = held.segment.arrays["words"][starts[live[image] + 1] - rest].astype(np.int64)
     return words

@@ -25,6 +25,7 @@ from polyvoc.options import CODE_CUT, CODES, PairOptions, SearchOptions
 from polyvoc.scoring.engine import UNAVAILABLE, Engine, LocalShards
 from polyvoc.scoring.rules import ScoringPlan
 from polyvoc.scoring.segments import Candidate, norms_of
+from polyvoc.search.probability import DEPTH, HitProbability, NoiseRanks
 from polyvoc.search.query import Query, query_of_image
 from polyvoc.search.verify import AnyVerification, prepare_verification, verify
 from polyvoc.threads import count_threads, ordered_map
@@ -39,10 +40,12 @@ SMALL_COLLECTION = 128  # images: in a collection no larger the exact scores of 
 BLOCK_SCORES = 1 << 19  # coarse scores of the images of one block, if possible: they should stay in the cache
 MIN_BLOCK, MAX_BLOCK = 32, 256  # images of one block
 SEARCHED_TOGETHER = 16  # images that are decoded together, by codes
-# Two ids, first < second; the higher of the scores of either in a search with the other, if both are known; and if pairs are
+# Two ids, first < second; the higher of the scores of either in a search with the other, if both are known, and of the noise
+# ranks (`search.probability`); the probability that they show the same thing, NaN where there is no model; and if pairs are
 # verified: inliers, their weight in nats, and the transform of positions in the first to positions in the second.
-PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("score", np.float32), ("inliers", np.int32),
-                 ("weight", np.float32), ("transform", np.float64, (2, 3))])  # fmt: skip
+PAIR = np.dtype([("first", np.int64), ("second", np.int64), ("score", np.float32), ("noise_rank", np.float32),
+                 ("probability", np.float32), ("inliers", np.int32), ("weight", np.float32),
+                 ("transform", np.float64, (2, 3))])  # fmt: skip
 Ids = npt.NDArray[np.int64]
 Pairs = npt.NDArray[np.void]  # [P] of PAIR, by their ids
 Result = TypeVar("Result")
@@ -54,6 +57,27 @@ class Candidates(NamedTuple):
     images: Ids  # [n]
     others: Ids  # [n, top], -1 where there are fewer
     scores: Floats32  # [n, top]
+
+
+class RatedCandidates(NamedTuple):
+    """Candidates, and how far each rises above the noise of its image's scores."""
+
+    images: Ids  # [n]
+    others: Ids  # [n, top]
+    scores: Floats32  # [n, top]
+    noise_ranks: Floats32  # [n, top]
+
+    @classmethod
+    def of(cls, best: Candidates, top: int, n_images: int) -> RatedCandidates:
+        """Return the `top` best of candidates, with their noise ranks by the scores of all."""
+        others, scores = best.others[:, :top], best.scores[:, :top]
+        ranks = np.full(scores.shape, -np.inf, np.float32)
+        for row, all_scores in enumerate(best.scores):
+            noise = NoiseRanks.of(all_scores[: int(np.count_nonzero(all_scores > 0))].tolist(), n_images)
+            for place, score in enumerate(scores[row].tolist()):
+                if score > 0:
+                    ranks[row, place] = noise.noise_rank(score, place + 1)
+        return cls(best.images, others, scores, ranks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,17 +93,21 @@ class StoredQueries:
         (stored,) = self.engine.image_features([ref])
         return query_of_image(stored, replace(self.search, verify=verify), self.coder)
 
-    def of_many(self, refs: Sequence[ImageRef]) -> list[Query]:
-        """Return what is stored of images as queries without keypoints; their codes are decoded together, which is faster."""
+    def of_many(self, refs: Sequence[ImageRef], verify: int = 0) -> list[Query]:
+        """Return what is stored of images as queries; their codes are decoded together, which is faster.
+
+        `verify`: also for verification, as they always are by codes.
+        """
         coder = self.coder
-        if self.search.merge != CODES or coder is None:
-            return [self.of(ref) for ref in refs]
-        stored = [image.codes for image in self.engine.image_features(refs)]
-        codes = [one for one in stored if one is not None]
+        if self.search.merge != CODES or coder is None or not refs:
+            return [self.of(ref, verify) for ref in refs]
+        stored = self.engine.image_features(refs)
+        codes = [one.codes for one in stored if one.codes is not None]
         starts = np.concatenate([[0], np.cumsum([len(one.words) for one in codes])]).astype(int)
         joined = FeatureCodes(*map(np.concatenate, zip(*codes, strict=True)))
         query = coder.query_stored(joined, self.search.n_assignments, CODE_CUT, HALF)
-        return [Query(query.part(first, last)) for first, last in pairwise(starts.tolist())]
+        parts = zip(stored, pairwise(starts.tolist()), strict=True)
+        return [Query(query.part(first, last), keypoints=image.keypoints) for image, (first, last) in parts]
 
     def verification(self, ref: ImageRef) -> AnyVerification:
         """Return a stored image prepared for verification."""
@@ -87,26 +115,45 @@ class StoredQueries:
 
 
 def find_pairs(source: StoredQueries, options: PairOptions, images: Sequence[int] | None = None,
-               progress: Progress | None = None, threads: int | None = None) -> Pairs:  # fmt: skip
-    """Return the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image."""
+               progress: Progress | None = None, threads: int | None = None,
+               probability: HitProbability | None = None) -> Pairs:  # fmt: skip
+    """Return the pairs of images that are worth matching; with `images`, by their ids, those of each of them with any image.
+
+    With `probability` every pair has one; two images that show the same thing are as a query and its hit.
+    """
     engine = source.engine
-    top = min(options.top, max(engine.statistics.n_images - 1, 1))
-    best = find_candidates(source, top, images, progress, threads)
+    others = max(engine.statistics.n_images - 1, 1)
+    top, depth = min(options.top, others), min(options.top if probability is None else max(options.top, DEPTH), others)
+
+    def ranked(wanted: Sequence[int] | None) -> RatedCandidates:
+        return RatedCandidates.of(find_candidates(source, depth, wanted, progress, threads), top, others)
+
+    best = ranked(images)
     pairs, _ = join_pairs(best)
     if options.mutual:
         missing = np.setdiff1d(best.others[best.others >= 0], best.images)
-        more = find_candidates(source, top, missing.tolist(), progress, threads)
+        more = ranked(missing.tolist())
         pairs, times = join_pairs(best, more)
         wanted = np.isin(pairs["first"], best.images) | np.isin(pairs["second"], best.images)
         pairs = pairs[(times == 2) & wanted]
     pairs = pairs[pairs["score"] >= options.min_score]
-    if not options.verify:
+    if options.verify:
+        pairs = verify_pairs(source, pairs, progress, threads)
+        pairs = pairs[pairs["inliers"] >= options.min_inliers]
+    return rate_pairs(pairs, options.verify, probability)
+
+
+def rate_pairs(pairs: Pairs, verified: bool, probability: HitProbability | None) -> Pairs:
+    """Return pairs with their probabilities: by their noise ranks, and by their weights if they were verified."""
+    if probability is None:
         return pairs
-    pairs = verify_pairs(source, pairs, progress, threads)
-    return pairs[pairs["inliers"] >= options.min_inliers]
+    pairs = pairs.copy()
+    for pair in pairs:
+        pair["probability"] = probability.of(float(pair["noise_rank"]), float(pair["weight"]) if verified else None)
+    return pairs
 
 
-def join_pairs(*lists: Candidates) -> tuple[Pairs, Ids]:
+def join_pairs(*lists: RatedCandidates) -> tuple[Pairs, Ids]:
     """Return the pairs of images in lists of candidates, each once, with the higher of its scores; and how often it occurs."""
     present = [best.others >= 0 for best in lists]
     images = np.concatenate([np.repeat(best.images, mask.sum(axis=1)) for best, mask in zip(lists, present, strict=True)])
@@ -114,12 +161,16 @@ def join_pairs(*lists: Candidates) -> tuple[Pairs, Ids]:
     pairs = np.zeros(len(images), PAIR)
     pairs["first"], pairs["second"] = np.minimum(images, others), np.maximum(images, others)
     pairs["score"] = np.concatenate([best.scores[mask] for best, mask in zip(lists, present, strict=True)])
-    pairs["transform"] = np.nan
+    pairs["noise_rank"] = np.concatenate([best.noise_ranks[mask] for best, mask in zip(lists, present, strict=True)])
+    pairs["transform"] = pairs["probability"] = np.nan
     pairs = pairs[np.lexsort((-pairs["score"], pairs["second"], pairs["first"]))]
     fresh = np.ones(len(pairs), bool)
     fresh[1:] = (pairs["first"][1:] != pairs["first"][:-1]) | (pairs["second"][1:] != pairs["second"][:-1])
     starts = np.flatnonzero(fresh)
-    return pairs[starts], np.diff(np.append(starts, len(pairs)))
+    highest = np.maximum.reduceat(pairs["noise_rank"], starts) if len(pairs) else pairs["noise_rank"]
+    joined = pairs[starts]
+    joined["noise_rank"] = highest
+    return joined, np.diff(np.append(starts, len(pairs)))
 
 
 def verify_pairs(source: StoredQueries, pairs: Pairs, progress: Progress | None = None,

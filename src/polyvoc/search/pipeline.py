@@ -28,35 +28,43 @@ from polyvoc.vocabulary.codes import CodedQuery, Coder
 SCORE_BOOST = 5.0  # nats of inliers that about double a score: it is multiplied by 1 + ln(1 + nats / SCORE_BOOST)
 COPY_SHARE = 0.8  # of the query's features: a hit with as many inliers is a copy, and adds nothing to an expanded query
 
+SURE = 0.99  # probability from which a hit joins an expanded query (benchmarks/expansion.py)
+
 OnFirst = Callable[[list[Candidate]], None]
 
 
 def search(engine: Engine, query: Query, options: SearchOptions,  # noqa: PLR0913, PLR0917
            probability: HitProbability | None = None,
            links: LinkGraph | None = None, threads: int | None = None, on_first: OnFirst | None = None,
-           coder: Coder | None = None) -> list[Candidate]:  # fmt: skip
+           coder: Coder | None = None, first_image: int = 0) -> list[Candidate]:  # fmt: skip
     """Return the best images, best first. `on_first` is called with the ranking by words alone, if verification follows.
 
-    `coder` makes queries of stored images, for expansion by codes.
+    `coder` makes queries of stored images, for expansion by codes. Images with ids below `first_image` are left out.
 
-    With `probability`, every candidate has its probability, and those below `min_probability` are dropped.
+    With `probability`, every candidate has its probability: the most probable come first, and those below `min_probability`
+    are dropped. Without it, and with `smooth` or `fuse`, whose evidence it does not cover, the order is by score.
     """
+    if options.min_probability and (options.smooth or options.fuse):
+        raise OptionError(f"min_probability={options.min_probability!r}: hits have no probability with smooth or fuse; "
+                          "leave it or them out")  # fmt: skip
     if options.min_probability and probability is None:
         raise OptionError(f"min_probability={options.min_probability!r}: no probability model for the features of this index; "
                           "leave min_probability out")  # fmt: skip
-    run = _Search(engine, query, options, engine.plan(options), links, threads, coder)
-    first = None if on_first is None else lambda best: on_first(run.finished(best, probability))
+    plan = replace(engine.plan(options), first_image=first_image)
+    run = _Search(engine, query, options, plan, links, threads, coder, probability)
+    first = None if on_first is None else lambda best: on_first(run.finished(best))
     best = run.score_and_verify(first)
     if run.needs_all_scores:
         images = engine.images(threads)
         best = engine.rank(run.smooth_and_fuse(best, images), images, options.top)
-    return run.finished(best, probability)
+    return run.finished(best)
 
 
 def score_all(engine: Engine, query: Query, options: SearchOptions, links: LinkGraph | None = None,
-              threads: int | None = None, coder: Coder | None = None) -> list[Floats32]:  # fmt: skip
-    """Return the final scores of all images, one array per segment."""
-    run = _Search(engine, query, options, engine.plan(options), links, threads, coder, needs_all_scores=True)
+              threads: int | None = None, coder: Coder | None = None,
+              probability: HitProbability | None = None) -> list[Floats32]:  # fmt: skip
+    """Return the final scores of all images, one array per segment; `probability` decides which hits expand the query."""
+    run = _Search(engine, query, options, engine.plan(options), links, threads, coder, probability, needs_all_scores=True)
     return run.smooth_and_fuse(run.score_and_verify(None), engine.images(threads))
 
 
@@ -71,10 +79,13 @@ class _Search:
     links: LinkGraph | None
     threads: int | None
     coder: Coder | None = None
+    probability: HitProbability | None = None
     needs_all_scores: bool = False
     all_scores: list[Floats32] = field(default_factory=list)  # if needed: by words alone, one array per segment
     verified: dict[ImageRef, Candidate] = field(default_factory=dict)
     first: list[Candidate] = field(default_factory=list)  # the best by the words of the query alone
+    expanded: list[Candidate] = field(default_factory=list)  # the best by the words of the expanded query
+    joined: frozenset[ImageRef] = frozenset()  # the hits whose features it has
 
     def __post_init__(self) -> None:
         """Raise OptionError if the graph for smoothing is missing."""
@@ -96,7 +107,8 @@ class _Search:
         hits = self.expansion_hits() if self.options.expand else []
         if not hits:
             return ranking
-        return self.verify(self.score(expand(self.query, hits, self.options, self.coder)), prepared)
+        self.expanded = self.score(expand(self.query, hits, self.options, self.coder))
+        return self.verify(self.expanded, prepared)
 
     def score(self, asked: Query) -> list[Candidate]:
         """Return the best by words alone, enough to verify and to fill the ranking; then all that were verified before."""
@@ -125,11 +137,21 @@ class _Search:
         return replace(found, score=float(np.float32(one.score * (1 + np.log1p(found.weight / SCORE_BOOST)))))
 
     def expansion_hits(self) -> list[tuple[ImageFeatures, Array]]:
-        """Return what is stored of the reliable hits, the heaviest first, and the transform to each."""
+        """Return what is stored of the reliable hits, the heaviest first, and the transform to each.
+
+        Reliable: nearly certain by probability, so a query with no such hit is not expanded. Where there is no probability, by
+        the weight and number of the inliers alone.
+        """
         most = COPY_SHARE * len(self.query)
-        reliable = [one for one in self.verified.values() if is_reliable(one) and one.inliers <= most]
+        verified = [one for one in self.verified.values() if one.transform is not None and one.inliers <= most]
+        if self.probability is None:
+            reliable = [one for one in verified if is_reliable(one)]
+        else:
+            rated = self.probability.rate(verified, self.first, self.engine.shards.statistics.n_images)
+            reliable = [one for one in rated if (one.probability or 0.0) >= SURE]
         reliable.sort(key=lambda one: (-(one.weight or 0.0), one.image))
         chosen = [(one.ref, one.transform) for one in reliable[: self.options.expand] if one.transform is not None]
+        self.joined = frozenset(ref for ref, _ in chosen)
         stored = self.engine.shards.at(image_features_at, [ref for ref, _ in chosen])
         # None: its machine became unavailable.
         return [(image, to) for (_, to), image in zip(chosen, stored, strict=True) if image is not None]
@@ -143,17 +165,33 @@ class _Search:
             scores = self.links.smooth(images, scores, self.options.smooth)
         if self.options.fuse:
             scores = fuse_embedding(self.engine, scores, images, self.query.vector, self.threads)
+        for part, values in zip(images, scores, strict=True):
+            values[part.ids < self.plan.first_image] = 0
         return scores
 
-    def finished(self, best: Sequence[Candidate], probability: HitProbability | None) -> list[Candidate]:
-        """Return the `top` best with their verification and probability."""
-        positive = (one for one in best if one.score > 0)
-        ranking = sorted(positive, key=lambda one: (-one.score, one.image))[: self.options.top]
-        ranking = [replace(self.verified.get(one.ref, one), score=one.score) for one in ranking]
-        if probability is None:
-            return ranking
-        rated = probability.rate(ranking, self.first, self.engine.shards.statistics.n_images)
-        return [one for one in rated if (one.probability or 0.0) >= self.options.min_probability]
+    def finished(self, best: Sequence[Candidate]) -> list[Candidate]:
+        """Return the `top` best with their verification: the most probable first; by score where they have no probability."""
+        found = [replace(self.verified.get(one.ref, one), score=one.score) for one in best if one.score > 0]
+        found.sort(key=lambda one: (-one.score, one.image))
+        if self.probability is None or self.options.smooth or self.options.fuse:
+            return found[: self.options.top]
+        rated = self.rated(found, self.probability)
+        rated.sort(key=lambda one: -(one.probability or 0.0))  # stable: equal ones stay in the order of their scores
+        return [one for one in rated[: self.options.top] if (one.probability or 0.0) >= self.options.min_probability]
+
+    def rated(self, candidates: Sequence[Candidate], probability: HitProbability) -> list[Candidate]:
+        """Return candidates with their probability, by the query as it was last scored.
+
+        The hits whose features an expanded query has match themselves in it: theirs is that of the query alone.
+        """
+        n_images = self.engine.shards.statistics.n_images
+        if not self.expanded:
+            return probability.rate(candidates, self.first, n_images)
+        own = [one for one in candidates if one.ref in self.joined]
+        others = [one for one in candidates if one.ref not in self.joined]
+        rated = probability.rate(own, self.first, n_images) + probability.rate(others, self.expanded, n_images)
+        place = {one.ref: number for number, one in enumerate(candidates)}
+        return sorted(rated, key=lambda one: place[one.ref])
 
 
 def warm_up(sizes: Sequence[int], bits: int, code_bits: int = 0) -> None:

@@ -29,13 +29,14 @@ import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
 from polyvoc.scoring.segments import Candidate
-from polyvoc.types import Floats64
+from polyvoc.types import FeatureKind, Floats64
 
 FORMAT = "polyvoc hit probability"
 DEPTH = 100  # rank where a curve of scores is taken to be noise ...
 SHARE = 4  # ... or at a quarter of the images, if that is less
 FLAT = 1e-9  # a fall of this many nats is rounding
 USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
+LIKELY = 0.5  # a hit from this probability on is more likely right than wrong
 MEASURED = (64, 128)  # bits of signatures for which weights of matches are in nats
 
 
@@ -55,6 +56,10 @@ class NoiseCurve:
         half = depth // 2
         fall = math.log(curve[half - 1]) - math.log(curve[depth - 1]) if half else 0.0
         return cls(depth, float(curve[depth - 1]), math.log(depth / half) / fall) if fall > FLAT else None
+
+    def log_rank(self, score: float) -> float:
+        """Return the logarithm of the rank at which noise would reach a score above that of the anchor."""
+        return math.log(self.depth) - self.steepness * (math.log(score) - math.log(self.score))
 
     def log_ranks(self, scores: Floats64) -> Floats64:
         """Return the logarithm of the rank at which noise would reach each score above that of the anchor."""
@@ -83,7 +88,7 @@ class NoiseRanks:
             return -math.log(rank)
         if score <= self.noise.score:
             return -math.log(max(rank, self.noise.depth))  # many may score as much as the anchor, the first of them above it
-        return -float(self.noise.log_ranks(np.array([score]))[0])
+        return -self.noise.log_rank(score)
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,12 @@ class HitProbability:
             raise DamagedError(f"{where}: not a table of hit probabilities; install polyvoc again") from None
 
 
+def hit_probability_of(kind: FeatureKind, code_bits: int, bits: int) -> HitProbability | None:
+    """Return the shipped coefficients for an index of such features, codes and signatures; None where nothing was measured."""
+    measured = kind == FeatureKind() and (code_bits in MEASURED or bits in MEASURED)
+    return default_hit_probability() if measured else None
+
+
 @cache
 def default_hit_probability() -> HitProbability:
     """Return the shipped coefficients."""
@@ -148,9 +159,13 @@ def probability_text(probability: float) -> str:
     return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
 
 
-def nothing_found_text(min_probability: float) -> str:
-    """Return the message for a search all of whose hits were dropped."""
-    return f"nothing found that shows the same thing with a probability of {100 * min_probability:g} % or more"
+def nothing_found_text(min_probability: float = 0.0, any_hits: bool = False) -> str:
+    """Return the message for a search without likely hits: unlikely ones may be left, or all of them were dropped."""
+    if any_hits:
+        return "nothing found that is likely to show the same thing"
+    if min_probability:
+        return f"nothing found that shows the same thing with a probability of {100 * min_probability:g} % or more"
+    return "nothing found: no photograph of the index shares a feature with it"
 
 
 def _logistic(x: float) -> float:

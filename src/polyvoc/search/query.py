@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import OptionError
+from polyvoc.errors import ImageError, OptionError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import check_features, extract_pixels
+from polyvoc.features.pictures import encode_array, encode_image, is_pillow_image, read_open_file
 from polyvoc.index.folder import IndexFolder
 from polyvoc.options import CODE_ASSIGNMENTS, CODE_CUT, CODES, FeatureOptions, SearchOptions
 from polyvoc.threads import count_threads
@@ -34,9 +36,58 @@ from polyvoc.types import (
 )
 from polyvoc.vocabulary.codes import CodedQuery, Coder
 
-# A path, the address of a file in a store, the bytes of a file, features made elsewhere, or the id of an image of the index.
-Photo = str | os.PathLike[str] | bytes | Features | int
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# A path, the address of a file in a store, the bytes of a file, an open file, an image of Pillow, an array of grey or RGB
+# bytes, features made elsewhere, or the id of an image of the index.
+Photo: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image | npt.NDArray[np.uint8] | Features | int"
+PlainPhoto = str | bytes | Features | int  # what the others become
 MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
+
+
+def plain_photo(photo: Photo) -> PlainPhoto:
+    """Return a photograph as a path, the bytes of a file, features or an id; raise ImageError for what is none."""
+    if isinstance(photo, (str, bytes, Features)):
+        return photo
+    if isinstance(photo, (int, np.integer)):
+        return plain_id(photo)
+    if isinstance(photo, os.PathLike):
+        return os.fspath(photo)
+    return _file_bytes(photo)
+
+
+def plain_id(image: int | np.integer[Any]) -> int:
+    """Return the id of an image as a number of Python; a bool stays one, which is no id."""
+    return image if isinstance(image, bool) else int(image)
+
+
+def _file_bytes(photo: object) -> bytes:
+    """Return a picture in memory as the bytes of a file."""
+    if isinstance(photo, np.ndarray):
+        return encode_array(photo)
+    if is_pillow_image(photo):
+        return encode_image(cast("Image", photo))
+    if hasattr(photo, "read"):
+        return read_open_file(cast(BinaryIO, photo))
+    if isinstance(photo, (bytearray, memoryview)):
+        return bytes(photo)
+    kind = type(photo).__name__
+    raise ImageError(f"{kind}: not a photograph; give a path, bytes, an open file, a picture, an array or an id")
+
+
+def photo_name(photo: Photo) -> str:
+    """Return the name of a photograph for results: its path, or what it is."""
+    if isinstance(photo, (str, os.PathLike)):
+        return os.fspath(photo)
+    if isinstance(photo, np.ndarray):
+        return f"array {list(photo.shape)}"
+    own = getattr(photo, "filename", None) or getattr(photo, "name", None)  # of images of Pillow, of files
+    if isinstance(own, (str, os.PathLike)):
+        return os.fspath(own)
+    if isinstance(photo, bytes):
+        return f"image of {len(photo)} bytes"
+    return f"image {photo}" if isinstance(photo, (int, np.integer)) else type(photo).__name__
 
 
 @dataclass(frozen=True, eq=False)

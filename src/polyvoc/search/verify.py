@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import OptionError
-from polyvoc.index.read_ahead import read_features
+from polyvoc.index.reading import read_features, read_lists
 from polyvoc.index.segment import Segment
 from polyvoc.kernels.verification import list_words, verify_candidates, verify_codes
 from polyvoc.options import USUAL_HAMMING, ScoringOptions
@@ -24,7 +25,7 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.rules import likelihood_table
 from polyvoc.scoring.segments import Candidate, HeldSegment
 from polyvoc.search.query import Query
-from polyvoc.types import Array, CodeTable, Floats32, Floats64, ImageFeatures, ImageRef, Keypoints, Region, with_planes
+from polyvoc.types import Array, CodeTable, Floats32, Floats64, ImageFeatures, ImageRef, Keypoints, Region, Words, with_planes
 from polyvoc.vocabulary.codes import CodedQuery
 from polyvoc.vocabulary.vocabulary import MAX_BITS
 
@@ -73,6 +74,11 @@ class CodedVerification:
         """Return the number of features."""
         return len(self.features)
 
+    @cached_property
+    def words(self) -> Words:
+        """Return the fine words that the query visits."""
+        return np.flatnonzero(self.visited[0][: self.size]).astype(np.int32)
+
     @property
     def xy(self) -> Floats64:
         """Return the positions of the features [Q, 2]."""
@@ -86,6 +92,7 @@ class CodedVerification:
 
     def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
         """Verify images of a segment; see `verify_images`."""
+        read_lists(segment, self.words)
         read_features(segment, positions)
         a = segment.arrays
         lists = a["code_starts"], a["codes"], a["code_images"]
@@ -134,6 +141,8 @@ class WordVerification:
 
     def run(self, segment: Segment, positions: Array, tolerance: float, result: Verifications, pairs: Array) -> None:
         """Verify images of a segment; see `verify_images`."""
+        segment.verify_words()
+        segment.verify_images(positions, "positions", "shapes")
         signatures = np.ascontiguousarray(self.signatures[:, :, : segment.planes])
         a = segment.arrays
         verify_candidates(positions, a["feature_starts"], a["words"], a["places"], a["signatures"], a["frames"],

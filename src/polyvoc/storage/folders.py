@@ -6,12 +6,16 @@ import errno
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError, one_line
+from polyvoc.storage.exclusions import IGNORE_FILE, Exclusions
 from polyvoc.storage.files import DIGEST_BYTES, checksum
 from polyvoc.storage.stores import (
     ErrorHandler,
@@ -30,8 +34,18 @@ from polyvoc.types import Location, Problem, Source
 Folder = str | os.PathLike[str]  # or a single file, or an address in a store: that is always a str
 IMAGE_SUFFIXES = frozenset({
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".tif", ".tiff", ".gif", ".bmp",
-    ".jp2", ".j2k", ".jpx", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".avif",
+    ".jp2", ".j2k", ".jpx", ".pbm", ".pgm", ".ppm", ".pnm", ".pfm", ".avif", ".heic", ".heif", ".hif", ".heics", ".heifs",
 })  # fmt: skip
+# Read where a package of the extra `formats` is installed, else counted as skipped.
+EXTRA_SUFFIXES = {
+    "pillow_jxl": frozenset({".jxl"}),
+    "rawpy": frozenset({
+        ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos", ".mrw", ".nef", ".nrw", ".orf",
+        ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f",
+    }),
+}  # fmt: skip
+MAX_SUFFIX = 10  # characters; a longer one is part of a name
+NO_SUFFIX, EXCLUDED = "others", "excluded"  # kinds: of files without a suffix; of files and folders that patterns leave out
 STREAM_BYTES = 256 << 20  # a larger file is not held in memory, but read twice: for its digest and for its pixels
 
 
@@ -63,6 +77,10 @@ def path_range(root: str) -> tuple[bytes, bytes]:
     return os.fsencode(head + "."), os.fsencode(head + "^")
 
 
+class MissingFolderError(OptionError):
+    """A given folder does not exist."""
+
+
 def check_folders(folders: Iterable[Folder]) -> None:
     """Raise OptionError if a folder does not exist, UnreachableError if a store cannot be reached."""
     for folder in folders:
@@ -71,22 +89,32 @@ def check_folders(folders: Iterable[Folder]) -> None:
             raise _no_folder(folder)
 
 
-def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = None) -> Iterator[tuple[str, FileState]]:
+def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = None, exclude: Sequence[str] = (),
+                     skipped: Counter[str] | None = None) -> Iterator[tuple[str, FileState]]:  # fmt: skip
     """Yield (absolute path, state) of the photographs below folders, or of single files, sorted by name.
 
-    Skips hidden folders, indexes, and links to folders. What cannot be read is reported to `on_error`, or raises OptionError.
+    Skips hidden folders, indexes, links to folders, and what patterns (`exclude`) or ignore files leave out. Files that are
+    left out, or are no photographs by their names, are counted by kind in `skipped`. What cannot be read is reported to
+    `on_error`, or raises OptionError; a folder that does not exist raises MissingFolderError.
     """
+    count = Counter[str]() if skipped is None else skipped
     report = on_error or _raise_option_error
     for folder in folders:
         root = absolute_path(folder)
         if is_url(root):
-            yield from _list_store(root, report)
+            yield from _list_store(root, report, exclude, count)
         elif os.path.isfile(root):
             yield root, file_state(root)
         elif os.path.isdir(root):
-            yield from _list_folder(root, report)
+            yield from _list_folder(root, report, exclude, count)
         else:
             raise _no_folder(folder)
+
+
+def kind_of_file(name: str) -> str:
+    """Return the kind of a file as users name it: "MP4", by its suffix."""
+    suffix = os.path.splitext(name)[1][1:]
+    return suffix.upper() if suffix.isascii() and suffix.isalnum() and len(suffix) <= MAX_SUFFIX else NO_SUFFIX
 
 
 def file_state(path: str) -> FileState:
@@ -126,46 +154,80 @@ def read_with_digest(path: Location) -> tuple[Source, str]:
     return content, _digest(content)
 
 
-def _list_store(root: str, report: ErrorHandler) -> Iterator[tuple[str, FileState]]:
+def _list_store(
+    root: str, report: ErrorHandler, exclude: Sequence[str], skipped: Counter[str]
+) -> Iterator[tuple[str, FileState]]:
+    exclusions = Exclusions().within(root, exclude)
+
+    def wanted(name: str) -> bool:
+        if _is_photograph(name):
+            return True
+        if not name.startswith("."):
+            skipped[kind_of_file(name)] += 1
+        return False
+
     try:
-        for url, size, changed in list_files(root, _is_photograph, report):
-            yield url, FileState(size, changed)
+        for url, size, changed in list_files(root, wanted, report):
+            if exclusions.layers and exclusions.exclude_below(root, url):
+                skipped[EXCLUDED] += 1
+            else:
+                yield url, FileState(size, changed)
     except UnreachableError as error:
         report(Problem(root, str(error)))
     except ImageError:
         raise _no_folder(root) from None
 
 
-def _list_folder(root: str, report: ErrorHandler) -> Iterator[tuple[str, FileState]]:
-    pending = [root]
+def _list_folder(
+    root: str, report: ErrorHandler, exclude: Sequence[str], skipped: Counter[str]
+) -> Iterator[tuple[str, FileState]]:
+    pending = [(root, Exclusions().within(root, exclude))]
     while pending:
-        folder = pending.pop()
+        folder, exclusions = pending.pop()
         subfolders = []
         try:
             with os.scandir(folder) as scanned:
                 entries = sorted(scanned, key=lambda entry: entry.name)
+            if any(entry.name == IGNORE_FILE for entry in entries):
+                exclusions = exclusions.with_file(folder)
         except OSError as error:
             report(_unreadable(folder, error))
             continue
+        except OptionError as error:
+            report(Problem(folder, str(error)))
+            continue
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and not entry.name.endswith(".polyvoc"):
-                    subfolders.append(entry.path)
-            elif _is_photograph(entry.name):
-                try:
-                    status = os.stat(entry.path)
-                except OSError as error:
-                    # Just deleted, or a link to nothing; else the disk or the network fails.
-                    if error.errno not in (errno.ENOENT, errno.ELOOP):
-                        report(_unreadable(entry.path, error))
-                    continue
-                if stat.S_ISREG(status.st_mode):
-                    yield entry.path, _state(status)
+            is_folder, is_photograph = entry.is_dir(follow_symlinks=False), _is_photograph(entry.name)
+            if is_folder and (entry.name.startswith(".") or entry.name.endswith(".polyvoc")):
+                continue
+            if exclusions.exclude(entry.path, is_folder):
+                skipped[EXCLUDED] += is_folder or is_photograph
+            elif is_folder:
+                subfolders.append((entry.path, exclusions))
+            elif is_photograph:
+                state = _entry_state(entry, report)
+                if state is not None:
+                    yield entry.path, state
+            elif not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
+                skipped[kind_of_file(entry.name)] += 1
         pending += reversed(subfolders)
 
 
+def _entry_state(entry: os.DirEntry[str], report: ErrorHandler) -> FileState | None:
+    """Return the state of a file; None if it is none, has just been deleted, or cannot be read, which is reported."""
+    try:
+        status = os.stat(entry.path)
+    except OSError as error:
+        # Just deleted, or a link to nothing; else the disk or the network fails.
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            report(_unreadable(entry.path, error))
+        return None
+    return _state(status) if stat.S_ISREG(status.st_mode) else None
+
+
 def _state(status: os.stat_result) -> FileState:
-    return FileState(status.st_size, status.st_mtime_ns)
+    # A disk may store any date; the catalogue has 64 bits, which end in the years 1677 and 2262.
+    return FileState(status.st_size, max(-(1 << 63), min(status.st_mtime_ns, (1 << 63) - 1)))
 
 
 def _digest(content: bytes) -> str:
@@ -173,11 +235,25 @@ def _digest(content: bytes) -> str:
 
 
 def _is_photograph(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+    if name.startswith("._"):  # what macOS writes beside files on other disks: no photograph, whatever its suffix
+        return False
+    return os.path.splitext(name)[1].lower() in image_suffixes()
 
 
-def _no_folder(folder: Folder) -> OptionError:
-    return OptionError(f"{folder} does not exist; give a folder of photographs")
+@cache
+def image_suffixes() -> frozenset[str]:
+    """Return the suffixes of photographs that can be read here."""
+    return IMAGE_SUFFIXES.union(*(suffixes for package, suffixes in EXTRA_SUFFIXES.items() if find_spec(package) is not None))
+
+
+def readable_with_extra(kinds: Iterable[str]) -> list[str]:
+    """Return which kinds of skipped files could be read if the extra `formats` was installed."""
+    missing = frozenset[str]().union(*EXTRA_SUFFIXES.values()) - image_suffixes()
+    return [kind for kind in kinds if f".{kind.lower()}" in missing]
+
+
+def _no_folder(folder: Folder) -> MissingFolderError:
+    return MissingFolderError(f"{folder} does not exist; give a folder of photographs")
 
 
 def _unreadable(path: str, error: OSError) -> Problem:

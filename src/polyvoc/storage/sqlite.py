@@ -15,9 +15,12 @@ from polyvoc.storage.files import write_error
 
 BUSY_SECONDS = 60.0  # wait for another process; a commit takes less than one second
 PAGE = 4096  # rows
-FLUSH = "FULL"  # a commit survives a power cut
-# SQLite quotes text of the file in its messages; Python fails to decode it if the file is damaged.
-SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
+# A commit survives a power cut. FULL does not flush the folder after the journal is deleted: it could come back and undo the
+# commit, when the segments of the commit before are deleted already.
+FLUSH = "EXTRA"
+# SQLite quotes text of the file in its messages; Python fails to decode it if the file is damaged. A damaged header may name
+# sizes that SQLite finds no memory for.
+SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError, MemoryError)
 _SYSTEM_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO, sqlite3.SQLITE_PERM: errno.EACCES,
                   sqlite3.SQLITE_READONLY: errno.EACCES, sqlite3.SQLITE_CANTOPEN: errno.EACCES}  # fmt: skip
 
@@ -42,8 +45,11 @@ class Database:
             connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             connection.text_factory = lambda stored: stored.decode(errors="backslashreplace")  # damage is found by checksums
             database = cls(connection, name or path)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA cell_size_check = ON")
             if writable:
                 connection.execute(f"PRAGMA synchronous = {FLUSH}")
+                connection.execute("PRAGMA fullfsync = ON")  # macOS; elsewhere without effect
                 connection.execute("PRAGMA foreign_keys = ON")
         except SQLITE_ERRORS as error:
             raise cls._unreadable(name or path, error) from None

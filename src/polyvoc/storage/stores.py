@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import re
@@ -30,6 +31,7 @@ Entry = dict[str, Any]  # what fsspec reports of a file or folder
 Version = tuple[int | None, int | None]  # size, and a number that changes with the content: from its time or its checksum
 ErrorHandler = Callable[[Problem], None]  # called for each file or folder that cannot be read
 
+SETTINGS = "POLYVOC_STORES"  # in the environment: settings of fsspec by address, as JSON
 MAX_BYTES = 1 << 30  # of a photograph: several of them must fit into memory
 INFO_THREADS = 16  # for files whose version a listing lacks
 OPEN_ARCHIVES = 8
@@ -38,6 +40,8 @@ _HOST = re.compile(r"[^/?#]*")
 _NO_PORT = re.compile(r":(?!\d*$)")  # not a port but a password with a "/" or "?" in it
 _URL_IN_TEXT = re.compile(r"(?i)(https?://)(?:[^\s/?#'\"]*@)?([^\s?'\"]*)(\?[^\s'\"]*)?")
 _WEB = ("http", "https")
+_SERVICES = ("s3", "s3a", "gs", "gcs")  # whose addresses name a bucket, and no host
+_AZURE = ("az", "abfs", "abfss")  # name an account after "@"
 _NO_HOST = ("file", "local", "memory", "zip", "tar", "libarchive", "github", "git")  # whose addresses may hold ":" and "@"
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs",
@@ -85,6 +89,15 @@ def url_parts(path: str) -> tuple[str, ...]:
 def base_name(path: str) -> str:
     """Return the last part of a path or an address."""
     return url_parts(path)[-1] if is_url(path) and url_parts(path) else Path(path).name
+
+
+def parent_url(url: str) -> str:
+    """Return the address of the folder that holds a file."""
+    head, chained, tail = url.partition("::")
+    protocol, _, path = head.partition("://")
+    if "/" not in path and not chained:
+        return url  # a host or a bucket
+    return f"{protocol}://{path.rpartition('/')[0]}{chained}{tail}"
 
 
 def has_query(url: str) -> bool:
@@ -345,7 +358,7 @@ def _open_store(url: str) -> tuple[Any, str]:
     core = _fsspec()
     head, chained, tail = url.partition("::")
     if not chained or not is_url(head):  # "simplecache::s3://..." is S3 behind a cache
-        store, path = core.url_to_fs(url)
+        store, path = core.url_to_fs(url, **_settings_of(url))
         return store, str(path)
     return _open_archive(head.partition("://")[0], tail, *remote_version(tail)), str(core.strip_protocol(head))
 
@@ -354,7 +367,7 @@ def _open_store(url: str) -> tuple[Any, str]:
 def _open_archive(protocol: str, tail: str, size: int | None, changed: int | None) -> Any:
     """Open an archive; one that was replaced has another version and is opened anew."""
     try:
-        store = _fsspec().url_to_fs(f"{protocol}://::{tail}", skip_instance_cache=True)[0]
+        store = _fsspec().url_to_fs(f"{protocol}://::{tail}", skip_instance_cache=True, **_settings_of(tail))[0]
         if protocol == "tar":
             _check_tar_end(store)
         return store
@@ -372,6 +385,76 @@ def _check_tar_end(store: Any) -> None:
 def _lock_for(store: Any) -> AbstractContextManager[Any]:
     """Return a lock for a store that only one thread at a time may use."""
     return nullcontext() if store.async_impl or "file" in store.protocol else _archive_lock
+
+
+# -- settings and credentials: each belongs to one host, whatever addresses an index names
+
+
+def _settings_of(url: str) -> dict[str, dict[str, Any]]:
+    """Return fsspec's settings for an address, by protocol; raise OptionError for settings that would go to every host."""
+    bound, settings = _bound_settings(os.environ.get(SETTINGS) or "{}"), {}
+    for link in filter(is_url, url.split("::")):
+        protocol = _protocol(link)
+        found = [prefix for prefix in bound if is_url_below(link, prefix)]
+        own = dict(bound[max(found, key=len)]) if found else {}
+        if protocol in _WEB:
+            own["get_client"] = _same_host_client
+        if _names_host(link):
+            _check_shared_settings(protocol)
+        if own:
+            settings[protocol] = own
+    return settings
+
+
+@lru_cache(maxsize=1)
+def _bound_settings(text: str) -> dict[str, dict[str, Any]]:
+    """Read settings by the address below which they hold; raise OptionError, which does not repeat them, if it is no such."""
+    try:
+        settings = json.loads(text)
+        valid = all(is_url(root) and url_parts(root) and isinstance(own, dict) for root, own in settings.items())
+    except (ValueError, AttributeError):
+        valid = False
+    if not valid:
+        wanted = """as in '{"https://host": {"headers": {...}}}' (docs/stores.md)"""
+        raise OptionError(f"{SETTINGS} should hold settings by address, {wanted}")
+    return dict(settings)
+
+
+def _names_host(link: str) -> bool:
+    """Return whether an address chooses the machine that gets its settings; a bucket is one of a service."""
+    protocol = _protocol(link)
+    if protocol in _AZURE:
+        return "@" in link
+    return protocol not in (*_SERVICES, *_NO_HOST)
+
+
+def _check_shared_settings(protocol: str) -> None:
+    """Raise OptionError for settings of fsspec, such as FSSPEC_HTTP, that each host would get that an address names."""
+    from fsspec.config import conf
+
+    names = _fsspec().get_filesystem_class(protocol).protocol
+    for name in (names,) if isinstance(names, str) else names:
+        if conf.get(name):
+            raise OptionError(f"FSSPEC_{name.upper()}, or fsspec's configuration file, would send its settings to every host; "
+                              f"set {SETTINGS} for a single host instead (docs/stores.md)")  # fmt: skip
+
+
+async def _same_host_client(**settings: Any) -> Any:
+    """Return a client of aiohttp that does not follow a redirect to another host, nor sends credentials there."""
+    import aiohttp
+
+    async def check_redirect(session: Any, context: Any, redirect: Any) -> None:
+        location = redirect.response.headers.get("Location") or redirect.response.headers.get("URI") or ""
+        target = redirect.url.join(type(redirect.url)(location))
+        same = (target.scheme, target.port) == (redirect.url.scheme, redirect.url.port)
+        secured = (redirect.url.scheme, redirect.url.port, target.scheme, target.port) == ("http", 80, "https", 443)
+        if target.host != redirect.url.host or not (same or secured):
+            raise UnreachableError(f"{display_name(str(redirect.url))}: redirects to {target.host}:{target.port}, which is "
+                                   "another host and not followed; give the address there")  # fmt: skip
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(check_redirect)
+    return aiohttp.ClientSession(trace_configs=[trace], **settings)
 
 
 def _fsspec() -> Any:
@@ -397,6 +480,8 @@ def _store_errors(url: str) -> Iterator[None]:
     except _BROKEN as error:
         raise ImageError(f"{name}: broken ({_reason(error)}); replace or remove it") from error
     except Exception as error:  # every store has its own classes
+        if isinstance(error.__cause__, PolyvocError):  # a redirect
+            raise error.__cause__ from None
         if "Protocol not known" in str(error):
             raise OptionError(f"{name}: unknown kind of store; use s3://, gs://, https://, zip://::, file:// ...") from None
         if _is_gone(error):

@@ -19,14 +19,16 @@ from polyvoc.kernels.compiler import WORDS
 from polyvoc.kernels.vectors import (
     STRIDE,
     Blocks,
+    Heads,
     Points,
     Probes,
     WordTable,
+    centre_rows,
     choose_cells,
     group_members,
     largest_products,
     multiply,
-    scale_rows,
+    round_heads,
     scan_cells,
     sign_words,
     sum_by_word,
@@ -38,7 +40,7 @@ from polyvoc.vocabulary.vocabulary import ByteTable, StoredCells, Vocabulary, ch
 _CELL_BATCH = 8192  # rows whose cells are found together
 _BATCH = 2048  # descriptors taken together: enough to fill the cells, few enough to share among threads
 _HEAD_SHARE = 0.965  # of the words' variance lies in their heads, the coordinates of the bounds
-_ROUNDING = 1e-6  # of a sum of squares, in float32
+_LENGTH = np.float32((1 << 15) - 64)  # of the longest head in its units: the product of two, rounded, fits into 32 bits
 _WORDS_PER_CELL = 80
 _MAX_CELLS = 2048
 _EXACT = 2048  # vocabularies up to this size are searched exhaustively
@@ -63,9 +65,12 @@ class Quantiser:
         possible = all(vocabulary.bits > 0 for vocabulary in self.vocabularies)
         self.signed = possible if signed is None else signed  # whether signatures are made
 
-    def quantise(self, descriptors: Descriptors, assignments: int = 1) -> tuple[Words, Signatures | None]:
-        """Return words and signatures of descriptors [n, dimension]: [n, K], or [n, K, assignments] if more than one."""
-        words = self._assigner.assign(descriptors, assignments)
+    def quantise(self, descriptors: Descriptors, assignments: int = 1, effort: float = 1.0) -> tuple[Words, Signatures | None]:
+        """Return words and signatures of descriptors [n, dimension]: [n, K], or [n, K, assignments] if more than one.
+
+        effort: share of the usual search for the words.
+        """
+        words = self._assigner.assign(descriptors, assignments, effort)
         rotation = self.vocabularies[0].rotation
         if rotation is None or not self.signed:
             return words, None
@@ -161,7 +166,9 @@ class Cells:
         self.centres = centres
         self.axes = axes
         half = np.einsum("ij,ij->i", centres, centres) / 2
-        self._blocks = make_blocks(centres[:, : axes.head].T, half)  # heads alone are near enough for cells
+        heads = centres[:, : axes.head]  # near enough for cells
+        self._blocks, (rounded, unit) = make_blocks(heads.T, half), round_words(heads)
+        self._heads = Heads(block_words(np.pad(rounded, ((0, -len(heads) % WORDS), (0, 0)))), unit)
 
     @classmethod
     def among(cls, words: Floats32, axes: PrincipalAxes) -> Cells:
@@ -199,17 +206,17 @@ class Cells:
         The sooner a near word is found, the fewer others need their exact score.
         """
         count = min(self.count, max(1, round(effort * max(_MIN_PROBES, _PROBES * self.count**0.5))))
-        n, start = len(points.rows), np.empty((2, self.count + 1), np.int64)
+        n, start = len(points.heads), np.empty((2, self.count + 1), np.int64)
         most = min(self.count, count + count // _SLACK)
         chosen, counts = np.empty((n, most), np.int32), np.empty(n, np.int64)
-        choose_cells(points.rows, self._blocks, self.count, count, most, chosen, counts)
+        choose_cells(points, self._heads, self._blocks.offsets, self.count, count, most, chosen, counts)
         members = np.empty(int(counts.sum()), np.int32)
         group_members(chosen, counts, members, start)
         return Probes(members[:n], start[0]), Probes(members[n:], start[1])
 
     def probe_all(self, points: Points) -> Probes:
         """Return probes of every cell by every point."""
-        everyone = np.arange(len(points.rows), dtype=np.int32)
+        everyone = np.arange(len(points.heads), dtype=np.int32)
         return Probes(np.tile(everyone, self.count), np.arange(self.count + 1) * len(everyone))
 
 
@@ -235,9 +242,9 @@ class PrincipalAxes:
         return cls(mean.astype(np.float32), padded, _padded(min(needed, dimension)))
 
     @classmethod
-    def stored(cls, mean: Floats32, axes: Floats32, words: Floats32) -> PrincipalAxes:
-        """Return stored axes of words [n, dimension], with the head that they need."""
-        sample = (words[:: -(-len(words) // _AXES_SAMPLE)] - mean) @ axes
+    def stored(cls, mean: Floats32, axes: Floats32, words: ByteTable) -> PrincipalAxes:
+        """Return stored axes of words, with the head that they need."""
+        sample = (words.values(slice(None, None, -(-len(words.codes) // _AXES_SAMPLE))) - mean) @ axes
         share = np.cumsum((sample**2).sum(axis=0, dtype=np.float64))
         needed = int(np.searchsorted(share / max(share[-1], np.finfo(np.float64).tiny), _HEAD_SHARE)) + 1
         return cls(mean, axes, _padded(min(needed, len(mean))))
@@ -252,19 +259,22 @@ class PrincipalAxes:
 
     def points(self, rows: Floats32) -> Points:
         """Return rows [n, padded], which are in these coordinates already, as points for words in these coordinates."""
-        tail = rows[:, self.head :]
-        norms = np.asarray(np.sqrt(np.einsum("ij,ij->i", tail, tail)))
-        return Points(rows, norms, rows[:, None], np.zeros((len(rows), 1), np.float32))
+        squares = np.einsum("ij,ij->i", rows, rows)
+        return self._points(np.ascontiguousarray(rows[:, : self.head]), squares, rows, np.zeros((len(rows), 1), np.float32))
 
     def points_of(self, descriptors: Floats32, words: Sequence[ByteTable]) -> Points:
         """Return descriptors [n, dimension] as points for the words of K vocabularies."""
-        steps, lows = np.stack([table.step for table in words]), np.stack([table.low for table in words])
-        n, dimension = descriptors.shape
+        n, lows = len(descriptors), np.stack([table.low for table in words])
         heads, squares = np.empty((n, self.head), np.float32), np.empty(n, np.float32)
-        factors, offsets = np.empty((n, len(words), dimension), np.float32), np.empty((n, len(words)), np.float32)
+        centred, offsets = np.empty(descriptors.shape, np.float32), np.empty((n, len(words)), np.float32)
         multiply(descriptors, self._head_blocks, heads)
-        scale_rows(descriptors, self.mean, steps, lows, factors, offsets, squares)
-        return Points(heads, _tail_norms(squares, heads), factors, offsets)
+        centre_rows(descriptors, self.mean, lows, centred, offsets, squares)
+        return self._points(heads, squares, centred, offsets)
+
+    def _points(self, heads: Floats32, squares: Floats32, rows: Floats32, offsets: Floats32) -> Points:
+        whole, units = np.empty(heads.shape, np.int16), np.empty(len(heads), np.float32)
+        round_heads(heads, _LENGTH, whole, units)
+        return Points(whole, units, _tail_norms(squares, heads, squares), rows, offsets)
 
     @cached_property
     def _head_axes(self) -> Floats32:
@@ -278,9 +288,16 @@ class PrincipalAxes:
 
     def word_part(self, vocabulary: Vocabulary) -> _WordPart:
         """Return the words of a vocabulary for a `WordTable`."""
-        centred: Floats32 = vocabulary.centroids - self.mean
-        heads: Floats32 = np.asarray(centred @ self._head_axes, np.float32)
-        return _WordPart(heads, np.einsum("ij,ij->i", centred, centred), vocabulary.words.codes)
+        words = vocabulary.words
+        heads, squares = np.empty((vocabulary.size, self.head), np.float32), np.empty(vocabulary.size, np.float32)
+
+        def fill(part: slice) -> None:
+            rows = words.values(part)
+            multiply(rows, self._head_blocks, heads[part])
+            centre_rows(rows, self.mean, words.low[None], rows, np.empty((len(rows), 1), np.float32), squares[part])
+
+        thread_map(fill, words.parts())
+        return _WordPart(heads, squares, words.codes, words.step)
 
 
 def make_blocks(matrix: Floats32, offsets: Floats32) -> Blocks:
@@ -292,17 +309,30 @@ def make_blocks(matrix: Floats32, offsets: Floats32) -> Blocks:
     return Blocks(np.ascontiguousarray(blocks).ravel(), padded)
 
 
+def round_words(heads: Floats32) -> tuple[npt.NDArray[np.int16], np.float32]:
+    """Return the heads of words [size, head] as whole numbers, and their unit."""
+    unit = np.float32(np.sqrt(np.einsum("ij,ij->i", heads, heads).max(initial=np.finfo(np.float32).tiny)) / _LENGTH)
+    return np.rint(heads / unit).astype(np.int16), unit
+
+
+def block_words(heads: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Return the heads of words [rows, head], rows a multiple of WORDS, by blocks, as `Heads` has them."""
+    pairs = heads.view(np.int32)  # of coordinates
+    return np.ascontiguousarray(pairs.reshape(-1, WORDS, pairs.shape[1]).transpose(0, 2, 1)).ravel().view(np.int16)
+
+
 class _WordPart(NamedTuple):
     """The words of one vocabulary for a `WordTable`."""
 
     heads: Floats32  # [size, head]
     squares: Floats32  # [size] of their norms
     rows: Array  # [size, dimension] as the table keeps them
+    steps: Floats32  # [dimension] that these are multiplied by
 
     @classmethod
     def of_rows(cls, rows: Floats32, head: int) -> _WordPart:
         """Return words in the coordinates of principal axes [size, padded]."""
-        return cls(rows[:, :head], np.einsum("ij,ij->i", rows, rows), rows)
+        return cls(rows[:, :head], np.einsum("ij,ij->i", rows, rows), rows, np.ones(rows.shape[1], np.float32))
 
 
 def _group_words(parts: Sequence[_WordPart], cells: Sequence[npt.NDArray[np.integer]], count: int) -> WordTable:
@@ -314,18 +344,24 @@ def _group_words(parts: Sequence[_WordPart], cells: Sequence[npt.NDArray[np.inte
     place = np.arange(len(group)) + (start - _starts(sizes))[group[order]]
     source = np.zeros(start[-1], np.int64)  # word of each row; padding repeats the first, infinitely far
     source[place] = order
-    heads, squares, rows = (np.concatenate(column)[source] for column in zip(*parts, strict=True))
+    heads, squares, rows = (np.concatenate(column) for column in list(zip(*parts, strict=True))[:3])
     half, number = np.full(len(source), np.inf, np.float32), np.full(len(source), -1, np.int32)
-    half[place] = squares[place] / 2
+    half[place] = squares[order] / 2
     number[place] = np.concatenate([np.arange(len(part.rows)) for part in parts])[order]
-    blocks = heads.reshape(-1, WORDS, heads.shape[1]).transpose(0, 2, 1)
-    return WordTable(blocks.ravel(), rows, _tail_norms(squares, heads), half, number, start)
+    rounded, unit = round_words(heads)
+    tails, steps = _tail_norms(squares, heads, squares.max()), np.stack([part.steps for part in parts])
+    return WordTable(Heads(block_words(rounded[source]), unit), rows[source], tails[source], half, number, start, steps)
 
 
-def _tail_norms(squares: Floats32, heads: Floats32) -> Floats32:
-    """Return the norms behind the heads [n], from the squared norms of all coordinates; rounded up, so that bounds hold."""
+def _tail_norms(squares: Floats32, heads: Floats32, largest: Floats32 | np.float32) -> Floats32:
+    """Return the norms behind the heads [n], from the squared norms of all coordinates; enlarged, so that bounds hold.
+
+    largest: squared norms, x^2 of points and w^2 of words, that the units of rounding come from. The product of two rounded
+    heads is off by up to e x w with e = sqrt(head) / _LENGTH. For tails a, b: sqrt((a^2 + e x^2) (b^2 + e w^2)) >= a b + e x w.
+    """
     rest = squares - np.einsum("ij,ij->i", heads, heads)
-    return np.asarray(np.sqrt(np.maximum(rest, 0) + _ROUNDING * squares), np.float32)
+    error = 1.1 * heads.shape[1] ** 0.5 / _LENGTH  # and for sums of float32
+    return np.asarray(np.sqrt(np.maximum(rest, 0) + np.float32(error) * largest), np.float32)
 
 
 def batches(rows: Floats32, size: int = _BATCH, threads: int | None = None) -> list[Floats32]:
@@ -337,7 +373,7 @@ def _prepare(vocabularies: Sequence[Vocabulary]) -> tuple[Cells, WordTable]:
     """Return cells for vocabularies of about the same size, and their words grouped by cell."""
     stored = vocabularies[0].cells if len(vocabularies) == 1 else None
     if stored is not None:
-        cells = Cells(stored.centres, PrincipalAxes.stored(stored.mean, stored.axes, vocabularies[0].centroids))
+        cells = Cells(stored.centres, PrincipalAxes.stored(stored.mean, stored.axes, vocabularies[0].words))
         return cells, _group_words([cells.axes.word_part(vocabularies[0])], [stored.cell_of], cells.count)
     sample = np.concatenate([one.centroids for one in vocabularies])[:: len(vocabularies)]  # of each; as many as one has
     axes = PrincipalAxes.of(sample)
@@ -361,14 +397,14 @@ def _nearest_words(points: Points, probes: Sequence[Probes], cells: Cells, table
     nearest = _scan(points, probes, table, shape)
     missed = (nearest < 0).any(axis=(1, 2))  # their cells hold too few words: scan all cells
     if missed.any():
-        rest = Points(*(part[missed] for part in points))
+        rest = Points._make(part[missed] for part in points)
         nearest[missed] = _scan(rest, [cells.probe_all(rest)], table, shape)
     return nearest
 
 
 def _scan(points: Points, probes: Sequence[Probes], table: WordTable, shape: tuple[int, int]) -> Words:
     """Return the nearest words of points in the probed cells, -1 where these hold too few."""
-    best = np.full((len(points.rows), *shape), -np.inf, dtype=np.float32)
+    best = np.full((len(points.heads), *shape), -np.inf, dtype=np.float32)
     nearest = np.full(best.shape, -1, dtype=np.int32)
     for probe in probes:
         scan_cells(points, probe, table, best, nearest)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import VocabularyError
-from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query
+from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query, subtract_decoded, write_signs
 from polyvoc.kernels.vectors import Blocks, largest_products, multiply
 from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
@@ -97,7 +97,9 @@ class Coder:
     @cached_property
     def _centres(self) -> Floats32:
         """Return the words in the coordinates of the full rotation [size, dimension]."""
-        return self.vocabulary.centroids @ self._full.T
+        words, centres = self.vocabulary.words, np.empty((self.vocabulary.size, self.vocabulary.dimension), np.float32)
+        thread_map(lambda part: multiply(words.values(part), self._columns, centres[part]), words.parts(), self._threads)
+        return centres
 
     @cached_property
     def _full(self) -> Floats32:
@@ -116,6 +118,11 @@ class Coder:
         """Return the axes of the full rotation as columns."""
         return make_blocks(self._full.T, np.zeros(len(self._full), np.float32))
 
+    @cached_property
+    def _decoder_columns(self) -> Blocks:
+        """Return the matrix of the decoder as columns."""
+        return make_blocks(self.decoder.matrix.T, np.zeros(len(self.decoder.matrix), np.float32))
+
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
         words = self._assigner.assign(descriptors, effort=HALF)[:, 0]
@@ -127,7 +134,9 @@ class Coder:
         z = self._project(descriptors)
         codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
         sign_codes(z, words, self._centres, self.bits, codes)
-        left = z - self._centres[words] - unpack_signs(codes, self.bits) @ self.decoder.matrix.T
+        left = np.empty_like(z)
+        multiply(unpack_signs(codes, self.bits), self._decoder_columns, left)
+        subtract_decoded(z, words, self._centres, left)
         return codes, quantise_parts(left, self.decoder.parts)
 
     def decode(self, stored: FeatureCodes) -> Floats32:
@@ -179,8 +188,9 @@ def planes_of(bits: int) -> int:
 
 def unpack_signs(codes: npt.NDArray[np.uint64], bits: int) -> Floats32:
     """Return the bits of codes [n, planes] as -1 and 1: float32 [n, bits]."""
-    ones = np.unpackbits(np.ascontiguousarray(codes).view(np.uint8), axis=1, bitorder="little", count=bits)
-    return 2 * ones.astype(np.float32) - 1
+    signs = np.empty((len(codes), bits), np.float32)
+    write_signs(np.ascontiguousarray(codes), signs)
+    return signs
 
 
 def quantise_parts(rows: Floats32, parts: Floats32) -> npt.NDArray[np.uint8]:

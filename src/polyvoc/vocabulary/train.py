@@ -107,7 +107,7 @@ class LocalPointSet:
         parts = [cells.axes.points(rows) for rows in batches(points, _BATCH)]
         self._threads = threads
         self._batches = list(zip(parts, thread_map(lambda part: cells.probe(part, _EFFORT), parts, threads), strict=True))
-        self._ends = np.cumsum([len(part.rows) for part in parts])[:-1]
+        self._ends = np.cumsum([len(part.heads) for part in parts])[:-1]
 
     def assign(self, table: WordTable, centroids: Floats32, words: Words) -> tuple[Floats32, Words]:
         """Return the score and word of each point: the nearest in the cells it probes, or its word in `words` if nearer."""

@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError, VocabularyError
-from polyvoc.storage.files import META, file_errors, map_folder, read_meta, require_local_path, write_folder
+from polyvoc.storage.files import (
+    META,
+    file_errors,
+    map_folder,
+    read_meta,
+    remove_partial_folders,
+    require_local_path,
+    write_folder,
+)
 from polyvoc.types import SIFT, Array, FeatureKind, Floats32
 
 FORMAT = "polyvoc vocabulary"
@@ -133,6 +141,7 @@ class Vocabulary:
         meta["parts"] = None if self.decoder is None else list(self.decoder.parts.shape)
         cells = {} if self.cells is None else self.cells.arrays()
         meta["cells"] = None if self.cells is None else list(self.cells.centres.shape)
+        remove_partial_folders(Path(folder).parent)  # of killed trainings
         write_folder(Path(folder), self._arrays() | cells, meta, replace=True)
 
     @classmethod
@@ -155,6 +164,10 @@ class Vocabulary:
             arrays = {name: np.array(array) for name, array in map_folder(source, shapes).items()}
         except (DamagedError, OptionError, TypeError, IndexError) as error:
             raise _damaged(source, str(error)) from error
+        if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays.values()):
+            raise _damaged(source, "some numbers are not finite")
+        if "cell_of" in arrays and arrays["cell_of"].max(initial=0) >= len(arrays["cell_centres"]):
+            raise _damaged(source, "cell_of.npy names a cell that does not exist")
         vocabulary = cls(
             ByteTable.read(arrays, "words"),
             ByteTable.read(arrays, "medians") if medians else None,
@@ -227,6 +240,9 @@ class StoredCells:
         return cls(*(arrays[name] for name in ("cell_mean", "cell_axes", "cell_centres", "cell_of")))
 
 
+PART = 4096  # rows of a table that are computed with together
+
+
 @dataclass(frozen=True, eq=False)
 class ByteTable:
     """A table of numbers at one byte each: value = low + code * step, with one low and one step per column."""
@@ -259,21 +275,32 @@ class ByteTable:
         """Return the first columns."""
         return ByteTable(self.codes[:, :columns], self.low[:columns], self.step[:columns])
 
-    def values(self) -> Floats32:
-        """Return the rounded table as float32 [rows, columns]."""
-        return self.low + self.codes * self.step
+    def values(self, rows: slice = slice(None)) -> Floats32:
+        """Return the rounded table, or some of its rows, as float32 [rows, columns]."""
+        return self.low + self.codes[rows] * self.step
+
+    def parts(self) -> list[slice]:
+        """Return its rows in parts whose values fit a cache."""
+        return [slice(first, first + PART) for first in range(0, len(self.codes), PART)]
 
 
 def default_vocabularies(count: int = DEFAULT_COUNT) -> tuple[Vocabulary, ...]:
     """Load the first `count` of the vocabularies shipped with the package."""
     if not 0 <= count <= SHIPPED:
-        raise OptionError(f"count={count!r} should be 0 to {SHIPPED}: train more vocabularies to merge more")
+        more = "train more with 'polyvoc train FOLDER --out WORDS --seed NUMBER' and give each by --vocabulary WORDS"
+        raise OptionError(f"vocabularies={count!r} should be 0 to {SHIPPED}, as many as come with polyvoc; {more}")
     return tuple(_shipped(str(number)) for number in range(count))
 
 
 def default_fine_vocabulary() -> Vocabulary:
     """Load the vocabulary shipped with the package that codes refer to."""
     return _shipped(FINE)
+
+
+def find_shipped(fingerprint: str) -> Vocabulary | None:
+    """Return the vocabulary shipped with the package that has a fingerprint, None if there is none."""
+    every = (_shipped(name) for name in (FINE, *map(str, range(SHIPPED))))
+    return next((one for one in every if one.fingerprint == fingerprint), None)
 
 
 def _shipped(name: str) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""Uploaded queries and thumbnails kept in memory, the least recently used dropped first."""
+"""Uploaded queries, thumbnails and statistics kept in memory, the least recently used dropped first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import Generic, TypeVar
 from polyvoc.types import Features, Floats32
 
 T = TypeVar("T")
-MAX_UPLOADS = 64  # 1.5 MB each
 UPLOAD_SECONDS = 3600.0
-THUMBNAIL_BYTES = 64_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +26,21 @@ class StoredUpload:
     vector: Floats32 | None  # global embedding, if the index has one
     picture: bytes  # JPEG without metadata
 
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        found = self.features
+        arrays = (found.xy, found.scale, found.angle, found.descriptors, *([] if self.vector is None else [self.vector]))
+        return len(self.picture) + len(self.name) + sum(array.nbytes for array in arrays)
+
 
 class _Cache(Generic[T]):
-    """Values by key: up to a total size, and each until some seconds after its last use."""
+    """Values by key: up to a total size in bytes, and each until some seconds after its last use."""
 
     def __init__(
         self, limit: int, size_of: Callable[[T], int], seconds: float = math.inf, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._limit = limit
+        self.limit = limit
         self._size_of = size_of
         self._seconds = seconds
         self._clock = clock
@@ -68,7 +73,7 @@ class _Cache(Generic[T]):
                 self._size -= self._size_of(self._entries.pop(key)[1])
             self._entries[key] = now, value
             self._size += self._size_of(value)
-            while self._size > self._limit:
+            while self._size > self.limit:
                 self._drop_oldest()
 
     def _drop_expired(self) -> float:
@@ -85,9 +90,9 @@ class _Cache(Generic[T]):
 class UploadCache(_Cache[StoredUpload]):
     """The most recently used uploads, under names that cannot be guessed."""
 
-    def __init__(self, limit: int = MAX_UPLOADS, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keep `limit` uploads, each until an hour after its last use."""
-        super().__init__(limit, lambda _: 1, UPLOAD_SECONDS, clock)
+    def __init__(self, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep up to `max_bytes`, each upload until an hour after its last use."""
+        super().__init__(max_bytes, lambda upload: upload.size, UPLOAD_SECONDS, clock)
 
     def store(self, upload: StoredUpload) -> str:
         """Store an upload; return its name."""
@@ -96,17 +101,17 @@ class UploadCache(_Cache[StoredUpload]):
         return name
 
 
-class ThumbnailCache(_Cache[bytes]):
-    """The most recently used thumbnails, as JPEG."""
+class BytesCache(_Cache[bytes]):
+    """The most recently used thumbnails, or other results as bytes."""
 
-    def __init__(self, max_bytes: int = THUMBNAIL_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         """Keep up to `max_bytes`."""
         super().__init__(max_bytes, len)
 
     def get_or_make(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return a thumbnail, made now if it is not cached."""
-        jpeg = self.get(key)
-        if jpeg is None:
-            jpeg = make()
-            self.put(key, jpeg)
-        return jpeg
+        """Return the bytes of a key, made now if they are not cached."""
+        content = self.get(key)
+        if content is None:
+            content = make()
+            self.put(key, content)
+        return content

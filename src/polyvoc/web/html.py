@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,6 +15,7 @@ from polyvoc.search.hits import Hit, SearchResult
 from polyvoc.search.probability import nothing_found_text, probability_text
 from polyvoc.storage.stores import base_name, display_name, has_query, is_url, redact, url_parts
 
+NEAREST = 3  # hits shown where none is likely
 TITLE = "polyvoc: photographs that show the same thing"
 THUMBNAIL = 320  # pixels of the long side
 REPORT_STYLE = Path(__file__).parent / "page" / "report.css"
@@ -33,16 +34,34 @@ class Picture:
     mark: Literal["", "right", "wrong"] = ""
 
 
-def search_page(results: Sequence[SearchResult]) -> str:
-    """Return a page that shows each query and its hits."""
+@dataclass(frozen=True)
+class Fold:
+    """Photographs behind a line of text, shown by a click."""
+
+    text: str
+    pictures: Sequence[Picture] = ()
+
+
+def search_page(results: Sequence[SearchResult], may_read: Callable[[str], bool]) -> str:
+    """Return a page that shows each query and its hits; of photographs that may not be read, the names only."""
     rankings = []
     for result in results:
-        hits = [picture(hit.path, f"{rank}.", format_score(hit)) for rank, hit in enumerate(result.hits, start=1)]
-        limit = result.options.min_probability
-        nothing = nothing_found_text(limit).capitalize() if limit else "Nothing found"
+        hits, shown = result.hits, [picture(hit.path, *_caption(hit), may_read(hit.path)) for hit in result.hits]
+        first = len(hits.found)
+        nothing = nothing_found_text(result.options.min_probability, bool(hits)).capitalize()
         name = display_name(base_name(redact(result.query)))
-        rankings.append(ranking(name, picture(result.query), hits, nothing=nothing))
+        query = picture(result.query, readable=may_read(result.query))
+        rest = Fold(f"Perhaps: {len(shown) - first} less likely", shown[first:])
+        if hits.nothing_found:
+            rest = Fold("The nearest, probably something else", shown[:NEAREST])
+        rankings.append(ranking(name, query, shown[:first], nothing=nothing, rest=rest))
     return document(TITLE, rankings)
+
+
+def _caption(hit: Hit) -> tuple[str, str]:
+    """Return the probability of a hit and its number of verified matches; its score where there is no probability."""
+    matches = f"{hit.inliers} matches" if hit.inliers else ""
+    return (f"{hit.score:.3g}", matches) if hit.probability is None else (probability_text(hit.probability), matches)
 
 
 def format_score(hit: Hit) -> str:
@@ -50,10 +69,10 @@ def format_score(hit: Hit) -> str:
     return f"{hit.score:.3g}" if hit.probability is None else f"{hit.score:.3g}, {probability_text(hit.probability)}"
 
 
-def picture(path: str, rank: str = "", note: str = "") -> Picture:
-    """Return a photograph for a page, titled by the last two parts of its path and linked to its file."""
+def picture(path: str, rank: str = "", note: str = "", readable: bool = True) -> Picture:
+    """Return a photograph for a page, titled by the last two parts of its path; linked to its file if that may be read."""
     title = display_name("/".join(url_parts(redact(path))[-2:]))
-    return Picture(thumbnail(path), title, rank, note, href=_link(path))
+    return Picture(thumbnail(path) if readable else None, title, rank, note, href=_link(path) if readable else "")
 
 
 def thumbnail(path: str, long_side: int = THUMBNAIL) -> bytes | None:
@@ -94,18 +113,26 @@ def figures(values: Sequence[tuple[str, str]]) -> str:
     return f'<ul class="figures">{items}</ul>'
 
 
-def ranking(heading: str, query: Picture, hits: Sequence[Picture], note: str = "", nothing: str = "Nothing found") -> str:
-    """Return a section with a query and its hits, best first, or the text `nothing`."""
+def ranking(heading: str, query: Picture, hits: Sequence[Picture], note: str = "", nothing: str = "Nothing found",
+            rest: Fold | None = None) -> str:  # fmt: skip
+    """Return a section with a query and its hits, best first, or the text `nothing`; then the others, folded."""
     shown = "".join(map(_figure, hits)) or f'<p class="note">{escaped(nothing)}.</p>'
     return (
         f'<section><h2>{escaped(heading)}</h2><div class="ranking"><div class="query">{_figure(query)}'
-        f'<p class="note">{escaped(note)}</p></div><div class="answers">{shown}</div></div></section>'
+        f'<p class="note">{escaped(note)}</p></div><div><div class="answers">{shown}</div>{_folded(rest)}</div></div></section>'
     )
 
 
 def escaped(text: str) -> str:
     """Escape text; bytes of file names that are not text become question marks."""
     return escape(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def _folded(fold: Fold | None) -> str:
+    if fold is None or not fold.pictures:
+        return ""
+    shown = "".join(map(_figure, fold.pictures))
+    return f'<details><summary>{escaped(fold.text)}</summary><div class="answers">{shown}</div></details>'
 
 
 def _figure(shown: Picture) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import quote
 
@@ -16,30 +16,56 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from polyvoc.errors import ClusterError, ImageError, LockedError, OptionError, PolyvocError, UnreachableError, WriteError
+from polyvoc import __version__
+from polyvoc.duplicates import MIN_PROBABILITY
+from polyvoc.errors import (
+    ClusterError,
+    ImageError,
+    LockedError,
+    NotAllowedError,
+    OptionError,
+    PolyvocError,
+    UnreachableError,
+    WriteError,
+    one_line,
+)
 from polyvoc.search.hits import SearchFailure, SearchResult
 from polyvoc.storage.stores import base_name, is_url
+from polyvoc.web.curation import Curation
+from polyvoc.web.jobs import Jobs
 from polyvoc.web.pool import BusyError, Pool
 from polyvoc.web.schemas import (
     LARGEST_ID,
     NO_URLS,
     Added,
     BatchParameters,
+    DuplicateList,
+    DuplicateParameters,
     Error,
     ExplainParameters,
     ExplanationResponse,
+    FolderList,
+    FolderListing,
+    GroupList,
+    GroupParameters,
     Health,
     ImageDetails,
+    ImageId,
     ImageList,
+    JobState,
+    Moved,
     PageParameters,
     Removed,
     SearchParameters,
     SearchResponse,
     SessionCreated,
     StoredQuery,
+    VerdictKept,
+    VerdictParameters,
 )
 from polyvoc.web.security import HEADERS, Token
 from polyvoc.web.service import IndexEdits, NotFoundError, Service, Upload
+from polyvoc.web.setup import FirstRun
 
 logger = logging.getLogger("polyvoc.web")
 T = TypeVar("T")
@@ -48,10 +74,12 @@ MAX_PHOTOS = 64  # of a request
 DISCONNECT_SECONDS = 0.5  # between checks whether the client has disconnected
 RETRY_SECONDS = 5  # until another writer may be done, a machine of the cluster back, or a store reachable
 CLIENT_CLOSED_REQUEST = 499
-STATUSES: dict[type[PolyvocError], int] = {NotFoundError: 404, ImageError: 422, OptionError: 422, WriteError: 507}
+STATUSES: dict[type[PolyvocError], int] = {
+    NotFoundError: 404, NotAllowedError: 403, ImageError: 422, OptionError: 422, WriteError: 507
+}  # fmt: skip  # the first that fits
 
 Responses = dict[int | str, dict[str, Any]]
-ERRORS: Responses = {status: {"model": Error} for status in (400, 401, 403, 404, 408, 413, 421, 422, 503)}
+ERRORS: Responses = {status: {"model": Error} for status in (400, 401, 403, 404, 408, 409, 413, 421, 422, 503)}
 JPEG: Responses = {200: {"content": {"image/jpeg": {}}, "description": "A JPEG without metadata."}}
 STREAM: Responses = {200: {"model": SearchResponse, "content": {NDJSON: {}}}}
 TEXT: Responses = {200: {"content": {"text/plain": {}}, "description": "Counters."}}
@@ -60,15 +88,40 @@ ORIGINAL: Responses = {200: {"content": {"image/*": {}}, "description": "The ind
 
 
 async def _service(request: Request) -> Service:
+    if request.app.state.service is None:
+        raise HTTPException(409, "there is no index yet; choose a folder of photographs on the page")
     return cast(Service, request.app.state.service)
 
 
 async def _edits(request: Request) -> IndexEdits:
+    await _service(request)
     return cast(IndexEdits, request.app.state.edits)  # None on a read-only server: the middleware rejects the request before
+
+
+async def _setup(request: Request) -> FirstRun:
+    is_done = request.app.state.service is not None and request.method != "GET"
+    if request.app.state.setup is None or is_done:
+        raise HTTPException(409, "this server has an index; start one without to choose a folder")
+    return cast(FirstRun, request.app.state.setup)
+
+
+async def _curation(request: Request) -> Curation:
+    await _service(request)
+    return cast(Curation, request.app.state.curation)
+
+
+async def _jobs(request: Request) -> Jobs:
+    return cast(Jobs, request.app.state.jobs)
 
 
 ServiceOf = Annotated[Service, Depends(_service)]
 EditsOf = Annotated[IndexEdits, Depends(_edits)]
+CurationOf = Annotated[Curation, Depends(_curation)]
+Probability = Annotated[float, Query(gt=0, le=1, description="Least probability of a copy.")]
+Chosen = Annotated[list[ImageId], Query(min_length=1, max_length=1000, description="Images to move; repeatable.")]
+SetupOf = Annotated[FirstRun, Depends(_setup)]
+JobsOf = Annotated[Jobs, Depends(_jobs)]
+FolderPath = Annotated[str, Query(max_length=4096, description="Absolute path of a folder.")]
 Image = Annotated[int, Path(ge=0, le=LARGEST_ID)]
 StoredName = Annotated[str, Path(min_length=1, max_length=40)]
 Side = Annotated[Literal["160", "320", "640", "1600"], Query(description="Pixels of the long side.")]
@@ -77,6 +130,8 @@ OptionalPhoto = Annotated[UploadFile | None, File(description="The photograph to
 Photos = Annotated[list[UploadFile], File(description="Photographs.", max_length=MAX_PHOTOS)]
 search_router = APIRouter(tags=["search"], responses=ERRORS)
 images_router = APIRouter(tags=["images"], responses=ERRORS)
+curation_router = APIRouter(tags=["groups and copies"], responses=ERRORS)
+setup_router = APIRouter(tags=["first run"], responses=ERRORS)
 admin_router = APIRouter(tags=["administration"], responses=ERRORS)
 
 
@@ -86,8 +141,8 @@ async def search(
 ) -> Response:
     """Find the photographs that show the same thing as an uploaded one, or as the one named by `query`.
 
-    Returns what `polyvoc search --json` prints. With `Accept: application/x-ndjson` it returns lines of JSON: first, if
-    verification follows, the ranking by scores alone (stage "scored"), then the final one (stage "done").
+    Returns one of the results that `polyvoc search --json` prints. With `Accept: application/x-ndjson` it returns lines of
+    JSON: first, if verification follows, the ranking by scores alone (stage "scored"), then the final one (stage "done").
     """
     query = parameters.query if photo is None else photo
     if query is None or (photo is not None and parameters.query is not None):
@@ -107,10 +162,12 @@ async def search_batch(request: Request, service: ServiceOf, parameters: Annotat
     """Search with several photographs: first the uploaded ones, then those named by `query`. Results have the same order."""
     if not photos and not parameters.query:
         raise HTTPException(422, "upload photographs in the field 'photos', or name some with query=")
-    queries: Iterable[str | Upload] = chain(map(_read, photos), parameters.query)  # read one at a time
-    return await respond(
-        request, service.searches, lambda: [result.as_dict() for result in service.search_batch(queries, parameters)]
-    )
+    queries: list[str | UploadFile] = [*photos, *parameters.query]
+    results: list[bytes] = []
+    for query in queries:  # a task for each: other clients do not wait for the whole batch
+        task = partial(_search_one, service, query, parameters)
+        results.append(await run(request, service.searches, task, admitted=bool(results)))
+    return _json(b"[" + b", ".join(results) + b"]")
 
 
 @search_router.get("/explain", response_model=ExplanationResponse)
@@ -140,8 +197,14 @@ async def stored_picture(request: Request, service: ServiceOf, query: StoredName
 @images_router.get("/images", response_model=ImageList)
 async def list_images(request: Request, service: ServiceOf, parameters: Annotated[PageParameters, Query()]) -> Response:
     """Return a page of the list of images."""
-    page, size, find = parameters.page, parameters.size, parameters.find
-    return await respond(request, service.lookups, lambda: service.list_images(page, size, find))
+    page, size, chosen = parameters.page, parameters.size, parameters.filter()
+    return await respond(request, service.lookups, lambda: service.list_images(page, size, chosen))
+
+
+@images_router.get("/folders", response_model=FolderList)
+async def list_folders(request: Request, service: ServiceOf) -> Response:
+    """Return the folders of the photographs, each with the number of photographs below it."""
+    return _json(await run(request, service.lookups, service.list_folders))
 
 
 @images_router.get("/images/{image}", response_model=ImageDetails)
@@ -171,27 +234,127 @@ async def original_file(request: Request, service: ServiceOf, image: Image) -> R
 
 
 @images_router.post("/images", status_code=201, response_model=Added, responses=DISK_FULL)
-async def add_images(edits: EditsOf, photos: Photos) -> Response:
+async def add_images(request: Request, edits: EditsOf, photos: Photos) -> Response:
     """Add photographs; requires `--write`. Those that cannot be used are listed as problems, the others are added."""
-    added = await edits.pool.submit(lambda: edits.add(map(_read, photos)))  # also if the client disconnects
+    task = partial(edits.add, map(_read, photos))
+    added = await edits.pool.submit(task, request.state.client)  # also if the client disconnects
     return _json(_render(added), 201)
 
 
 @images_router.delete("/images/{image}", response_model=Removed, responses=DISK_FULL)
-async def remove_image(edits: EditsOf, image: Image) -> Response:
+async def remove_image(request: Request, edits: EditsOf, image: Image) -> Response:
     """Remove an image from the index; requires `--write`. Its file stays."""
-    return _json(_render(await edits.pool.submit(lambda: edits.remove(image))))
+    return _json(_render(await edits.pool.submit(lambda: edits.remove(image), request.state.client)))
 
 
 @images_router.get("/statistics", response_model=dict[str, Any])
 async def statistics(request: Request, service: ServiceOf) -> Response:
     """Return what `polyvoc info --distributions --json` prints."""
-    return await respond(request, service.searches, service.statistics)
+    return _json(await run(request, service.searches, service.statistics))
+
+
+@curation_router.get("/groups", response_model=GroupList)
+async def list_groups(
+    request: Request, service: ServiceOf, curation: CurationOf, parameters: Annotated[GroupParameters, Query()]
+) -> Response:
+    """Return the things that were seen more than once: images that verified links connect, the largest groups first."""
+    return await respond(request, service.lookups, lambda: curation.list_groups(parameters.page, parameters.size))
+
+
+@curation_router.post("/groups", status_code=202, response_model=JobState)
+async def start_linking(curation: CurationOf) -> Response:
+    """Start to compare all images with one another, as `polyvoc link` does; requires `--write`."""
+    return _json(_render(await asyncio.to_thread(curation.start_linking)), 202)
+
+
+@curation_router.get("/duplicates", response_model=DuplicateList)
+async def list_duplicates(
+    request: Request, service: ServiceOf, curation: CurationOf, parameters: Annotated[DuplicateParameters, Query()]
+) -> Response:
+    """Return the groups of copies that the last comparison found, each with the file to keep first."""
+    return await respond(
+        request,
+        service.searches,
+        lambda: curation.list_duplicates(parameters.min_probability, parameters.page, parameters.size, parameters.decided),
+    )
+
+
+@curation_router.post("/duplicates", status_code=202, response_model=JobState)
+async def start_comparing(curation: CurationOf) -> Response:
+    """Start to compare new images with all others; requires `--write` on a server for this machine only."""
+    return _json(_render(await asyncio.to_thread(curation.start_comparing)), 202)
+
+
+@curation_router.post("/duplicates/verdict", response_model=VerdictKept, responses=DISK_FULL)
+async def put_verdict(
+    request: Request, edits: EditsOf, curation: CurationOf, parameters: Annotated[VerdictParameters, Query()]
+) -> Response:
+    """Keep a verdict on two images, or withdraw it; requires `--write` on a server for this machine only."""
+    verdict = None if parameters.verdict == "none" else parameters.verdict
+    task = partial(curation.decide, parameters.first, parameters.second, verdict)
+    return _json(_render(await edits.pool.submit(task, request.state.client)))
+
+
+@curation_router.post("/duplicates/move", response_model=Moved, responses=DISK_FULL)
+async def move_copies(
+    request: Request, edits: EditsOf, curation: CurationOf, image: Chosen, min_probability: Probability = MIN_PROBABILITY
+) -> Response:
+    """Move files of groups of copies to a folder beside the index; requires `--write` on a server for this machine only."""
+    task = partial(curation.move, image, min_probability)
+    return _json(_render(await edits.pool.submit(task, request.state.client)))
+
+
+@curation_router.post("/duplicates/undo", response_model=Moved, responses=DISK_FULL)
+async def undo_move(request: Request, edits: EditsOf, curation: CurationOf) -> Response:
+    """Move the files of the last move back; requires `--write` on a server for this machine only."""
+    return _json(_render(await edits.pool.submit(curation.undo, request.state.client)))
+
+
+@curation_router.get("/job", response_model=JobState)
+async def job_state(jobs: JobsOf) -> Response:
+    """Return how far the long work of the server is, or how it ended."""
+    return _json(_render(jobs.state()))
+
+
+@curation_router.delete("/job", response_model=JobState)
+async def cancel_job(jobs: JobsOf) -> Response:
+    """Cancel the long work of the server; requires `--write`."""
+    return _json(_render(jobs.cancel()))
+
+
+@setup_router.get("/setup", response_model=JobState)
+async def setup_state(setup: SetupOf, jobs: JobsOf) -> Response:
+    """Return how far the indexing of the chosen folder is, on a server that was started without an index."""
+    return _json(_render(jobs.state()))
+
+
+@setup_router.get("/setup/folders", response_model=FolderListing)
+async def choose_folder(setup: SetupOf, path: FolderPath = "") -> Response:
+    """Return the folders in a folder that may be chosen; without a path, those of the root, or the roots."""
+    return _json(_render(await asyncio.to_thread(setup.list_folders, path)))
+
+
+@setup_router.post("/setup", status_code=202, response_model=JobState)
+async def start_setup(setup: SetupOf, folder: FolderPath) -> Response:
+    """Index a folder; then the server searches in it."""
+    return _json(_render(await asyncio.to_thread(setup.start, folder)), 202)
+
+
+@setup_router.delete("/setup", response_model=JobState)
+async def cancel_setup(setup: SetupOf, jobs: JobsOf) -> Response:
+    """Cancel the indexing; what was read is kept, and the same folder continues there."""
+    return _json(_render(jobs.cancel()))
 
 
 @admin_router.get("/about", response_model=dict[str, Any])
-async def about(request: Request, service: ServiceOf) -> Response:
-    """Return what a page needs: the index, presets, choices and help texts of the options, and permissions."""
+async def about(request: Request) -> Response:
+    """Return what a page needs: the index, presets, choices and help texts of the options, and permissions.
+
+    Where there is no index yet, `setup` is true, and the page begins with the choice of a folder.
+    """
+    if request.app.state.service is None:
+        return _json(_render({"version": __version__, "setup": True}))
+    service = await _service(request)
     return await respond(request, service.lookups, service.about)
 
 
@@ -199,14 +362,14 @@ async def about(request: Request, service: ServiceOf) -> Response:
 async def health(service: ServiceOf) -> Response:
     """Return whether the server is ready to search."""
     index = await asyncio.to_thread(lambda: service.index)  # not in a pool: a full queue is no failure
-    status = "stale" if service.stale else "ok"
+    status = "stale" if service.stale else "damaged" if index.damage else "ok"
     return _json(_render({"status": status, "commit": index.commit, "images": len(index)}))
 
 
 @admin_router.get("/metrics", response_class=Response, responses=TEXT)
-async def metrics(service: ServiceOf) -> Response:
+async def metrics(request: Request) -> Response:
     """Return the server's counters in the Prometheus format."""
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(request.app.state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @admin_router.post("/session", response_model=SessionCreated)
@@ -225,9 +388,9 @@ async def respond(request: Request, pool: Pool, task: Callable[[], Any], status:
     return _json(await run(request, pool, lambda: _render(task())), status)
 
 
-async def run(request: Request, pool: Pool, task: Callable[[], T]) -> T:
+async def run(request: Request, pool: Pool, task: Callable[[], T], admitted: bool = False) -> T:
     """Run a task in a pool, unless the client disconnects before it starts."""
-    future = pool.submit(task)
+    future = pool.submit(task, request.state.client, admitted)
     try:
         return await _wait(request, future)
     finally:
@@ -251,7 +414,7 @@ async def stream_json(
     def on_first(result: SearchResult) -> None:
         loop.call_soon_threadsafe(results.put_nowait, result)
 
-    future = pool.submit(lambda: run_search(on_first))
+    future = pool.submit(lambda: run_search(on_first), request.state.client)
     future.add_done_callback(lambda _: results.put_nowait(None))
     try:
         first = await _wait(request, asyncio.ensure_future(results.get()))
@@ -301,6 +464,10 @@ def _read(photo: UploadFile) -> Upload:
     return Upload(photo.filename or "photograph", photo.file.read())
 
 
+def _search_one(service: Service, query: str | UploadFile, parameters: BatchParameters) -> bytes:
+    return _render(service.search_one(query if isinstance(query, str) else _read(query), parameters).as_dict())
+
+
 def handle_errors(app: FastAPI) -> None:
     """Turn every exception of a route into a status code and one line."""
     for kind in (BusyError, PolyvocError, RequestValidationError, HTTPException, Exception):
@@ -309,7 +476,10 @@ def handle_errors(app: FastAPI) -> None:
 
 async def _handle(_: Request, error: Exception) -> Response:
     status, message, headers = 500, str(error), {}
-    if isinstance(error, HTTPException):
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, OSError):  # while an upload was written
+        status, message = 507, f"the upload cannot be stored ({one_line(error.__cause__)}); free space in the temporary folder"
+        logger.error("%s", message)
+    elif isinstance(error, HTTPException):
         status, message, headers = error.status_code, str(error.detail), dict(error.headers or {})
     elif isinstance(error, RequestValidationError):
         status, message = 422, "; ".join(dict.fromkeys(map(_invalid_parameter, error.errors())))

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
+from polyvoc.duplicates import MIN_PROBABILITY
+from polyvoc.index.catalogue import ImageFilter
 from polyvoc.options import Option, Preset, SearchOptions, options_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
@@ -18,6 +21,8 @@ from polyvoc.types import Problem, Region
 LARGEST_ID = (1 << 63) - 1  # of SQLite
 # All but the likelihood table, which is a file on the server's disk.
 OPTIONS = {one.name: one for one in options_of(SearchOptions) if one.name != "likelihood_table"}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_NUL = r"^[^\x00]*$"
 NUMBER = r"-?\d+(\.\d+)?"
 NO_URLS = "URLs are not fetched; upload the photograph in the field 'photo'"
 ImageId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
@@ -117,7 +122,52 @@ class PageParameters(BaseModel):
 
     page: int = Field(0, ge=0, le=10**9)
     size: int = Field(60, ge=1, le=200)
-    find: str = Field("", max_length=200, pattern=r"^[^\x00]*$", description="Text in the path.")
+    find: str = Field("", max_length=200, pattern=NO_NUL, description="Text in the path.")
+    folder: str = Field("", max_length=4096, pattern=NO_NUL, description="Only photographs below this folder.")
+    changed_from: date | None = Field(None, description="Only files changed on this day (UTC) or later.")
+    changed_until: date | None = Field(None, description="Only files changed on this day (UTC) or earlier.")
+    image: list[ImageId] = Field(default=[], max_length=200, description="Only images with these ids; repeatable.")
+
+    def filter(self) -> ImageFilter:
+        """Return which images are wanted."""
+        end = None if self.changed_until is None or self.changed_until == date.max else self.changed_until + timedelta(days=1)
+        return ImageFilter(self.find, self.folder, _start_of(self.changed_from), _start_of(end), tuple(self.image))
+
+
+def _start_of(day: date | None) -> int | None:
+    """Return the begin of a day in nanoseconds, within what SQLite stores."""
+    if day is None:
+        return None
+    seconds = round((datetime(day.year, day.month, day.day, tzinfo=UTC) - EPOCH).total_seconds())
+    return max(-(1 << 63), min(seconds * 10**9, LARGEST_ID))
+
+
+class GroupParameters(BaseModel):
+    """The page of a list of groups."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    page: int = Field(0, ge=0, le=10**9)
+    size: int = Field(20, ge=1, le=100)
+
+
+class DuplicateParameters(GroupParameters):
+    """The page of the groups of copies, and which of them."""
+
+    min_probability: float = Field(MIN_PROBABILITY, gt=0, le=1, description="Least probability of a copy.")
+    decided: bool = Field(False, description="Also groups that the user has decided on.")
+
+
+class VerdictParameters(BaseModel):
+    """A verdict on two images."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    first: ImageId
+    second: ImageId
+    verdict: Literal["same", "copy", "different", "none"] = Field(
+        description="same: the same thing in another shot; none: withdraw the verdict."
+    )
 
 
 class Error(BaseModel):
@@ -127,16 +177,19 @@ class Error(BaseModel):
 
 
 class SearchResponse(BaseModel):
-    """Result of a search, as `polyvoc search --json` prints it."""
+    """Result of a search, as `polyvoc search --json` lists it."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)  # of Hit: all fields are always there
 
     query: str
     region: tuple[float, float, float, float] | None
     options: dict[str, Any]
-    hits: list[Hit]
-    complete: bool  # False: some images could not be searched because their machines are down
+    hits: list[Hit]  # the most probable first; by score where there is no probability
+    likely: int  # the first so many hits are more likely right than wrong
+    nothing_found: bool  # no hit is likely; False where hits have no probability
+    complete: bool  # False: some images could not be searched because their machines are down, or they are damaged
     missing: list[tuple[int, int]]  # their ids, as ranges with both ends included
+    damage: list[str]  # one line for each damaged part of the index that was left out
     seconds: dict[str, float]  # by stage
 
 
@@ -164,6 +217,7 @@ class ImageSummary(BaseModel):
     width: int
     height: int
     features: int
+    changed: str | None  # when its file was last changed, in UTC: 2026-05-30T12:00:00Z; null: not known
 
 
 class ImageDetails(ImageSummary):
@@ -179,6 +233,150 @@ class ImageList(BaseModel):
     total: int
     page: int
     pages: int
+
+
+class FolderCount(BaseModel):
+    """A folder, and how many photographs of the index lie below it."""
+
+    path: str
+    images: int
+
+
+class FolderList(BaseModel):
+    """The folders of the photographs, sorted by path; the largest if there are very many."""
+
+    folders: list[FolderCount]
+    total: int
+
+
+class GroupOfImages(BaseModel):
+    """Images of one thing."""
+
+    images: list[ImageSummary]  # the first of them
+    total: int
+    links: int  # verified pairs among them
+
+
+class GroupList(BaseModel):
+    """A page of the things that were seen more than once."""
+
+    groups: list[GroupOfImages]
+    total: int
+    images: int  # in all groups
+    linked: bool  # false: the images were never compared with one another
+    page: int
+    pages: int
+
+
+class DuplicateFile(BaseModel):
+    """A file of a group of copies."""
+
+    image: int | None  # null: it is identical to another file, and could not be indexed
+    path: str
+    name: str
+    width: int
+    height: int
+    bytes: int
+    changed: str | None
+
+
+class DuplicateCopy(DuplicateFile):
+    """A file of a group that is not the one to keep."""
+
+    kind: str  # identical, or copy
+    probability: float
+    verdict: str | None  # of the user
+    alteration: str
+    transform: list[tuple[float, float, float]]  # its points to points of the file to keep
+
+
+class DuplicateGroup(BaseModel):
+    """Copies, and the file to keep."""
+
+    best: DuplicateFile
+    reason: str
+    copies: list[DuplicateCopy]
+
+
+class OtherShot(BaseModel):
+    """Two photographs of the same thing that are no copies."""
+
+    first: ImageSummary
+    second: ImageSummary
+    probability: float
+    transform: list[tuple[float, float, float]]
+
+
+class DuplicateList(BaseModel):
+    """A page of the groups of copies."""
+
+    min_probability: float
+    groups: list[DuplicateGroup]
+    shots: list[OtherShot]  # on the first page; the most probable ones
+    n_shots: int
+    total: int
+    hidden: int  # groups that the user has decided on
+    copies: int  # besides the files to keep
+    not_compared: int  # images that were added since the last comparison
+    compared: bool  # false: there was none
+    manage: bool  # whether this server keeps verdicts and moves files
+    undoable: int  # moves that can be undone
+    page: int
+    pages: int
+
+
+class VerdictKept(BaseModel):
+    """The verdict is stored."""
+
+    decisions: int  # pairs with a verdict
+
+
+class MovedFile(BaseModel):
+    """A file that was moved."""
+
+    from_: str = Field(alias="from")
+    to: str
+
+
+class Moved(BaseModel):
+    """Files that were moved, and those that could not be."""
+
+    moved: list[MovedFile]
+    problems: list[Problem]
+    folder: str
+
+
+class JobState(BaseModel):
+    """How far long work is, or how it ended."""
+
+    job: str  # what it does; "" before the first one
+    state: Literal["idle", "running", "done", "cancelled", "failed"]
+    stage: str
+    done: int
+    total: int  # 0: not known yet
+    error: str  # why it failed, in one line
+    seconds: float
+    problems: list[Problem]  # the first of the files that could not be used
+    n_problems: int
+
+
+class FolderEntry(BaseModel):
+    """A folder that may be chosen."""
+
+    path: str
+    name: str
+
+
+class FolderListing(BaseModel):
+    """The folders in a folder of this machine."""
+
+    path: str  # "": the list of the roots
+    parent: str | None  # null: there is none that may be chosen
+    folders: list[FolderEntry]
+    photographs: int  # directly in it
+    more: bool  # there are further folders
+    index: str | None  # where the index of this folder is made
+    indexed: bool  # there is one: it is brought up to date
 
 
 class Match(BaseModel):
@@ -227,7 +425,8 @@ class Removed(BaseModel):
 class Health(BaseModel):
     """State of the server."""
 
-    status: Literal["ok", "stale"]  # stale: the last commit of the index could not be opened
+    # stale: the last commit of the index could not be opened; damaged: only the sound part of it is searched
+    status: Literal["ok", "stale", "damaged"]
     commit: int
     images: int
 

@@ -1,12 +1,12 @@
-"""Which requests are served: checks of host, origin, token, size and time before any route is called."""
+"""Which requests are served: checks of host, origin, token and size before any route is called."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -19,12 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyvoc.web.settings import MEGA, Settings, ip_address, is_loopback
 
-BODY_SECONDS = 120.0  # for a whole request to arrive
 EXTRA_UPLOADS = 64  # requests with a body that may be in progress beside those that run and wait
+UPLOAD_SHARE = 2  # one client may have this part of them: a half
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # Readable without a token: of the collection they show no more than the number of images.
 OPEN = frozenset({"/", "/health", "/openapi.json", "/session"})
 BATCH_PATHS = frozenset({"/search/batch", "/images"})  # these take several photographs
+CHANGED = ("/images", "/groups", "/duplicates", "/job")  # other methods than reading need --write here
+SETUP = "/setup"  # of a server without an index: these list folders of this machine, and index one
 BATCH = 8  # times the bytes of one photograph
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -66,7 +68,7 @@ class SecurityMiddleware:
         self._app = app
         self._settings = settings
         self._token = token
-        self._uploads = 0  # requests with a body, from their first byte to the last byte of the response
+        self._uploads: Counter[str] = Counter()  # by client: requests with a body, until the last byte of the response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application, or reject it."""
@@ -74,6 +76,9 @@ class SecurityMiddleware:
             await self._app(scope, receive, send)
             return
         method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        host = scope["client"][0] if scope.get("client") else None
+        client = self._settings.client(host, headers.get("x-forwarded-for", ""))
+        scope.setdefault("state", {})["client"] = client
 
         async def secure_send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -89,7 +94,7 @@ class SecurityMiddleware:
             length = headers.get("content-length", "0")
             if length.isdecimal() and int(length) > limit:
                 raise HTTPException(413, _too_large(limit))
-            with self._count_upload(method):
+            with self._count_upload(client, has_body=length != "0" or "transfer-encoding" in headers):
                 await self._app(scope, _LimitedBody(receive, limit), secure_send)
         except HTTPException as rejected:
             origin, extra = headers.get("origin"), dict(rejected.headers or {})
@@ -114,16 +119,21 @@ class SecurityMiddleware:
 
     def _check_access(self, method: str, path: str, headers: Headers) -> None:
         reads = method in READING
-        writes = not reads and path.startswith("/images")
-        if writes and not self._settings.write:
-            raise HTTPException(403, "this server is read-only; start it with --write to add and remove photographs")
+        sets_up = path.startswith(SETUP)
+        writes = not reads and (sets_up or path.startswith(CHANGED))
+        if writes and not sets_up and not self._settings.write:
+            raise HTTPException(
+                403, "this server is read-only; start it with --write to add and remove photographs, and to decide on copies"
+            )
         is_open = path in OPEN or path.startswith("/page/")
         if not (is_open and reads) and _is_cross_origin(headers):
             origin = headers.get("origin", "")
-            if (writes and not self._token.required) or origin not in self._settings.cors:
+            if ((writes or sets_up) and not self._token.required) or origin not in self._settings.cors:
                 name = origin if origin.startswith("http") else "ORIGIN"
                 raise HTTPException(403, f"requests from pages of other origins are not allowed; allow them with --cors {name}")
-        needs_token = self._token.required and method != "OPTIONS" and (writes or (self._settings.private and not is_open))
+        needs_token = (
+            self._token.required and method != "OPTIONS" and (writes or sets_up or (self._settings.private and not is_open))
+        )
         has_token = self._token.in_authorization(headers.get("authorization", ""))
         has_session = self._token.in_cookies(headers.get("cookie", ""))  # for reading only
         if needs_token and not has_token and (writes or not has_session):
@@ -131,38 +141,31 @@ class SecurityMiddleware:
             raise HTTPException(401, message, {"www-authenticate": "Bearer"})
 
     @contextmanager
-    def _count_upload(self, method: str) -> Iterator[None]:
+    def _count_upload(self, client: str, has_body: bool) -> Iterator[None]:
         """Count a request with a body while it is in progress: its files take space on the disk."""
-        uploads = method not in READING
-        if uploads and self._uploads >= self._settings.threads + self._settings.queue + EXTRA_UPLOADS:
+        most = self._settings.threads + self._settings.queue + EXTRA_UPLOADS
+        full = self._uploads.total() >= most or self._uploads[client] >= max(1, most // UPLOAD_SHARE)
+        if has_body and full:
             raise HTTPException(503, "too many requests in progress; try again in 1 s", {"retry-after": "1"})
-        self._uploads += uploads
+        self._uploads[client] += has_body
         try:
             yield
         finally:
-            self._uploads -= uploads
+            self._uploads[client] -= has_body
+            self._uploads += Counter()  # drops clients without uploads
 
 
 class _LimitedBody:
-    """Receives the body of a request within limits of size and time."""
+    """Receives the body of a request up to a limit of bytes."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._limit = limit
         self._received = 0
-        self._complete = False
-        self._deadline = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def __call__(self) -> Message:
-        if self._complete:
-            return await self._receive()
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                message = await self._receive()
-        except TimeoutError:
-            raise HTTPException(408, f"the request did not arrive within {BODY_SECONDS:.0f} s") from None
+        message = await self._receive()
         self._received += len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise HTTPException(413, _too_large(self._limit))
         return message

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import mimetypes
+import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -16,9 +19,10 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from polyvoc import __version__
-from polyvoc.errors import ImageError, OptionError, PolyvocError, UnreachableError
+from polyvoc.errors import ImageError, NotAllowedError, OptionError, PolyvocError, UnreachableError
+from polyvoc.features.decode import MAX_PIXELS, Decoders
 from polyvoc.features.extract import extract_pixels
-from polyvoc.index.catalogue import Catalogue, ImageRow
+from polyvoc.index.catalogue import Catalogue, ImageFilter, ImageRow
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import CODES, PRESETS, Merge, Preset, SearchOptions
 from polyvoc.search.explain import explanation_as_dict
@@ -26,25 +30,27 @@ from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info
 from polyvoc.search.query import timed
-from polyvoc.storage.files import replace_file, write_errors
+from polyvoc.storage.files import flush_path, make_folder, remove_partial_files, replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
 from polyvoc.storage.stores import base_name, display_name, is_url
 from polyvoc.threads import count_threads
 from polyvoc.types import Features, Floats32, Problem
-from polyvoc.web.caches import StoredUpload, ThumbnailCache, UploadCache
-from polyvoc.web.decoder import Decoders
+from polyvoc.web.caches import BytesCache, StoredUpload, UploadCache
 from polyvoc.web.metrics import Metrics
 from polyvoc.web.pool import ABANDONED, Pool, StoreRequests
 from polyvoc.web.schemas import LARGEST_ID, OPTIONS, CommonParameters, ExplainParameters
 from polyvoc.web.settings import MEGA, Settings
 
 logger = logging.getLogger("polyvoc.web")
+DAMAGED = "a part of the index is damaged (the log of the server has the reason)"
 REFRESH_SECONDS = 0.5  # between checks for a new commit
 UPLOAD_SIDE = 1600  # pixels of the long side of the picture of a stored upload
 PICTURE_THREADS = 2
 LOOKUP_THREADS = 2
 LONG_QUEUE = 256  # a page of thumbnails sends many requests at once
 EDIT_QUEUE = 16
+STATISTICS_BYTES = 4 * MEGA
+MAX_FOLDERS = 500  # in the list of folders
 MAX_NAME = 45  # characters, of up to four bytes: file names may have 255 bytes
 
 
@@ -102,31 +108,37 @@ def _open(settings: Settings) -> Index:
 class Service:
     """One open index and what is needed to serve it. Its methods may be called by several threads at a time."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Open the index, load its vocabularies and start the decoder processes."""
+    def __init__(self, settings: Settings, metrics: Metrics | None = None) -> None:
+        """Open the index, load its vocabularies and start the decoder processes; `metrics` are those of the server."""
         self.settings = settings
         self._index = _open(settings)
         _ = self._index.folder.models
+        refused = self._index.folder.trust.refused()
+        if refused is not None:
+            logger.warning("%s", refused)
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
-        self._statistics: tuple[Index, dict[str, Any]] | None = None
-        self.uploads = UploadCache()
-        self.thumbnails = ThumbnailCache()
-        self.searches = Pool("searches", settings.threads, settings.queue)
+        self.uploads = UploadCache(settings.query_cache * MEGA)
+        self.thumbnails = BytesCache(settings.thumbnail_cache * MEGA)
+        self._statistics = BytesCache(STATISTICS_BYTES)
+        self.searches = Pool("searches", settings.threads, settings.queue, spare=1)
         self.pictures = Pool("pictures", PICTURE_THREADS, LONG_QUEUE)
         self.lookups = Pool("lookups", LOOKUP_THREADS, LONG_QUEUE)  # catalogue only: never waits for a file or a store
         self.pools = (self.searches, self.pictures, self.lookups)
         count = settings.threads + PICTURE_THREADS
         self.stores = StoreRequests(count + ABANDONED, settings.decode_seconds)
-        self.decoders = Decoders(count, settings.decode_seconds, settings.max_pixels * MEGA, self.stores)
-        self.metrics = Metrics()
+        self.decoders = Decoders(count, settings.decode_seconds, self.stores.read)
+        self.decoders.start(count)
+        self._max_pixels = settings.max_pixels * MEGA  # of uploads; files of the index have the limit of indexing
+        self.metrics = metrics or Metrics()
         for pool in self.pools:
             self.metrics.watch_pool(pool)
         self.metrics.watch("images", "Images in the index.", lambda: len(self._index))
         self.metrics.watch("commit", "Commit of the served index.", lambda: self._index.commit)
-        self.metrics.watch("uploads", "Stored uploads.", lambda: self.uploads.size)
-        self.metrics.watch("thumbnail_bytes", "Bytes of cached thumbnails.", lambda: self.thumbnails.size)
+        self.metrics.watch_cache("queries", self.uploads)
+        self.metrics.watch_cache("thumbnails", self.thumbnails)
+        self.metrics.watch_cache("statistics", self._statistics)
 
     def close(self) -> None:
         """Finish running tasks and release everything."""
@@ -178,6 +190,7 @@ class Service:
             "smooth": index.links is not None,
             "fuse": index.folder.has_embeddings,
             "write": settings.write,
+            "manage": settings.manages,
             "originals": settings.originals,
             "token": "none" if settings.token is None else "all" if settings.private else "write",
             "presets": {name: index.preset(name).as_dict() for name in presets},
@@ -187,12 +200,13 @@ class Service:
             "limits": {"upload_bytes": settings.max_upload * MEGA, "pixels": settings.max_pixels * MEGA},
         }
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> bytes:
         """Return `polyvoc info --distributions --json`."""
         index = self.index
-        if self._statistics is None or self._statistics[0] is not index:
-            self._statistics = index, {**index_info(index), **index_distributions(index)}
-        return self._statistics[1]
+        key = index.folder.identity, index.commit
+        return self._statistics.get_or_make(
+            key, lambda: json.dumps({**index_info(index), **index_distributions(index)}, allow_nan=False).encode()
+        )
 
     # -- searching
 
@@ -210,6 +224,9 @@ class Service:
 
         def result(hits: Hits) -> SearchResult:
             hits.seconds = {**seconds, **hits.seconds}
+            for line in hits.damage:
+                logger.warning("search without a part of the index: %s", line)
+            hits.damage = (DAMAGED,) if hits.damage else ()  # clients learn no path of this machine
             return SearchResult(query.name, options, hits, region)
 
         first = None if on_first is None else lambda hits: on_first(result(hits))
@@ -219,15 +236,12 @@ class Service:
         self.metrics.count_stages(hits.seconds)
         return final
 
-    def search_batch(
-        self, photos: Iterable[str | Upload], parameters: CommonParameters
-    ) -> Iterator[SearchResult | SearchFailure]:
-        """Search with several photographs; one that fails does not stop the others."""
-        for photo in photos:
-            try:
-                yield self.search(photo, parameters)
-            except (ImageError, NotFoundError, OptionError) as error:
-                yield SearchFailure(photo.name if isinstance(photo, Upload) else photo, str(error))
+    def search_one(self, photo: str | Upload, parameters: CommonParameters) -> SearchResult | SearchFailure:
+        """Search with one of several photographs; if it fails, that is its result."""
+        try:
+            return self.search(photo, parameters)
+        except (ImageError, NotFoundError, OptionError) as error:
+            return SearchFailure(photo.name if isinstance(photo, Upload) else photo, str(error))
 
     def explain(self, parameters: ExplainParameters) -> dict[str, Any]:
         """Return why an image is a hit of a query."""
@@ -260,7 +274,8 @@ class Service:
         """Store the features of an upload for further searches; return its name and size."""
         index = self.index
         features, _ = self._extract(index, upload)
-        picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE)
+        with upload.named_errors():
+            picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE, self._max_pixels)
         vector = self._embed(index, upload) if index.folder.has_embeddings else None
         return self.stored_query(self.uploads.store(StoredUpload(upload.name, features, vector, picture)))
 
@@ -284,7 +299,7 @@ class Service:
     def check(self, upload: Upload) -> None:
         """Raise ImageError if an upload cannot be decoded within the limits."""
         with upload.named_errors():
-            self.decoders.grey(upload.content, self.index.folder.extraction.long_side)
+            self.decoders.grey(upload.content, self.index.folder.extraction.long_side, self._max_pixels)
 
     def _extract(self, index: Index, photo: str | Upload) -> tuple[Features, dict[str, float]]:
         """Return the features of a file or an upload, and the seconds of each stage."""
@@ -293,14 +308,15 @@ class Service:
         source, errors = (photo, nullcontext()) if isinstance(photo, str) else (photo.content, photo.named_errors())
         with errors:
             with timed(seconds, "decode"):
-                grey = self.decoders.grey(source, options.long_side)
+                most = self._max_pixels if isinstance(source, bytes) else MAX_PIXELS
+                grey = self.decoders.grey(source, options.long_side, most)
             with timed(seconds, "sift"):
                 return extract_pixels(grey, options, display_name(source), threads=count_threads()), seconds
 
     def _embed(self, index: Index, upload: Upload) -> Floats32:
         embedder = index.folder.embedder
         with upload.named_errors():
-            pixels = self.decoders.rgb(upload.content, embedder.long_side)
+            pixels = self.decoders.rgb(upload.content, embedder.long_side, self._max_pixels)
         return embedder.embed_pixels(pixels, display_name(upload.name))
 
     # -- images of the index
@@ -317,17 +333,23 @@ class Service:
         catalogue = self._catalogue
         return [image_info(row) for path in paths if (row := catalogue.image_at(str(path))) is not None]
 
-    def list_images(self, page: int, size: int, find: str) -> dict[str, Any]:
-        """Return one page of the images, those with a text in their path."""
+    def list_images(self, page: int, size: int, chosen: ImageFilter) -> dict[str, Any]:
+        """Return one page of the images, those of a filter."""
         catalogue = self._catalogue
-        images = list(map(image_info, catalogue.images_from(page * size, size, find)))
-        total = catalogue.count_images(find)
+        images = list(map(image_info, catalogue.images_from(page * size, size, chosen)))
+        total = catalogue.count_images(chosen)
         return {"images": images, "total": total, "page": page, "pages": -(-total // size)}
+
+    def list_folders(self) -> bytes:
+        """Return the folders of the photographs with their numbers of images, as JSON."""
+        index = self.index
+        key = "folders", index.folder.identity, index.commit
+        return self._statistics.get_or_make(key, lambda: json.dumps(count_folders(index.folder.catalogue.paths())).encode())
 
     def image_details(self, image: int) -> dict[str, Any]:
         """Return the catalogue's data of an image, and whether its file can be shown."""
         row, available = self.row(image), False
-        with suppress(UnreachableError):
+        with suppress(UnreachableError, NotAllowedError):
             available = self._is_unchanged(row)
         return {**image_info(row), "available": available}
 
@@ -347,9 +369,26 @@ class Service:
         return row.path, media_type or "application/octet-stream"
 
     def _is_unchanged(self, row: ImageRow) -> bool:
+        if not self._index.folder.trust.allows(row.path):
+            raise NotAllowedError(f"image {row.image} lies where this server may not read; its log names the next step")
         if is_url(row.path):
             return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
         return _is_unchanged(row)
+
+
+def count_folders(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the folders that hold photographs, and those around them, with the number of photographs below each."""
+    own = Counter(path.rpartition("/")[0] for path in paths if "/" in path)
+    below: Counter[str] = Counter()
+    local = [folder for folder in own if folder.startswith("/")]
+    top = len(os.path.commonpath(local)) if local else 0
+    for folder, images in own.items():
+        part = folder
+        while part and (part == folder or (folder.startswith("/") and len(part) >= top)):
+            below[part] += images
+            part = part.rpartition("/")[0]
+    largest = sorted(below, key=lambda folder: (-below[folder], folder))[:MAX_FOLDERS]
+    return {"folders": [{"path": path, "images": below[path]} for path in sorted(largest)], "total": len(below)}
 
 
 def _possible_rules(index: Index) -> list[Merge]:
@@ -380,17 +419,23 @@ class IndexEdits:
         """Prepare to write to the index of a service."""
         self._service = service
         self._folder = service.settings.photo_folder
+        remove_partial_files(self._folder)
         self.pool = Pool("edits", 1, EDIT_QUEUE)
         service.metrics.watch_pool(self.pool)
 
     def add(self, uploads: Iterable[Upload]) -> dict[str, Any]:
-        """Save uploads as files and index them; files that cannot be used are deleted again."""
+        """Save uploads as files and index them; files that cannot be used are deleted again.
+
+        Raise UnreachableError if one cannot be decoded now, by no fault of its own: then none is added.
+        """
         problems: list[Problem] = []
         paths: list[Path] = []
         with ExitStack() as rollback:  # deletes the written files if the body fails
             for upload in uploads:
                 try:
                     self._service.check(upload)
+                except UnreachableError:
+                    raise
                 except ImageError as error:
                     problems.append(Problem(upload.name, str(error)))
                 else:
@@ -403,7 +448,7 @@ class IndexEdits:
 
     def remove(self, image: int) -> dict[str, Any]:
         """Remove an image from the index; its file stays."""
-        with self._open_writer() as writer:
+        with self.open_writer() as writer:
             row = writer.catalogue.image(image)  # read under the lock: its path may have another image by now
             if row is None:
                 raise NotFoundError(f"image {image} is not in the index")
@@ -411,15 +456,23 @@ class IndexEdits:
         self._service.refresh()
         return {"removed": image}
 
-    def _open_writer(self) -> IndexWriter:
-        return IndexWriter.open(self._service.settings.index, create=False)
+    def open_writer(self) -> IndexWriter:
+        """Return a writer with the vocabularies of the served index: loading them takes much time and memory."""
+        writer = IndexWriter.open(self._service.settings.index, create=False)
+        self._service.refresh()  # another index may have been made at its path
+        if self._service.stale is None:
+            writer.folder.loaded.models = self._service.index.folder.models
+        return writer
 
     def _save(self, upload: Upload, rollback: ExitStack) -> Path:
         """Write an upload to its file, unless it exists."""
         with write_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         path = self._folder / upload.safe_file_name
-        if not path.exists():
+        if path.exists():
+            with write_errors(path):
+                flush_path(self._folder)  # it may be of a killed server
+        else:
             with replace_file(path) as partial:
                 partial.write_bytes(upload.content)
             rollback.callback(path.unlink, missing_ok=True)
@@ -427,8 +480,11 @@ class IndexEdits:
 
     def _index(self, paths: Sequence[Path]) -> list[Problem]:
         """Index files; delete those that cannot be used, also from the problems in the catalogue."""
-        with self._open_writer() as writer:
-            problems = writer.update(paths, keep_missing=True).problems
+        decoders = self._service.decoders
+        with self.open_writer() as writer:
+            problems = writer.update(paths, keep_missing=True, decoders=decoders, follow=False).problems
+            if {problem.path for problem in problems} - writer.catalogue.problems().keys():  # not their own fault: once more
+                problems = writer.update(paths, keep_missing=True, decoders=decoders, follow=False).problems
             with writer.catalogue.transaction():
                 writer.catalogue.drop_problems([problem.path for problem in problems])
         for problem in problems:

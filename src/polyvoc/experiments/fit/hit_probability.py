@@ -27,6 +27,7 @@ Flags = npt.NDArray[np.bool_]
 BINS = 10  # of a reliability diagram
 THRESHOLDS = (0.5, 0.9, 0.99)  # of the probability
 MARGIN = 1e-6  # of probabilities to 0 and 1: one wrong hit should not decide a log loss
+EQUAL = HitProbability((0.0, 0.0), (0.0, 0.0, 0.0))  # all hits are as probable: their order is that of their scores
 RIDGE = 1e-3  # keeps coefficients finite where an input separates the hits
 
 
@@ -75,11 +76,16 @@ class Samples:
 
 
 def collect(
-    bench: QuantisedDataset, options: SearchOptions, progress: Progress = no_progress, engine: Engine | None = None
+    bench: QuantisedDataset,
+    options: SearchOptions,
+    progress: Progress = no_progress,
+    engine: Engine | None = None,
+    model: HitProbability = EQUAL,
 ) -> Samples:
     """Return all hits of every question of a dataset, with and without its relevant images in the collection.
 
     If the options verify, the hits by words are included as well as the verified ones. `engine`: that of the dataset, if built.
+    `model` orders the hits, and decides which of them expand a query; by default the order is by score, and none does.
     """
     rows: list[tuple[Any, ...]] = []
     engine = engine or bench.engine
@@ -91,7 +97,7 @@ def collect(
             reduced = without(engine, sorted(own if answerable else own | truth.relevant))
             search = 2 * number + (not answerable)
             facts = answerable, search, names.index(question.group or question.name)
-            rows += [(*row, *facts) for row in _hits(bench, reduced, number, options, truth)]
+            rows += [(*row, *facts) for row in _hits(bench, reduced, number, options, truth, model)]
         progress(f"hits: {bench.dataset.name}", number + 1, len(truths))
     columns = zip(*rows, strict=True) if rows else [()] * len(fields(Samples))
     kinds = (np.float64, np.float64, np.bool_, np.int64, np.bool_, np.int64, np.int64)
@@ -99,11 +105,10 @@ def collect(
 
 
 def _hits(
-    bench: QuantisedDataset, engine: Engine, question: int, options: SearchOptions, truth: Truth
+    bench: QuantisedDataset, engine: Engine, question: int, options: SearchOptions, truth: Truth, model: HitProbability
 ) -> list[tuple[Any, ...]]:
     """Return noise rank, weight, whether it is relevant, and rank of each hit: those by words, then the final ranking."""
     early: list[Candidate] = []
-    model = HitProbability((0.0, 0.0), (0.0, 0.0, 0.0))  # any model: candidates have its inputs
     asked = bench.query(question, options)
     final = search(engine, asked, options, model, threads=1, on_first=early.extend, coder=bench.coder)
     return [

@@ -34,7 +34,7 @@ function examples(origin, about) {
   const parts = [
     [
       "Search with a photograph",
-      "Hits, best first, with score, number of geometrically consistent matches, and the outline of the query in each.",
+      "Hits, most probable first, with probability, number of geometrically consistent matches, and the outline of the query in each.",
       `curl ${header}-F photo=@query.jpg "${origin}/search?top=10"`,
     ],
     [
@@ -68,7 +68,7 @@ function python(origin, about) {
     `    response = requests.post("${origin}/search", params={"top": 5}, files={"photo": photo}${headers})`,
     "response.raise_for_status()",
     `for hit in response.json()["hits"]:`,
-    `    print(f"{hit['score']:.3f}", hit["inliers"], hit["path"])`,
+    `    print(hit["probability"], hit["inliers"], hit["path"])`,
   ].join("\n");
 }
 
@@ -107,10 +107,13 @@ function reference() {
     ["POST /queries", "store a photograph for repeated searches, until one hour after its last use"],
     ["GET /queries/ID, /queries/ID/picture", "a stored photograph"],
     ["GET /explain", "matched features of a query and an image"],
-    ["GET /images", "the collection in pages, filtered by name"],
+    ["GET /images, /folders", "the collection in pages, filtered by name, folder and date; its folders"],
     ["GET /images/ID, /images/ID/thumbnail", "one image"],
     ["GET /images/ID/file", "the original file, if the server allows it"],
     ["POST /images, DELETE /images/ID", "add and remove photographs, if the server allows it"],
+    ["GET /groups, /duplicates", "things seen more than once; groups of copies"],
+    ["POST /groups, /duplicates", "compare the photographs, if the server allows it; GET /job is how far it is"],
+    ["POST /duplicates/verdict, /move, /undo", "verdicts on pairs, and moving copies, on a server for one machine"],
     ["GET /statistics, /about, /health, /metrics, /openapi.json", "the index and the server"],
   ];
   return el(

@@ -4,11 +4,14 @@ import { getJson } from "./api.js";
 import { apiExamplesView } from "./api_examples.js";
 import { browseView } from "./browse.js";
 import { compareView } from "./compare.js";
+import { duplicatesView } from "./duplicates.js";
 import { el, heading } from "./elements.js";
+import { groupsView } from "./groups.js";
 import { matchesView } from "./matches.js";
 import { copyText, showError } from "./messages.js";
 import { readOptions } from "./options.js";
 import { Router } from "./router.js";
+import { setupView } from "./setup.js";
 import { searchView } from "./search.js";
 import { listenForShortcuts } from "./shortcuts.js";
 import { startView } from "./start.js";
@@ -23,6 +26,8 @@ const ROUTES = {
   matches: matchesView,
   compare: compareView,
   browse: browseView,
+  groups: groupsView,
+  duplicates: duplicatesView,
   statistics: statisticsView,
   api: apiExamplesView,
 };
@@ -56,13 +61,30 @@ function dropTarget() {
 
 async function serverDescription() {
   const [about, openapi] = await Promise.all([getJson("/about"), getJson("/openapi.json")]);
-  return { ...about, options: readOptions(about, openapi) };
+  return about.setup ? about : { ...about, options: readOptions(about, openapi) };
+}
+
+/** The first run: there is no index yet. */
+function showSetup() {
+  document.getElementById("views").hidden = true;
+  const { element, title } = setupView(() => {
+    document.getElementById("views").hidden = false;
+    open();
+  });
+  main.replaceChildren(element);
+  document.title = `${title} · polyvoc`;
+  document.body.dataset.ready = "";
 }
 
 async function open() {
   try {
     await takeTokenFromUrl();
-    router = new Router(ROUTES, main, await serverDescription());
+    const about = await serverDescription();
+    if (about.setup) {
+      showSetup();
+      return;
+    }
+    router = new Router(ROUTES, main, about);
     router.start();
     if (pendingFiles) searchWith(router.about, pendingFiles);
     document.body.dataset.ready = "";

@@ -1,13 +1,17 @@
-// The browse view: the collection in pages of 60, filtered by name; adding and removing where the server allows it.
+// The browse view: the collection in pages of 60, filtered by name, folder and date; adding and removing where the server allows it.
 
 import { getJson } from "./api.js";
 import { addPanel, removeButton } from "./edit.js";
-import { button, el, heading, icon, linkButton } from "./elements.js";
+import { button, el, heading, iconLink, linkButton } from "./elements.js";
+import { FilterFold, filterParams } from "./filters.js";
 import { baseName, count, formatInteger } from "./format.js";
-import { imageInfo, thumbnail } from "./images.js";
+import { imageInfo, placeLine, thumbnail } from "./images.js";
+import { Lightbox, OPEN } from "./lightbox.js";
 import { announce, copyText, showError } from "./messages.js";
+import { showPager } from "./pager.js";
 import { moveInGrid } from "./result_grid.js";
 import { go, href } from "./router.js";
+import { selectAll, selectBox, selectionBar } from "./selection.js";
 import { findForm } from "./start.js";
 
 const PAGE_SIZE = 60;
@@ -29,16 +33,41 @@ class BrowseView {
       el("nav", { class: "row pager", "aria-label": "Pages" }),
       el("nav", { class: "row pager", "aria-label": "Pages (bottom)" }),
     ];
-    this.form = findForm(params.get("find") ?? "");
+    this.images = [];
+    this.params = params;
+    this.lightbox = new Lightbox({ about, view: "browse", items: () => this.images, params: () => this.params });
+    this.filters = new FilterFold({ params, onChange: (changes) => this.setFilters(changes) });
+    this.form = findForm(params.get("find") ?? "", () => filterParams(this.params));
     this.heading = heading("The collection");
     const parts = [this.heading, el("div", { class: "row spread" }, this.form, this.pagers[0])];
     if (about.write) parts.push(this.addSection());
-    this.element = el("div", { class: "browse" }, ...parts, this.state, this.grid, this.pagers[1]);
-    this.update(params);
+    const selectShown = button("Select all", { class: "quiet", onclick: () => selectAll(this.images) }, "check");
+    this.element = el(
+      "div",
+      { class: "browse" },
+      ...parts,
+      el("div", { class: "row spread result-tools" }, this.state, selectShown, this.filters.element),
+      this.grid,
+      this.pagers[1],
+      selectionBar(signal),
+      this.lightbox.dialog,
+    );
+    this.offerFolders();
+    this.start(params);
   }
 
   /** Show another page or name. @param {URLSearchParams} params */
   update(params) {
+    const before = this.params;
+    if (listParams(before) !== listParams(params)) return this.start(params);
+    this.params = params;
+    this.lightbox.follow(!before.has(OPEN));
+    return true;
+  }
+
+  start(params) {
+    this.params = params;
+    this.filters.show(params);
     this.find = params.get("find") ?? "";
     this.page = Math.max(1, Math.floor(Number(params.get("page") ?? 1)) || 1);
     this.form.querySelector("input").value = this.find;
@@ -48,6 +77,16 @@ class BrowseView {
       this.heading.focus();
     }
     return true;
+  }
+
+  async offerFolders() {
+    const { folders } = await getJson("/folders", {}, { signal: this.signal }).catch(() => ({ folders: [] }));
+    this.filters.offer(folders, this.params);
+  }
+
+  setFilters(changes) {
+    const next = { find: this.find, ...Object.fromEntries(filterParams(this.params)), ...changes };
+    go("browse", next);
   }
 
   addSection() {
@@ -69,7 +108,9 @@ class BrowseView {
       );
     this.state.textContent = "Loading …";
     try {
-      this.show(await getJson("/images", { page: this.page - 1, size: PAGE_SIZE, find: this.find }, { signal }));
+      const chosen = Object.fromEntries(filterParams(this.params));
+      this.show(await getJson("/images", { page: this.page - 1, size: PAGE_SIZE, find: this.find, ...chosen }, { signal }));
+      this.lightbox.follow();
     } catch (error) {
       if (error.name === "AbortError") return;
       this.grid.replaceChildren();
@@ -80,9 +121,11 @@ class BrowseView {
 
   show({ images, total, pages }) {
     const first = (this.page - 1) * PAGE_SIZE;
-    if (!this.find) this.about.images = total;
+    this.images = images;
+    const filtered = filterParams(this.params).size > 0;
+    if (!this.find && !filtered) this.about.images = total;
     const shown = `, ${formatInteger(first + 1)} to ${formatInteger(first + images.length)} shown`;
-    const named = this.find ? ` with “${this.find}” in their path` : "";
+    const named = (this.find ? ` with “${this.find}” in their path` : "") + (filtered ? " that pass the filter" : "");
     this.state.textContent =
       total === 0
         ? `No photographs${named}.`
@@ -94,13 +137,18 @@ class BrowseView {
     for (const pager of this.pagers) this.showPager(pager, pages);
   }
 
-  tile({ image, path, name, width, height, features }) {
+  tile(item) {
+    const { image, path, name, width, height, features } = item;
     const label = name ?? baseName(path);
     const link = el(
       "a",
-      { class: "tile-link", href: href("search", { query: image }), "aria-label": `Search with ${label}` },
+      { class: "tile-link", href: this.lightbox.linkTo(image), "aria-label": `Show ${label} large` },
       thumbnail(image, path, { alt: "" }),
     );
+    const place = el("p", { class: "place" }, ...placeLine(item));
+    const search = iconLink(`Search with this photo: ${label}`, href("search", { query: image }), "search", {
+      data: { action: "search" },
+    });
     const details = el(
       "details",
       { class: "tile-details" },
@@ -121,7 +169,8 @@ class BrowseView {
       ),
     );
     details.addEventListener("toggle", () => details.open && this.checkFile(details, image), { once: true });
-    const tile = el("li", { class: "tile", data: { image } }, link, details);
+    const box = selectBox(image, path, () => item);
+    const tile = el("li", { class: "tile", data: { image } }, link, box, details, el("div", { class: "row foot" }, place, search));
     if (this.about.write) tile.append(removeButton(image, label, tile, this.signal, () => this.removed()));
     return tile;
   }
@@ -139,30 +188,13 @@ class BrowseView {
   }
 
   showPager(pager, pages) {
-    pager.hidden = pages < 2 && this.page === 1;
-    const to = (page) => href("browse", { page: page > 1 ? page : null, find: this.find });
-    const link = (label, page, symbol, enabled) =>
-      enabled
-        ? el("a", { class: "button quiet", href: to(page), "aria-label": label, title: label }, symbol)
-        : el("span", { class: "button quiet off", "aria-hidden": "true" }, symbol);
-    const field = el("input", {
-      type: "number",
-      min: 1,
-      max: Math.max(1, pages),
-      value: this.page,
-      "aria-label": `Page (of ${pages})`,
-    });
-    field.addEventListener(
-      "change",
-      () => field.checkValidity() && go("browse", { page: field.value > 1 ? field.value : null, find: this.find }),
-    );
-    pager.replaceChildren(
-      link("First page", 1, el("span", {}, icon("left"), icon("left")), this.page > 1),
-      link("Previous page", this.page - 1, icon("left"), this.page > 1),
-      field,
-      el("span", { class: "soft" }, `of ${formatInteger(pages)}`),
-      link("Next page", this.page + 1, icon("right"), this.page < pages),
-      link("Last page", pages, el("span", {}, icon("right"), icon("right")), this.page < pages),
-    );
+    const chosen = { find: this.find, ...Object.fromEntries(filterParams(this.params)) };
+    const to = (page) => href("browse", { page: page > 1 ? page : null, ...chosen });
+    showPager(pager, { page: this.page, pages, to });
   }
+}
+
+/** The parameters of a link that decide which photographs are listed. */
+function listParams(params) {
+  return new URLSearchParams([...params].filter(([name]) => name !== OPEN)).toString();
 }

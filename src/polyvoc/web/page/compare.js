@@ -25,7 +25,7 @@ class CompareView {
     this.signal = signal;
     this.query = params.get("query") ?? "";
     this.region = params.get("region");
-    this.title = "Compare options";
+    this.title = "Compare settings";
     this.running = {}; // side -> AbortController of its search
     this.hits = {};
     this.marked = null; // the image that is highlighted in both lists
@@ -64,7 +64,7 @@ class CompareView {
     this.element = el(
       "div",
       { class: "compare" },
-      heading("Compare search options"),
+      heading("Compare search settings"),
       el("div", { class: "row spread" }, this.photograph, swap),
       this.summary,
       this.columns,

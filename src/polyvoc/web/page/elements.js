@@ -16,6 +16,11 @@ const ICONS = {
   swap: "M7 7h12l-3-3 M17 17H5l3 3",
   left: "M14 6l-6 6 6 6",
   right: "M10 6l6 6-6 6",
+  close: "M6 6l12 12 M18 6 6 18",
+  why: "M5 7a2 2 0 1 0 .1 0 M5 17a2 2 0 1 0 .1 0 M19 9a2 2 0 1 0 .1 0 M19 17a2 2 0 1 0 .1 0 M7 7l10 2.5 M7 17h10",
+  download: "M12 4v11 M7 11l5 5 5-5 M4 20h16",
+  funnel: "M4 5h16l-6 7v6l-4 2v-8z",
+  folder: "M3 6h6l2 2h10v11H3z",
   sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8z M12 2v3 M12 19v3 M2 12h3 M19 12h3 M5 5l2 2 M17 17l2 2 M19 5l-2 2 M7 17l-2 2",
   moon: "M20 14.5A8 8 0 0 1 9.5 4 8 8 0 1 0 20 14.5z",
   half: "M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18z M12 3v18 M12 7h6 M12 12h9 M12 17h6",
@@ -51,6 +56,11 @@ export function button(label, properties = {}, iconName = null) {
 /** A link that looks like a button. */
 export function linkButton(label, href, properties = {}, iconName = null) {
   return el("a", { class: "button", href, ...properties }, iconName && icon(iconName), el("span", {}, label));
+}
+
+/** A link that is an icon only; its label is its name and its tooltip. */
+export function iconLink(label, href, iconName, properties = {}) {
+  return el("a", { class: "button quiet", href, "aria-label": label, title: label, ...properties }, icon(iconName));
 }
 
 /** The heading of a view; the router moves the focus to it. */

@@ -49,6 +49,15 @@ export function baseName(path) {
   return parts[parts.length - 1] || String(path);
 }
 
+/** The folder of a path: all but its last part. */
+export function folderOf(path) {
+  const name = baseName(path);
+  return String(path).endsWith(name) ? String(path).slice(0, -name.length).replace(/[\\/]$/, "") : "";
+}
+
+/** "2026-05-30T12:00:00Z" -> "2026-05-30": the day in UTC, as filters have it; "" if it is not known. */
+export const dayOf = (changed) => (changed ? changed.slice(0, 10) : "");
+
 /** The number of bits that are set. */
 export function bitCount(mask) {
   let bits = 0;

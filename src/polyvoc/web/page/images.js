@@ -3,9 +3,11 @@
 import { getJson, upload } from "./api.js";
 import { el } from "./elements.js";
 import { ApiError } from "./errors.js";
-import { baseName } from "./format.js";
+import { baseName, dayOf, folderOf } from "./format.js";
 
 const MAX_CACHED = 600;
+const MAX_ROWS = 5000;
+const PAGE = 100; // rows per request
 const cache = new Map(); // query -> promise of its info
 
 /** @typedef {{name: string, width: number, height: number, features: number, path?: string, available?: boolean}} ImageInfo */
@@ -36,9 +38,37 @@ export function imageInfo(query) {
   return cache.get(key);
 }
 
+const rows = new Map(); // image -> its row in the list of images
+
+/**
+ * The rows of images in the list of images, cached: size, path, and when the file was changed.
+ * @param {number[]} images
+ * @returns {Promise<Map<number, any>>}
+ */
+export async function imageRows(images, { signal }) {
+  const missing = images.filter((image) => !rows.has(image));
+  for (let first = 0; first < missing.length; first += PAGE) {
+    const part = missing.slice(first, first + PAGE).map((image) => ["image", String(image)]);
+    const found = await getJson("/images", new URLSearchParams([["size", String(PAGE)], ...part]), { signal });
+    for (const row of found.images) rows.set(row.image, row);
+  }
+  while (rows.size > MAX_ROWS) rows.delete(rows.keys().next().value);
+  return rows;
+}
+
+/** Where and when: the day on which the file was changed, and its folder. @returns {Node[]} */
+export function placeLine({ path, changed }) {
+  const folder = folderOf(path);
+  return [
+    changed ? el("time", { datetime: changed }, dayOf(changed)) : "",
+    folder ? el("span", { class: "folder", title: folder }, baseName(folder)) : "",
+  ].filter(Boolean);
+}
+
 /** Remove an image from the cache after its removal from the collection. */
 export function forgetInfo(query) {
   cache.delete(String(query));
+  rows.delete(Number(query));
 }
 
 /** Upload a file as a query; links with its id can be shared. */

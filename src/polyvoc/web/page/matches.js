@@ -41,7 +41,7 @@ class MatchesView {
   }
 
   build() {
-    this.heading = heading("Why it matches");
+    this.heading = heading("Why these match");
     this.summary = el("p", { class: "lead", id: "match-summary" }, "Comparing the features …");
     this.stage = el("div", { class: "stage skeleton" });
     this.card = el("aside", { class: "match-card", id: "match-card", "aria-label": "Match" });
@@ -88,10 +88,10 @@ class MatchesView {
     this.title = `${baseName(query.name)} and ${image.name}`;
     document.title = `${this.title} · polyvoc`;
     this.heading.replaceChildren(
-      "Why ",
-      el("span", { class: "file" }, image.name),
-      " matches ",
+      "Why these match: ",
       el("span", { class: "file" }, baseName(query.name)),
+      " and ",
+      el("span", { class: "file" }, image.name),
     );
     this.summary.textContent = summaryText(this.explanation);
     announce(this.summary.textContent);
@@ -265,7 +265,7 @@ class MatchesView {
     const { path } = this.explanation.image;
     const onclick = () => copyText(path, "Path copied.");
     this.actions.replaceChildren(
-      linkButton("Search with this", href("search", { query: this.image }), { class: "button quiet" }, "search"),
+      linkButton("Search with this photo", href("search", { query: this.image }), { class: "button quiet" }, "search"),
       button("Path", { class: "quiet", title: path, onclick }, "copy"),
     );
   }

@@ -1,4 +1,4 @@
-// The panel of search options: presets, and all options of the library behind a disclosure.
+// The panel of search settings: presets, and all options of the library in a fold that scrolls by itself.
 
 import { button, el, segmented } from "./elements.js";
 import { optionInput } from "./option_input.js";
@@ -11,7 +11,7 @@ const PRESET_HELP = {
   paper: "as in the paper: Bayes merging of two vocabularies, sets of images",
 };
 const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others follow in the order of the server
-const HIDDEN = ["top", "require_all"]; // set by "Show more"; only for commands that must not return a partial result
+const HIDDEN = ["top", "since", "require_all"]; // set by "Show more"; only for commands: numbers of commits, no partial result
 /** Options that need something which the index may lack: the property of `/about` that tells whether it is there. */
 const NEEDS = { smooth: "smooth", fuse: "fuse", hamming: "bits", sigma: "bits", [MIN_PROBABILITY]: "probabilities" };
 /** Options of rules that merge words: without effect on a search by codes. */
@@ -30,7 +30,7 @@ export class OptionsPanel {
     this.params = params;
     this.fields = new Map(shownOptions(about).map((option) => [option.name, this.field(option)]));
     this.presets = segmented({
-      legend: "Options",
+      legend: "Search settings",
       name: `${name}-preset`,
       value: "default",
       choices: Object.keys(about.presets).map((key) => [key, key, PRESET_HELP[key]]),
@@ -41,16 +41,16 @@ export class OptionsPanel {
       class: "quiet",
       onclick: () => this.change(withPreset(about, this.params, this.params.get("preset") ?? "default")),
     });
-    this.summary = el("summary", {}, "All options");
+    this.summary = el("summary", {}, "Expert settings");
     const rows = [...this.fields.values()].map(({ row }) => row);
     const details = el(
       "details",
       { class: "all-options", data: { options: name } },
       this.summary,
-      el("div", { class: "fields" }, ...rows),
+      el("div", { class: "fields", tabindex: "-1" }, ...rows),
       this.reset,
     );
-    const title = name === "options" ? "Options" : `Options on the ${name}`;
+    const title = name === "options" ? "Search settings" : `Search settings on the ${name}`;
     this.element = el("section", { class: "options", "aria-label": title }, this.presets, this.note, details);
     this.show(params);
   }
@@ -71,7 +71,7 @@ export class OptionsPanel {
     this.note.textContent = changed.length
       ? `${preset}, with ${changed.map((name) => `${label(name)} ${params.get(name)}`).join(", ")}`
       : PRESET_HELP[preset];
-    this.summary.textContent = changed.length ? `All options (${changed.length} changed)` : "All options";
+    this.summary.textContent = changed.length ? `Expert settings (${changed.length} changed)` : "Expert settings";
     this.reset.hidden = changed.length === 0;
   }
 

@@ -1,21 +1,22 @@
-// The ranking as a grid of tiles. Tiles keep their element when the ranking changes and move to their new positions.
+// The ranking as tiles: likely hits in a grid, the others in a fold. Tiles keep their element and move to their new positions.
 
-import { button, el, icon, linkButton, prefersReducedMotion, svg } from "./elements.js";
-import { baseName, count, formatNumber, formatProbability } from "./format.js";
-import { thumbnail } from "./images.js";
+import { button, el, icon, iconLink, linkButton, prefersReducedMotion, svg } from "./elements.js";
+import { baseName, count, formatProbability } from "./format.js";
+import { placeLine, thumbnail } from "./images.js";
 import { copyText } from "./messages.js";
 import { href } from "./router.js";
+import { selectBox } from "./selection.js";
+import { threshold } from "./threshold.js";
 
-const VERIFIED_PROBABILITY = 0.9; // from which a hit is called verified
 const MIN_INLIERS = 6; // for "verified" where no probabilities are available; the library requires as many for query expansion
+const NEAREST = 3; // hits in the footnote where nothing is likely
 const MOTION = { duration: 350, easing: "cubic-bezier(.2,.8,.2,1)" };
 
 /** @typedef {import("./results.js").Hit} Hit */
 
-/** Whether the matches of a hit are consistent with one geometric transform, and the hit is probable enough. @param {Hit} hit */
-export function isVerified(hit) {
-  if (hit.probability === null) return hit.inliers >= MIN_INLIERS;
-  return hit.inliers > 0 && hit.probability >= VERIFIED_PROBABILITY;
+/** Whether a hit is likely to show the same thing; without probabilities, whether its geometry is confirmed. @param {Hit} hit */
+export function isLikely(hit) {
+  return hit.probability === null ? hit.inliers >= MIN_INLIERS : hit.probability >= threshold();
 }
 
 export class ResultGrid {
@@ -23,50 +24,97 @@ export class ResultGrid {
     /** @type {Map<number, Tile>} */
     this.tiles = new Map();
     this.divider = el("li", { class: "divider", id: "unverified" }, el("span", {}, "Not verified"));
-    this.element = el("ol", { class: "grid", id: "results", "aria-label": "Results" });
-    this.element.addEventListener("keydown", (event) => moveInGrid(event, this.element));
+    this.results = el("ol", { class: "grid", id: "results", "aria-label": "Results" });
+    this.nearest = el("ol", { class: "grid nearest", "aria-label": "Nearest" });
+    this.nothingText = el("p", { class: "big" });
+    this.reason = el("p", { class: "soft" });
+    this.footnote = el("p", { class: "soft small" }, "The nearest, probably something else:");
+    this.nothing = el(
+      "div",
+      { class: "nothing", id: "nothing", hidden: true },
+      this.nothingText,
+      this.reason,
+      this.footnote,
+      this.nearest,
+    );
+    this.others = el("ol", { class: "grid", id: "perhaps-results", "aria-label": "Perhaps" });
+    this.summary = el("summary", {});
+    this.perhaps = el("details", { class: "perhaps", id: "perhaps", hidden: true }, this.summary, this.others);
+    this.element = el("div", { class: "ranking", id: "ranking" }, this.results, this.nothing, this.perhaps);
+    for (const grid of [this.results, this.nearest, this.others])
+      grid.addEventListener("keydown", (event) => moveInGrid(event, grid));
   }
 
   /** Show grey tiles until the first hits arrive. */
   showSkeletons(number) {
     if (this.tiles.size) return;
-    this.element.replaceChildren(...Array.from({ length: number }, skeleton));
+    this.results.replaceChildren(...Array.from({ length: number }, skeleton));
   }
 
   /**
    * Show a ranking.
    * @param {Hit[]} hits
-   * @param {{params: URLSearchParams, verified: boolean}} request parameters for links; whether hits were verified
+   * @param {{params: URLSearchParams, linkTo: (image: number) => string, done: boolean, isShown?: (hit: Hit) => boolean}} how
+   *   parameters for links, the link that opens a photograph, whether the ranking is final, and a filter
    */
-  show(hits, { params, verified }) {
+  show(hits, { params, linkTo, done, isShown = () => true }) {
     const before = prefersReducedMotion() ? new Map() : this.positions();
     const query = Number(params.get("query"));
-    const best = Math.max(...hits.filter((hit) => hit.image !== query).map((hit) => hit.score), 1e-12);
-    const last = verified ? hits.findLastIndex(isVerified) : -1;
     const tiles = new Map();
-    const children = [];
+    const shown = [];
     hits.forEach((hit, i) => {
       const tile = this.tiles.get(hit.image) ?? new Tile(hit);
-      tile.show(hit, { rank: i + 1, share: hit.score / best, params, isQuery: hit.image === query });
+      const isQuery = hit.image === query;
+      tile.show(hit, { rank: i + 1, params, linkTo, isQuery });
       tiles.set(hit.image, tile);
-      children.push(tile.element);
-      if (i === last && i + 1 < hits.length) children.push(this.divider);
+      if (isShown(hit)) shown.push({ hit, tile: tile.element, likely: isQuery || isLikely(hit), isQuery });
     });
     const focused = document.activeElement;
     this.tiles = tiles;
-    this.element.replaceChildren(...children);
+    this.place(shown, done, hits.length > 0 && shown.length === 0);
     if (this.element.contains(focused)) focused.focus({ preventScroll: true });
     this.animateFrom(before);
   }
 
+  /** Put the tiles into the grid, the footnote and the fold. */
+  place(shown, done, allFiltered) {
+    const folds = done && shown.some(({ hit }) => hit.probability !== null);
+    const likely = folds ? shown.filter((one) => one.likely) : shown;
+    const others = folds ? shown.filter((one) => !one.likely) : [];
+    const found = likely.some((one) => !one.isQuery);
+    const nearest = found ? [] : others.slice(0, NEAREST);
+    const rest = others.slice(nearest.length);
+    this.results.replaceChildren(...(folds ? likely.map(({ tile }) => tile) : this.divided(likely, done)));
+    this.results.hidden = likely.length === 0;
+    this.nearest.replaceChildren(...nearest.map(({ tile }) => tile));
+    this.nothing.hidden = !(folds && !found) && !allFiltered;
+    this.results.classList.toggle("alone", folds && !found);
+    const [other, more] = likely.length ? ["else ", "other "] : ["", ""];
+    this.nothingText.textContent = allFiltered ? "No hit passes the filter" : `Nothing ${other}found`;
+    this.reason.textContent = allFiltered ? "" : `No ${more}photograph is likely to show the same thing.`;
+    this.nearest.hidden = this.footnote.hidden = nearest.length === 0;
+    this.others.replaceChildren(...rest.map(({ tile }) => tile));
+    this.perhaps.hidden = rest.length === 0;
+    this.summary.textContent = `${found ? "Perhaps" : "Still less likely"}: ${count(rest.length, "photograph")}`;
+    this.counts = { likely: likely.filter((one) => !one.isQuery).length, isFolded: folds };
+  }
+
+  /** Where no probabilities are available: a line below the last hit whose geometry is confirmed. */
+  divided(shown, done) {
+    const last = done ? shown.findLastIndex(({ hit }) => isLikely(hit)) : -1;
+    return shown.flatMap(({ tile }, i) => (i === last && i + 1 < shown.length ? [tile, this.divider] : [tile]));
+  }
+
   /** Move the focus to a hit, if there is one of this rank. @param {number | null} rank */
   focusRank(rank) {
-    this.element.querySelector(`[data-rank="${rank}"] .tile-link`)?.focus({ preventScroll: true });
+    const link = this.element.querySelector(`[data-rank="${rank}"] .tile-link`);
+    if (link && this.others.contains(link)) this.perhaps.open = true;
+    link?.focus({ preventScroll: true });
   }
 
   clear() {
     this.tiles.clear();
-    this.element.replaceChildren();
+    this.place([], false, false);
   }
 
   positions() {
@@ -76,7 +124,7 @@ export class ResultGrid {
   animateFrom(before) {
     for (const [image, { element }] of this.tiles) {
       const [from, to] = [before.get(image), element.getBoundingClientRect()];
-      if (!from) continue;
+      if (!from?.width || !to.width) continue;
       const [dx, dy] = [from.left - to.left, from.top - to.top];
       if (dx || dy) element.animate([{ transform: `translate(${dx}px, ${dy}px)` }, { transform: "none" }], MOTION);
     }
@@ -88,66 +136,61 @@ class Tile {
   /** @param {Hit} hit */
   constructor(hit) {
     this.image = hit.image;
+    this.hit = hit;
+    const name = baseName(hit.path);
     this.box = thumbnail(hit.image, hit.path, { alt: "" });
-    this.rank = el("span", { class: "rank" });
-    this.link = el("a", { class: "tile-link" }, this.box, this.rank);
     this.badge = el("span", { class: "badge" });
-    this.score = el("span", { class: "score" });
-    this.bar = el("span", { class: "score-bar", "aria-hidden": "true" }, el("span", {}));
-    this.searchLink = linkButton("Search with this", "#/", { class: "button quiet", data: { action: "search" } }, "search");
-    const copy = button(
-      "Path",
-      {
-        class: "quiet",
-        title: hit.path,
-        "aria-label": `Copy the path of ${baseName(hit.path)}`,
-        data: { action: "copy-path" },
-        onclick: () => copyText(hit.path, "Path copied."),
-      },
-      "copy",
-    );
+    this.link = el("a", { class: "tile-link" }, this.box, this.badge);
+    this.matches = el("span", { class: "soft small" });
+    this.place = el("p", { class: "place" });
+    this.whyLink = linkButton("Why these match", "#/", { class: "button quiet", data: { action: "why" } });
+    this.searchLink = iconLink(`Search with this photo: ${name}`, "#/", "search", { data: { action: "search" } });
+    const copy = button("", {
+      class: "quiet",
+      title: `Copy the path: ${hit.path}`,
+      "aria-label": `Copy the path of ${name}`,
+      data: { action: "copy-path" },
+      onclick: () => copyText(hit.path, "Path copied."),
+    }, "copy");
+    copy.querySelector("span").remove();
     this.element = el(
       "li",
       { class: "tile", data: { image: hit.image } },
       this.link,
-      el(
-        "div",
-        { class: "tile-info" },
-        el("p", { class: "name", title: hit.path }, baseName(hit.path)),
-        this.bar,
-        el("p", { class: "row spread" }, this.score, this.badge),
-      ),
-      el("div", { class: "row tile-actions" }, this.searchLink, copy),
+      selectBox(hit.image, hit.path, () => this.hit),
+      el("div", { class: "tile-info" }, el("p", { class: "name", title: hit.path }, name), this.place),
+      el("div", { class: "row tile-actions" }, this.whyLink, this.searchLink, copy),
     );
   }
 
   /** @param {Hit} hit */
-  show(hit, { rank, share, params, isQuery }) {
+  show(hit, { rank, params, linkTo, isQuery }) {
+    this.hit = hit;
     const name = baseName(hit.path);
-    const verified = isVerified(hit);
-    const matches = count(hit.inliers, "match", "matches");
-    const consistent = count(hit.inliers, "consistent match", "consistent matches");
+    const likely = isLikely(hit);
+    const confirmed = hit.inliers > 0;
     const probability = hit.probability === null ? "" : formatProbability(hit.probability);
-    const details = [
-      verified ? "verified" : "not verified",
-      isQuery ? "the query itself" : consistent,
-      probability && `probability ${probability}`,
-    ];
-    const text = details.filter(Boolean).join(", ");
-    const badge = probability || matches;
+    const matches = count(hit.inliers, "match", "matches");
+    const text = isQuery
+      ? "the query itself"
+      : [
+          probability && `probability ${probability}`,
+          count(hit.inliers, "consistent match", "consistent matches"),
+        ].filter(Boolean).join(", ");
+    const badge = isQuery ? "query" : probability || matches;
     this.element.dataset.rank = String(rank);
     this.element.dataset.inliers = String(hit.inliers);
-    this.rank.textContent = String(rank);
-    this.score.textContent = `score ${formatNumber(hit.score)}`;
-    this.bar.firstChild.style.setProperty("width", `${Math.max(2, 100 * Math.min(1, share))}%`);
-    this.badge.replaceChildren(...(isQuery ? ["query"] : verified ? [icon("check", 14), badge] : [badge]));
-    this.badge.className = verified && !isQuery ? "badge verified" : "badge";
-    this.badge.hidden = hit.inliers === 0 && !isQuery && !probability;
+    this.badge.replaceChildren(...(likely && confirmed && !isQuery ? [icon("check", 14), badge] : [badge]));
+    this.badge.className = likely && confirmed && !isQuery ? "badge verified" : "badge";
+    this.badge.hidden = !isQuery && !probability && !confirmed;
     this.badge.title = text;
-    this.link.href = href("matches", new URLSearchParams([...params, ["image", hit.image]]));
-    this.link.setAttribute("aria-label", `${rank}. ${name}: score ${formatNumber(hit.score)}, ${text}. Show matches`);
+    this.place.replaceChildren(...placeLine(hit));
+    this.link.href = linkTo(hit.image);
+    this.link.setAttribute("aria-label", `${rank}. ${name}: ${text}. Show it large`);
+    this.whyLink.href = whyLink(hit, params);
+    this.whyLink.setAttribute("aria-label", `Why these match: ${name}`);
     this.searchLink.href = href("search", new URLSearchParams([["query", hit.image], ...withoutQuery(params)]));
-    this.drawOutline(verified && !isQuery && hit.outline ? hit : null);
+    this.drawOutline(likely && !isQuery && hit.outline ? hit : null);
   }
 
   /** Draw the outline of the query over the thumbnail. @param {Hit | null} hit */
@@ -164,6 +207,11 @@ class Tile {
     );
     this.box.append(this.outline);
   }
+}
+
+/** The link to the matches of a hit. @param {URLSearchParams} params of the search */
+export function whyLink(hit, params) {
+  return href("matches", new URLSearchParams([...params, ["image", hit.image]]));
 }
 
 /** Move the focus through the tiles of a grid with arrow keys: in order, or to the nearest tile of the row above or below. */

@@ -26,7 +26,8 @@ const MAX_AGE = 5 * 60 * 1000; // ms; the collection may change
  * @property {Record<string, any>} options
  * @property {Hit[]} hits
  * @property {boolean} complete whether all images were searched
- * @property {number[][]} missing id ranges of those that were not, because their machines are unavailable
+ * @property {number[][]} missing id ranges of those that were not, because they are damaged or their machines are unavailable
+ * @property {string[]} damage one line if some are damaged
  * @property {Record<string, number>} seconds by stage
  */
 
@@ -59,10 +60,10 @@ export async function search(about, params, { signal, onScored }) {
 }
 
 /** A note about images that were not searched; empty if there are none. @param {SearchResult} result */
-export function missingText({ complete, missing }) {
+export function missingText({ complete, missing, damage }) {
   if (complete) return "";
   const images = missing.reduce((sum, [first, last]) => sum + last - first + 1, 0);
-  return ` · ${count(images, "photograph")} not searched: machines unavailable`;
+  return ` · ${count(images, "photograph")} not searched: ${damage[0] ?? "machines unavailable"}`;
 }
 
 /** The duration of a search over all stages. @param {SearchResult} result */

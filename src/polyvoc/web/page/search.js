@@ -1,15 +1,19 @@
 // The search view: the query with its region and options on one side, the ranking on the other.
 
 import { button, el, heading, icon, linkButton } from "./elements.js";
-import { baseName, count, formatDuration, formatInteger } from "./format.js";
-import { imageInfo, isIndexed, pictureUrl } from "./images.js";
+import { FilterFold, filterParams, foldersOf, passes } from "./filters.js";
+import { baseName, count, formatDuration } from "./format.js";
+import { imageInfo, imageRows, isIndexed, pictureUrl } from "./images.js";
+import { Lightbox, OPEN } from "./lightbox.js";
 import { announce, showError } from "./messages.js";
 import { MAX_TOP, MIN_PROBABILITY, TOP, optionParams, optionsText, searchParams } from "./options.js";
 import { OptionsPanel } from "./options_panel.js";
 import { RegionEditor, parseRegion } from "./region_editor.js";
-import { ResultGrid, isVerified } from "./result_grid.js";
+import { ResultGrid, isLikely, whyLink } from "./result_grid.js";
 import { missingText, search, totalSeconds } from "./results.js";
-import { go, href } from "./router.js";
+import { go, href, replaceParams } from "./router.js";
+import { selectAll, selectionBar } from "./selection.js";
+import { thresholdSlider } from "./threshold.js";
 import { fileInput, searchWith } from "./upload.js";
 
 /** @type {import("./router.js").Route} */
@@ -35,7 +39,13 @@ class SearchView {
   /** Show other options or another region of the same query. @param {URLSearchParams} params */
   update(params) {
     if ((params.get("query") ?? "") !== this.query || !this.editor) return false;
+    const before = this.params;
     this.params = params;
+    if (this.result && searchParams(this.about, before).toString() === searchParams(this.about, params).toString()) {
+      if (filterParams(before).toString() !== filterParams(params).toString()) this.refilter();
+      this.lightbox.follow(!before.has(OPEN));
+      return true;
+    }
     this.options.show(optionParams(this.about, params));
     this.showRegion();
     this.ready = this.search();
@@ -48,10 +58,27 @@ class SearchView {
     this.status = el("p", { class: "state", id: "search-state" }, "Loading the query …");
     this.progress = el("div", { class: "progress-line", id: "progress", hidden: true });
     this.grid = new ResultGrid();
+    this.result = null; // the final one that is shown
+    this.lightbox = new Lightbox({
+      about,
+      view: "search",
+      items: () => this.shownHits(),
+      params: () => this.params,
+      why: (hit) => whyLink(hit, searchParams(about, this.params)),
+    });
+    this.filters = new FilterFold({ params, onChange: (changes) => this.setFilters(changes) });
+    this.slider = thresholdSlider(() => this.result && this.showDone(this.result));
+    this.tools = el(
+      "div",
+      { class: "row result-tools", hidden: true },
+      this.slider,
+      button("Select all", { class: "quiet", onclick: () => selectAll(this.shownHits()) }, "check"),
+      this.filters.element,
+    );
     this.more = el("p", { class: "row centre" });
     this.picture = el("div", { class: "query-picture" });
     this.info = el("p", { class: "soft small" });
-    this.compare = linkButton("Compare options", "#/", { id: "compare-link" }, "compare");
+    this.compare = linkButton("Compare settings", "#/", { id: "compare-link" }, "compare");
     this.options = new OptionsPanel({
       about,
       name: "options",
@@ -69,9 +96,12 @@ class SearchView {
         this.heading,
         this.status,
         this.progress,
+        this.tools,
         this.grid.element,
         this.more,
+        selectionBar(this.signal),
       ),
+      this.lightbox.dialog,
     );
   }
 
@@ -131,7 +161,7 @@ class SearchView {
     const name = baseName(info.name ?? info.path);
     this.title = name;
     document.title = `${name} · polyvoc`;
-    this.heading.replaceChildren("Photographs that match ", el("span", { class: "file" }, name));
+    this.heading.replaceChildren("Results for ", el("span", { class: "file" }, name));
     this.info.textContent =
       `${name}, ${info.width} × ${info.height}, ${count(info.features, "feature")}` +
       (isIndexed(this.query) ? ", in the collection" : "");
@@ -183,7 +213,7 @@ class SearchView {
   /** Change the link; the router then updates this view. */
   goTo({ options = optionParams(this.about, this.params), region = parseRegion(this.params.get("region")) }) {
     const regionParam = region ? [["region", region.join(",")]] : [];
-    go("search", new URLSearchParams([["query", this.query], ...regionParam, ...options]));
+    go("search", new URLSearchParams([["query", this.query], ...regionParam, ...options, ...filterParams(this.params)]));
   }
 
   async search() {
@@ -191,6 +221,7 @@ class SearchView {
     this.running = new AbortController();
     const signal = AbortSignal.any([this.running.signal, this.signal]);
     const { params } = this;
+    this.result = null;
     this.compare.href = href("compare", {
       query: this.query,
       region: params.get("region"),
@@ -217,20 +248,60 @@ class SearchView {
   }
 
   showDone(result) {
+    const isNew = this.result !== result;
+    this.result = result;
     this.showHits(result, true);
     this.showProgress(null);
-    const verified = result.hits.filter(isVerified).length;
-    const { verify } = result.options;
-    this.status.textContent =
-      result.hits.length === 0
-        ? `${noHitsText(result)}${missingText(result)}`
-        : `${count(result.hits.length, "photograph")} in ${formatDuration(totalSeconds(result))}` +
-          (verify > 0 ? `, ${verified === 0 ? "none" : formatInteger(verified)} verified` : " by score only") +
-          missingText(result) +
-          ` · ${optionsText(this.about, optionParams(this.about, this.params))}`;
+    this.tools.hidden = result.hits.length === 0;
+    this.slider.hidden = !this.grid.counts.isFolded;
+    const text = optionsText(this.about, optionParams(this.about, this.params));
+    const seconds = formatDuration(totalSeconds(result)) + (result.options.verify > 0 ? "" : " by score only");
+    this.status.textContent = `${this.countText(result)} in ${seconds}${missingText(result)} · ${text}`;
+    if (result.hits.length === 0) this.status.textContent = `${noHitsText(result)}${missingText(result)}`;
     announce(this.status.textContent);
     this.showMore(result.hits.length);
     if (result.hits.length === 0 && result.options[MIN_PROBABILITY] > 0) this.offerAllHits();
+    if (isNew) this.ready = this.showPlaces(result);
+    this.lightbox.follow();
+  }
+
+  /** How many hits there are, and how many are likely; the photograph itself is not counted as one. */
+  countText({ hits }) {
+    const { likely, isFolded } = this.grid.counts;
+    const [one, many] = isIndexed(this.query) ? ["other likely photograph", "other likely photographs"] : ["likely photograph", "likely photographs"];
+    if (isFolded) return likely ? count(likely, one, many) : "Nothing found";
+    return count(hits.length, "photograph");
+  }
+
+  /** Add when the files of the hits were changed, which the result of a search does not contain. */
+  async showPlaces(result) {
+    const rows = await imageRows(result.hits.map(({ image }) => image), { signal: this.signal }).catch(() => new Map());
+    if (this.result !== result) return;
+    for (const hit of result.hits) hit.changed = rows.get(hit.image)?.changed ?? null;
+    this.filters.offer(foldersOf(result.hits), this.params);
+    this.showHits(result, true);
+    this.lightbox.follow();
+  }
+
+  shownHits() {
+    const hits = (this.result?.hits ?? []).filter((hit) => passes(hit, this.params));
+    return [...hits.filter(isLikely), ...hits.filter((hit) => !isLikely(hit))];
+  }
+
+  setFilters(changes) {
+    const next = new URLSearchParams(this.params);
+    for (const [name, value] of Object.entries(changes)) {
+      if (value) next.set(name, value);
+      else next.delete(name);
+    }
+    this.params = next;
+    replaceParams("search", next);
+    this.refilter();
+  }
+
+  refilter() {
+    this.filters.show(this.params);
+    this.showHits(this.result, true);
   }
 
   /** No hit is probable enough: offer the hits below the minimum probability. */
@@ -240,8 +311,13 @@ class SearchView {
     this.more.replaceChildren(linkButton("Show less probable hits", href("search", next), { id: "less-probable" }));
   }
 
-  showHits(result, verified) {
-    this.grid.show(result.hits, { params: searchParams(this.about, this.params), verified });
+  showHits(result, done) {
+    this.grid.show(result.hits, {
+      params: searchParams(this.about, this.params),
+      linkTo: (image) => this.lightbox.linkTo(image),
+      done,
+      isShown: (hit) => !done || passes(hit, this.params),
+    });
   }
 
   showMore(shown) {
@@ -267,6 +343,6 @@ class SearchView {
 /** The text for a result without hits. @param {import("./results.js").SearchResult} result */
 function noHitsText({ options }) {
   const minimum = options[MIN_PROBABILITY];
-  if (!minimum) return "No hits: no photograph of the collection has a matching feature.";
-  return `No hits with a probability of at least ${Number((100 * minimum).toPrecision(6))} %.`;
+  if (!minimum) return "Nothing found: no photograph of the collection has a matching feature.";
+  return `Nothing found with a probability of at least ${Number((100 * minimum).toPrecision(6))} %.`;
 }

@@ -8,12 +8,17 @@ const SHORTCUTS = [
   ["/", "find a photograph of the collection by name"],
   ["Ctrl V", "search with the picture in the clipboard"],
   ["← ↑ → ↓", "move in a grid; select a match"],
-  ["Enter", "show the matches of a hit, or the results of a photograph"],
-  ["q", "search with the focused photograph"],
+  ["Enter", "show the focused photograph large"],
+  ["← →", "large photograph: the previous and the next one"],
+  ["q", "search with the focused photograph, or with the large one"],
+  ["w", "large photograph: why these match"],
   ["n, p", "matches view: next and previous hit"],
+  ["j, k", "copies: next and previous pair"],
+  ["1, 2, 3", "copies: copy, another shot, different"],
+  ["d, m, u", "copies: difference, move the others, undo"],
   ["r, Enter", "on the query: select a region"],
   ["← ↑ → ↓", "move the region; with Shift resize it"],
-  ["Esc", "clear the region; close this list"],
+  ["Esc", "clear the region; close this list, or the large photograph"],
 ];
 
 /** Listen for the shortcuts. @param {() => import("./router.js").View | null} currentView */

@@ -26,7 +26,7 @@ export function startView(params, { about, signal }) {
         "p",
         { class: "lead" },
         `Finds the same building, object or print among ${count(about.images, "photograph")}: ` +
-          "crops, near-copies, other viewpoints. Shows the matches behind every hit.",
+          "crops, near-copies, other viewpoints. Every hit has its probability, and shows why it matches.",
       ),
     ),
     dropZone(about),
@@ -44,7 +44,7 @@ export function startView(params, { about, signal }) {
 }
 
 /** A form that filters the collection by name. */
-export function findForm(value = "") {
+export function findForm(value = "", filters = () => []) {
   const input = el("input", {
     type: "search",
     id: "find",
@@ -62,7 +62,7 @@ export function findForm(value = "") {
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    go("browse", { find: input.value.trim() });
+    go("browse", { find: input.value.trim(), ...Object.fromEntries(filters()) });
   });
   return form;
 }

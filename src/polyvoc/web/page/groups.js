@@ -1,0 +1,162 @@
+// The groups view: things that were seen more than once, each with its photographs side by side.
+
+import { getJson, send } from "./api.js";
+import { button, el, heading, iconLink, linkButton } from "./elements.js";
+import { baseName, count, formatInteger } from "./format.js";
+import { placeLine, thumbnail } from "./images.js";
+import { JobPanel } from "./job_panel.js";
+import { Lightbox, OPEN } from "./lightbox.js";
+import { announce, showError } from "./messages.js";
+import { showPager } from "./pager.js";
+import { moveInGrid } from "./result_grid.js";
+import { href } from "./router.js";
+import { selectAll, selectBox, selectionBar } from "./selection.js";
+
+const PAGE_SIZE = 12;
+
+/** @type {import("./router.js").Route} */
+export function groupsView(params, context) {
+  return new GroupsView(params, context);
+}
+
+class GroupsView {
+  constructor(params, { about, signal }) {
+    this.about = about;
+    this.signal = signal;
+    this.params = params;
+    this.title = "Groups";
+    this.images = [];
+    this.state = el("p", { class: "state", id: "groups-state" });
+    this.list = el("div", { class: "groups", id: "groups" });
+    this.pager = el("nav", { class: "row pager", "aria-label": "Pages" });
+    this.job = new JobPanel("/job", { signal, onEnd: (state) => this.onEnd(state) });
+    this.find = button("Find groups", { id: "find-groups", hidden: true, onclick: () => this.link() }, "search");
+    this.lightbox = new Lightbox({
+      about,
+      view: "groups",
+      items: () => this.images,
+      params: () => this.params,
+      why: ({ image, first }) => (first === image ? null : href("matches", { query: first, image })),
+    });
+    this.element = el(
+      "div",
+      { class: "groups-view" },
+      heading("Seen more than once"),
+      el("p", { class: "soft prose" }, "Photographs that show the same thing, by matches that agree in their geometry."),
+      el("div", { class: "row spread" }, this.state, this.find, this.pager),
+      this.job.element,
+      this.list,
+      selectionBar(signal),
+      this.lightbox.dialog,
+    );
+    this.ready = this.start();
+  }
+
+  /** @param {URLSearchParams} params */
+  update(params) {
+    const before = this.params;
+    this.params = params;
+    if (before.get("page") === params.get("page")) this.lightbox.follow(!before.has(OPEN));
+    else this.ready = this.load();
+    return true;
+  }
+
+  async start() {
+    await this.load();
+    const running = this.about.write && (await getJson("/job", {}, { signal: this.signal }).catch(() => null));
+    if (running?.state === "running" && running.job === "linking") this.job.follow(running).catch(showError);
+  }
+
+  async load() {
+    this.page = Math.max(1, Math.floor(Number(this.params.get("page") ?? 1)) || 1);
+    this.state.textContent = "Loading …";
+    try {
+      this.show(await getJson("/groups", { page: this.page - 1, size: PAGE_SIZE }, { signal: this.signal }));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.state.textContent = "";
+      showError(error, () => this.load());
+    }
+  }
+
+  show({ groups, total, images, linked, pages }) {
+    const advice = this.about.write ? "" : " Run polyvoc link on the index.";
+    this.state.textContent = !linked
+      ? `The photographs have not been compared with one another yet.${advice}`
+      : total === 0
+        ? "No thing was seen more than once."
+        : `${count(total, "group")} of ${count(images, "photograph")}`;
+    announce(this.state.textContent);
+    this.find.hidden = !this.about.write;
+    this.find.classList.toggle("primary", !linked);
+    this.find.querySelector("span").textContent = linked ? "Find groups again" : "Find groups";
+    this.images = groups.flatMap((group) => group.images.map((item) => ({ ...item, first: group.images[0].image })));
+    const first = (this.page - 1) * PAGE_SIZE;
+    this.list.replaceChildren(...groups.map((group, i) => this.group(group, first + i + 1)));
+    showPager(this.pager, { page: this.page, pages, to: (page) => href("groups", { page: page > 1 ? page : null }) });
+    this.lightbox.follow();
+  }
+
+  group({ images, total }, number) {
+    const id = `group-${number}`;
+    const grid = el("ul", { class: "grid small-tiles", "aria-labelledby": id }, ...images.map((item) => this.tile(item, images[0])));
+    grid.addEventListener("keydown", (event) => moveInGrid(event, grid));
+    const more = total - images.length;
+    return el(
+      "section",
+      { class: "group", "aria-labelledby": id },
+      el(
+        "div",
+        { class: "row spread" },
+        el("h2", { id }, `Group ${formatInteger(number)}: ${count(total, "photograph")}`),
+        button("Select", { class: "quiet", "aria-label": `Select group ${number}`, onclick: () => selectAll(images) }, "check"),
+      ),
+      grid,
+      more > 0 && linkButton(`${formatInteger(more)} more`, href("search", { query: images[0].image, top: 192 }), { class: "button quiet" }),
+    );
+  }
+
+  tile(item, first) {
+    const { image, path } = item;
+    const name = baseName(path);
+    const why =
+      image === first.image ? null : iconLink(`Why these match: ${name}`, href("matches", { query: first.image, image }), "why");
+    return el(
+      "li",
+      { class: "tile", data: { image } },
+      el(
+        "a",
+        { class: "tile-link", href: this.lightbox.linkTo(image), "aria-label": `Show ${name} large` },
+        thumbnail(image, path, { alt: "" }),
+      ),
+      selectBox(image, path, () => item),
+      el(
+        "div",
+        { class: "tile-info" },
+        el("p", { class: "name", title: path }, name),
+        el("p", { class: "place" }, ...placeLine(item)),
+      ),
+      el(
+        "div",
+        { class: "row tile-actions" },
+        iconLink(`Search with this photo: ${name}`, href("search", { query: image }), "search"),
+        why,
+      ),
+    );
+  }
+
+  async link() {
+    this.find.disabled = true;
+    try {
+      await this.job.follow(await send("POST", "/groups", { signal: this.signal }));
+    } catch (error) {
+      showError(error);
+    } finally {
+      this.find.disabled = false;
+    }
+  }
+
+  onEnd({ state }) {
+    if (state === "done") this.load();
+  }
+}
