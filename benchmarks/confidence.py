@@ -125,7 +125,7 @@ def variants(bench: QuantisedDataset, size: int, fitted: dict[str, HitProbabilit
     for way, options in ways.items():
         reports[way] = {}
         for name, other in zip(SETS, reversed(SETS), strict=True):
-            samples = collect(part(bench, name, size, questions), options, engine=engine)
+            samples = collect(part(bench, name, size, questions), options, engine=engine, model=fitted[other])
             reports[way][name] = report(fitted[other], samples)
             print(way, name, reports[way][name]["verified"]["all"]["error"], flush=True)
     return reports

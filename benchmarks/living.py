@@ -41,6 +41,8 @@ from polyvoc.options import CODE_CUT, FeatureOptions
 from polyvoc.scoring.engine import Engine
 from polyvoc.search.pipeline import search, warm_up
 from polyvoc.search.query import Query
+from polyvoc.storage.blocks import FILE
+from polyvoc.storage.files import META
 from polyvoc.storage.folders import FileState
 from polyvoc.types import FeatureCodes, Features
 from polyvoc.vocabulary.assign import Quantiser
@@ -233,12 +235,13 @@ def step_default(path: Path, photo: Path) -> dict[str, Any]:
 def step_read(path: Path, size: Path) -> dict[str, Any]:
     """Read so many bytes of the codes of all segments, in sequence."""
     drop_cache(path / "segments")
-    files = sorted((path / "segments").glob("*/codes.npy"))
+    starts = {folder: json.loads((folder / META).read_text())["arrays"]["codes"][2] for folder in (path / "segments").iterdir()}
     result: dict[str, Any] = {}
     with measured(result, "sequential"):
-        for file in files:
-            with file.open("rb", buffering=0) as opened:
-                left = int(str(size)) // len(files)
+        for folder, start in sorted(starts.items()):
+            with (folder / FILE).open("rb", buffering=0) as opened:
+                opened.seek(start)
+                left = int(str(size)) // len(starts)
                 buffer = bytearray(READ)
                 while left > 0 and (n := opened.readinto(buffer)):
                     left -= n

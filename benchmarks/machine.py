@@ -1,4 +1,4 @@
-"""Result files, each with the machine, the commit and the date of its measurement."""
+"""Result files, each with the machine, its load, the commit and the date of its measurement."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 from polyvoc import __version__
 
 RESULTS = Path(__file__).parent / "results"
+LOAD_BEFORE = os.getloadavg()[0]  # when the script started
 LIBRARIES = ("polyvoc", "numpy", "numba", "faiss-cpu", "opencv-python-headless", "pillow")
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine, the libraries, the commit and the date."""
+    """Return the machine, the libraries, its load, the commit and the date."""
     cpu = platform.processor()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
@@ -36,6 +37,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "libraries": versions,
+        "load": [round(LOAD_BEFORE, 2), round(os.getloadavg()[0], 2)],  # before and after; a script alone adds its own threads
         "commit": commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }

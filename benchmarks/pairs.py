@@ -40,7 +40,7 @@ from polyvoc.features.decode import read_grey
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import PairOptions
 from polyvoc.search.index import Index
-from polyvoc.search.pairs import Candidates, Pairs, find_candidates, find_pairs, join_pairs, verify_pairs
+from polyvoc.search.pairs import Candidates, Pairs, RatedCandidates, find_candidates, find_pairs, join_pairs, verify_pairs
 from polyvoc.types import Features
 
 FOLDERS = ("holidays150", "ukbench500", "photos1200")
@@ -129,7 +129,7 @@ def measure_polyvoc(photographs: Photographs, work: Path) -> tuple[dict[str, Any
     _, quantise_seconds = timed(lambda: [quantise(features.descriptors) for features in photographs.features])
     find_pairs(source, PairOptions(verify=True), [row.image for row in index.images()][:4])  # compiles
     best, seconds = timed(lambda: find_candidates(source, most))
-    pairs, _ = join_pairs(best)
+    pairs, _ = join_pairs(RatedCandidates.of(best, best.others.shape[1], len(best.images)))
     verified, verify_seconds = timed(lambda: verify_pairs(source, pairs))
     kept, kept_seconds = timed(lambda: index.pairs(PairOptions(verify=True)))
     numbers = {row.image: int(row.path) for row in index.images()}
@@ -195,7 +195,7 @@ def measure_searches(index: Index, count: int, top: int = 20) -> dict[str, Any]:
         _share(rows[image], [hit.image for hit in hits if hit.image != image][:top])
         for image, hits in zip(some, found, strict=True)
     ]
-    pairs, _ = join_pairs(best)
+    pairs, _ = join_pairs(RatedCandidates.of(best, best.others.shape[1], len(best.images)))
     some_pairs = pairs[np.sort(np.random.default_rng(0).choice(len(pairs), min(len(pairs), 20 * count), replace=False))]
     _, verify_seconds = timed(lambda: verify_pairs(source, some_pairs))
     each = {"search_ms": 1e3 * seconds / len(some), "batch_ms": 1e3 * batch_seconds / len(images)}

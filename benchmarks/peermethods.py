@@ -204,6 +204,8 @@ class Asmk:
 
     def search(self, query: int) -> Any:
         descriptors = self.features[query].descriptors
+        if not len(descriptors):  # the package fails on them
+            return None, None, [[]], None
         return self.method.query_ivf(descriptors, np.zeros(len(descriptors), np.int64), step_params=self.params)
 
     def ranking(self, query: int, found: Any) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sources import DIGITS, SETS, markdown, result, where
+from sources import DIGITS, SETS, bold, markdown, result, where
 
 WAYS = {
     "b1": "words alone (`b1`)",
@@ -81,6 +81,35 @@ def duplicates() -> str:
     return markdown(["alteration", *heads], rows) + "\n\n" + note
 
 
+def duplicate_classes() -> str:
+    """Precision and recall of each class of a pair, on all pairs and within series of hand-held shots; wrong moves."""
+    measured = result("duplicates")
+    classes, moves = measured["classes"], measured["moves"]
+    every, series = classes["all"], classes["natural series"]
+    rows = [
+        [name, f"{row['pairs']:,}" if "pairs" in row else "", f"{100 * row['precision']:.2f}", f"{100 * row['recall']:.2f}",
+         f"{series[name].get('second_shots_of_series', series[name]['called']):,}"]
+        for name, row in every.items()
+    ]  # fmt: skip
+    head = ["called", "pairs of this class", "precision", "recall", "natural pairs called so"]
+    note = (f"In %, of the {measured['pairs']['tested']:,} pairs of the half of the scenes that no coefficient was fitted on: {classes['series_pairs']:,} of them are second shots in hand-held series of Holidays and Ukbench "
+            f"as they were taken, the others have an altered photograph on one side at least. Copies at 0.99: {every['copy at 0.99']['called']:,} pairs. `--move` at {moves['probability']:g} would move {moves['moved']:,} files of these scenes: "
+            f"{moves['expected_wrong']:.1f} expected wrong, {len(moves['wrong'])} wrong. {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
+def duplicate_times() -> str:
+    """Seconds of each stage of `duplicates`, by the number of photographs."""
+    measured = result("duplicates_times")
+    head = ["photographs", *(f"{stage}, s" for stage in measured["seconds"][0]["stages"]), "pairs"]
+    rows = [[f"{one['photographs']:,}", *(f"{stage['processor']:.0f}" for stage in one["stages"].values()), f"{one['pairs']:,}"]
+            for one in measured["seconds"]]  # fmt: skip
+    return (
+        markdown(head, rows)
+        + f"\n\nSeconds of processor time, all cores together; nothing but new photographs is compared by later runs. {where(measured)}."
+    )
+
+
 def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}"
 
@@ -112,6 +141,73 @@ def confidence() -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def order() -> str:
+    """The order by score and by probability, of the presets and of the rules which hits expand a query."""
+    measured = result("expansion")
+    rows = []
+    for way in measured["sets"]["holidays"]["groups"]:
+        row = [f"**{way}**" if way == measured["used"] else way]
+        for name, one in measured["sets"].items():
+            for kind in ("groups", "pairs"):
+                entry = one[kind][way]
+                texts = [f"{entry[by]['value']['mean']:.1f}" if by in entry else "-" for by in ("score", "probability")]
+                gain = entry["probability"]["difference"] if "probability" in entry else None
+                texts[1] += "" if gain is None or way == "default" else f" ({bold(format(gain['mean'], '+.1f'), gain)})"
+                if name == "ukbench" and kind == "groups":
+                    texts = [f"{text}; {entry[by]['ns']:.3f}" if by in entry else text
+                             for text, by in zip(texts, ("score", "probability"), strict=True)]  # fmt: skip
+                row += texts
+        rows.append(row)
+    head = ["search"]
+    for name in ("Holidays", "Holidays, one answer", "Ukbench", "Ukbench, one answer"):
+        head += [f"{name}: by score", "by probability"]
+    sizes = {name: (one["queries"], one["images"]) for name, one in measured["sets"].items()}
+    note = (f"mAP (Ukbench also N-S), in brackets the difference to the default by probability, bold if its 95 % bootstrap interval leaves out zero. {sizes['holidays'][0]} queries of Holidays among "
+            f"{sizes['holidays'][1]:,} photographs, {sizes['ukbench'][0]} of Ukbench among {sizes['ukbench'][1]:,}; the query is not in the collection. One answer: the other right answers "
+            "were left out. The likelihood table and the probabilities were fitted on the other set. *1 or more from 0.99*: hits expand the query if their probability is at least 0.99, and "
+            f"there is at least one of them; in bold the rule of `--best`. On the first half of the groups of both sets, *{measured['chosen']}* was the best of those that lose nowhere, in neither order, against the same search without expansion; "
+            f"by probability, the values on the second half: {_second_halves(measured)}. *Hits by inliers alone*: the rule where there is no probability; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
+def _second_halves(measured: dict[str, Any]) -> str:
+    """Return the values of the default and of the chosen rule on the half of the groups that it was not chosen on."""
+    parts = []
+    for name, one in measured["sets"].items():
+        for kind, text in (("groups", ""), ("pairs", ", one answer")):
+            default, chosen, used = (
+                one[kind][way]["probability"]["halves"][1] for way in ("default", measured["chosen"], measured["used"])
+            )
+            others = "" if measured["chosen"] == measured["used"] else f", that of `--best` {used:.2f}"
+            parts.append(f"{name.capitalize()}{text} {chosen:.2f}{others} (default {default:.2f})")
+    return "; ".join(parts)
+
+
+def answers() -> str:
+    """Calibration of the hits that are shown, ordered by probability, and how often nothing is found."""
+    measured = result("expansion")
+    rows = []
+    for name, one in measured["sets"].items():
+        for way, entry in one["calibration"].items():
+            rows.append([
+                name.capitalize(), "`--best`" if way == measured["used"] else way, f"{entry['error']:.1f}", f"{entry['brier']:.3f}", f"{entry['log_loss']:.3f}",
+                f"{entry['likely_right']:.1f}", f"{entry['nothing_rightly']:.1f}", f"{entry['nothing_wrongly']:.1f}",
+            ])  # fmt: skip
+    head = [
+        "queries",
+        "search",
+        "calibration error, %",
+        "Brier",
+        "log loss",
+        "likely hits right, %",
+        "nothing found, rightly, %",
+        "wrongly, %",
+    ]
+    note = ("Ten hits of each search, ordered by probability: with all right answers in the collection, with one, and without any. Nothing found, rightly: of the "
+            f"searches without a right answer; wrongly: of those with one right answer that is the first hit; {where(measured)}.")  # fmt: skip
+    return markdown(head, rows) + "\n\n" + note
+
+
 def _probabilities(entry: dict[str, Any]) -> list[str]:
     every, first, thresholds = entry["all"], entry["first"], entry["sure"].values()
     low, high = every["error_interval"]
@@ -140,10 +236,28 @@ def pairs() -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
+def moved() -> str:
+    """Seconds of an update after a folder was renamed, re-sorted, unplugged."""
+    measured = result("moved")
+    counts = ("added", "moved", "removed", "unchanged", "kept of absent folders")
+    rows = [
+        [name, *(f"{one[key]:,}" for key in counts), f"{one['update']:.1f}", f"{one['seconds']:.1f}", f"{one['load']:.1f}"]
+        for name, one in measured["steps"].items()
+    ]
+    note = (f"{measured['photographs']:,} photographs, {measured['bytes'] / 1e6:.0f} MB, in the page cache. Seconds of the update, and of the whole command with start and imports, beside other work (the last column is the load of the machine). After every step "
+            f"the numbers of all photographs are the same, and nothing was extracted. `benchmarks/moved.py`; {where(measured)}.")  # fmt: skip
+    return markdown(["", *counts, "s, update", "s, command", "load"], rows, right=True) + "\n\n" + note
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "answers": answers,
     "confidence": confidence,
+    "order": order,
+    "duplicate_classes": duplicate_classes,
+    "duplicate_times": duplicate_times,
     "duplicates": duplicates,
     "extraction": extraction,
     "features": features,
+    "moved": moved,
     "pairs": pairs,
 }
