@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,10 +33,9 @@ PRESETS = {f"polyvoc {name}": preset(name, 0, BITS) for name in ("fast", "defaul
 ASMK = {  # binary, idf, words per query feature
     "default": (True, False, 5),
     "idf": (True, True, 5),
-    "idf, one word": (True, True, 1),
     "whole vectors": (False, False, 5),
-    "whole vectors, idf": (False, True, 5),
 }
+ASMK_FINE = ("default", "idf")  # with the words of codes: the rows of about as many bytes
 COLMAP = {"pycolmap": 0, f"pycolmap, {VERIFIED} verified": VERIFIED}
 Inputs = list[tuple[Any, Any]]  # keypoints and descriptors of each image, as COLMAP's own types
 
@@ -215,11 +214,13 @@ class Asmk:
 
 def asmk_methods(collection: Collection, training: Training, work: Path) -> Iterator[tuple[str, Method]]:
     """Yield the configurations of the package over the words of two vocabularies."""
-    yield from asmk_over("asmk", default_vocabularies(1)[0], collection)
-    yield from asmk_over("asmk 65K", default_fine_vocabulary(), collection)
+    yield from asmk_over("asmk", default_vocabularies(1)[0], collection, list(ASMK))
+    yield from asmk_over("asmk 65K", default_fine_vocabulary(), collection, ASMK_FINE)
 
 
-def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection) -> Iterator[tuple[str, Method]]:
+def asmk_over(
+    prefix: str, vocabulary: Vocabulary, collection: Collection, names: Sequence[str]
+) -> Iterator[tuple[str, Method]]:
     """Yield the configurations of the package; those with the same weights share an inverted file."""
     from asmk import asmk_method, codebook, index, inverted_file, kernel
 
@@ -229,7 +230,8 @@ def asmk_over(prefix: str, vocabulary: Vocabulary, collection: Collection) -> It
     descriptors = np.concatenate([features.descriptors for features in collection.features])
     quantised = words.quantize(descriptors, images, multiple_assignment=1)
     methods: dict[tuple[bool, bool], Any] = {}
-    for name, (binary, idf, assignments) in ASMK.items():
+    for name in names:
+        binary, idf, assignments = ASMK[name]
         if (binary, idf) not in methods:
             core = kernel.ASMKKernel(words, binary=binary)
             file = inverted_file.IVF.initialize_empty(use_idf=idf, codebook_size=vocabulary.size)
