@@ -164,8 +164,8 @@ def peers() -> str:
     )
 
 
-SHOWN_PEERS = ("polyvoc fast", "polyvoc default", "polyvoc best", "asmk, idf", "asmk, whole vectors", "pycolmap, 100 verified",
-               "perceptual hash")  # fmt: skip
+SHOWN_PEERS = ("polyvoc fast", "polyvoc default", "polyvoc best", "polyvoc best + embedding", "asmk, idf", "asmk 65K, idf",
+               "asmk, whole vectors", "pycolmap, 100 verified", "embedding", "perceptual hash")  # fmt: skip
 
 
 def readme_peers() -> str:

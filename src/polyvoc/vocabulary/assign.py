@@ -35,6 +35,7 @@ from polyvoc.kernels.vectors import (
 )
 from polyvoc.threads import count_threads, thread_map
 from polyvoc.types import Array, Descriptors, Floats32, Signatures, Words
+from polyvoc.vocabulary.products import make_blocks, rotate
 from polyvoc.vocabulary.vocabulary import ByteTable, StoredCells, Vocabulary, check_vocabularies
 
 _CELL_BATCH = 8192  # rows whose cells are found together
@@ -82,7 +83,7 @@ def project(descriptors: Descriptors, rotation: Floats32) -> Floats32:
     table = np.asarray(descriptors, dtype=np.float32)
     if table.ndim != 2 or table.shape[1] != rotation.shape[1]:
         raise OptionError(f"descriptors of shape {table.shape} do not fit a rotation of {rotation.shape[1]} numbers")
-    return table @ rotation.T
+    return rotate(table, rotation)
 
 
 def sign(z: Floats32, words: npt.NDArray[np.integer], vocabularies: Sequence[Vocabulary]) -> Signatures:
@@ -298,15 +299,6 @@ class PrincipalAxes:
 
         thread_map(fill, words.parts())
         return _WordPart(heads, squares, words.codes, words.step)
-
-
-def make_blocks(matrix: Floats32, offsets: Floats32) -> Blocks:
-    """Return a matrix [d, columns], and what is subtracted from the products with it [columns], as `multiply` takes them."""
-    columns = -(-matrix.shape[1] // WORDS) * WORDS
-    values, padded = np.zeros((len(matrix), columns), np.float32), np.full(columns, np.inf, np.float32)
-    values[:, : matrix.shape[1]], padded[: matrix.shape[1]] = matrix, offsets
-    blocks = values.reshape(len(matrix), -1, WORDS).transpose(1, 0, 2)
-    return Blocks(np.ascontiguousarray(blocks).ravel(), padded)
 
 
 def round_words(heads: Floats32) -> tuple[npt.NDArray[np.int16], np.float32]:

@@ -19,7 +19,8 @@ from polyvoc.kernels.codes import relative_distances, sign_codes, sign_query, su
 from polyvoc.kernels.vectors import Blocks, largest_products, multiply
 from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
-from polyvoc.vocabulary.assign import Assigner, batches, make_blocks
+from polyvoc.vocabulary.assign import Assigner, batches
+from polyvoc.vocabulary.products import make_blocks, products
 from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, full_rotation
 
 PARTS = 8  # bytes that keep what a code leaves of a descriptor
@@ -108,20 +109,22 @@ class Coder:
 
     def _project(self, descriptors: Descriptors) -> Floats32:
         """Return descriptors in the coordinates of the full rotation."""
-        rows = np.ascontiguousarray(descriptors, np.float32)
-        z = np.empty(rows.shape, np.float32)
-        multiply(rows, self._columns, z)
-        return z
+        return products(np.asarray(descriptors, np.float32), self._columns, len(self._full))
 
     @cached_property
     def _columns(self) -> Blocks:
         """Return the axes of the full rotation as columns."""
-        return make_blocks(self._full.T, np.zeros(len(self._full), np.float32))
+        return make_blocks(self._full.T)
+
+    @cached_property
+    def _rows(self) -> Blocks:
+        """Return the way back: the axes of the full rotation as rows."""
+        return make_blocks(self._full)
 
     @cached_property
     def _decoder_columns(self) -> Blocks:
         """Return the matrix of the decoder as columns."""
-        return make_blocks(self.decoder.matrix.T, np.zeros(len(self.decoder.matrix), np.float32))
+        return make_blocks(self.decoder.matrix.T)
 
     def encode(self, descriptors: Descriptors) -> FeatureCodes:
         """Return the codes of descriptors [n, dimension]."""
@@ -134,19 +137,19 @@ class Coder:
         z = self._project(descriptors)
         codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
         sign_codes(z, words, self._centres, self.bits, codes)
-        left = np.empty_like(z)
-        multiply(unpack_signs(codes, self.bits), self._decoder_columns, left)
+        left = products(unpack_signs(codes, self.bits), self._decoder_columns, z.shape[1])
         subtract_decoded(z, words, self._centres, left)
         return codes, quantise_parts(left, self.decoder.parts)
 
     def decode(self, stored: FeatureCodes) -> Floats32:
         """Return approximate descriptors [n, dimension] of codes."""
-        z = self._centres[stored.words] + unpack_signs(stored.codes, self.bits) @ self.decoder.matrix.T
+        z = products(unpack_signs(stored.codes, self.bits), self._decoder_columns, self._centres.shape[1])
+        z += self._centres[stored.words]
         width = self.decoder.parts.shape[2]
         for part, values in enumerate(self.decoder.parts):
             at = slice(part * width, min((part + 1) * width, z.shape[1]))
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
-        return z @ self._full
+        return products(z, self._rows, z.shape[1])
 
     def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
         """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first.

@@ -25,6 +25,7 @@ from polyvoc.storage.files import (
     write_folder,
 )
 from polyvoc.types import SIFT, Array, FeatureKind, Floats32
+from polyvoc.vocabulary.products import rotate
 
 FORMAT = "polyvoc vocabulary"
 VERSION = 2  # of the folder's format
@@ -120,7 +121,7 @@ class Vocabulary:
         """Return the thresholds of the signatures as float32 [size, bits]: medians, else the projected words; None: no bits."""
         if self.medians is not None:
             return self.medians.values()
-        return None if self.rotation is None else self.centroids @ self.rotation.T
+        return None if self.rotation is None else rotate(self.centroids, self.rotation)
 
     @cached_property
     def fingerprint(self) -> str:
