@@ -11,9 +11,9 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.index.catalogue import FILE
-from polyvoc.index.changes import FollowedFolder
+from polyvoc.index.changes import FollowedFolder, check_new_folders
 from polyvoc.index.check import check
-from polyvoc.index.folder import EXCLUDE, FOLDERS
+from polyvoc.index.folder import EXCLUDE, FOLDERS, IndexFolder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
@@ -196,6 +196,18 @@ def test_without_folders_an_update_needs_an_index_that_follows_some(tmp_path: Pa
     new = IndexWriter.open(tmp_path / "index", vocabularies(2, dimension=128))
     with new as writer, pytest.raises(OptionError, match="follows no folder yet; give one: polyvoc index FOLDER"):
         writer.update()
+
+
+def test_given_folders_exist_or_have_been_indexed(root: Path) -> None:
+    photograph(root / "more/e.png", 30)
+    update(root, root / "more")
+    for name in ("photos", "more"):
+        (root / name).rename(root / f"{name} away")
+    folder, gone = IndexFolder(root / "index"), [root / "photos", root / "more"]
+    check_new_folders(folder, gone)
+    with pytest.raises(OptionError, match="nowhere does not exist; give a folder of photographs"):
+        check_new_folders(folder, [*gone, root / "nowhere"])
+    assert update(root, *gone).absent == {str(root / "photos"): 4, str(root / "more"): 1}
 
 
 def test_single_files_are_followed_and_dropped_when_they_are_gone(root: Path) -> None:

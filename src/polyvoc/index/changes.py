@@ -67,8 +67,7 @@ def check_new_folders(folder: IndexFolder, folders: Sequence[Folder]) -> None:
         return
     catalogue = Catalogue.open(folder.path)
     try:
-        known = (one for one in folders if next(catalogue.images_below([absolute_path(one)]), None) is not None)
-        check_folders([one for one in folders if one not in set(known)])
+        check_folders([one for one in folders if next(catalogue.images_below([absolute_path(one)]), None) is None])
     finally:
         catalogue.close()
 
