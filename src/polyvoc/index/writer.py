@@ -180,11 +180,15 @@ class IndexWriter:
         return report
 
     def followed_folders(self) -> list[str]:
-        """Return the folders that the index follows; raise OptionError if there are none."""
+        """Return the folders that the index follows; raise OptionError if there are none.
+
+        Raise NotAllowedError if this user has not allowed one: what an index follows is data of its maker.
+        """
         found = [path for path in followed_paths(self.catalogue) if self._has_anything(path)]
         if not found:
             raise OptionError(f"{self.folder.path} follows no folder yet; give one: polyvoc index FOLDER --index "
                               f"{self.folder.path}")  # fmt: skip
+        self.folder.trust.require_all(found)
         return found
 
     @property
