@@ -236,6 +236,28 @@ def test_folders_below_others_are_followed_with_them(root: Path) -> None:
     assert followed(root) == ["."]
 
 
+def test_a_folder_that_was_removed_is_not_followed(root: Path) -> None:
+    """Whether or not it holds a photograph, and whether its files are there or gone for good."""
+    photograph(root / "more/e.png", 30)
+    update(root, root / "more")
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "photos/sub"]) == 2
+    assert sorted(followed(root)) == ["more", "photos"], "the folder is above what was removed"
+    (root / "photos").rename(root / "away")
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "photos"]) == 2
+    assert (counts(update(root)), followed(root)) == ({"unchanged": 1}, ["more"])
+    (root / "more/e.png").unlink()
+    photograph(root / "more/sub/f.png", 31)
+    assert counts(update(root, exclude=["sub"])) == {"removed": 1}
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "more"]) == 0
+        with pytest.raises(OptionError, match="follows no folder yet"):
+            writer.update()
+        with pytest.raises(OptionError, match="more is not in the index"):
+            writer.remove([root / "more"])
+
+
 def test_an_index_from_before_folders_were_recorded_follows_its_roots(root: Path) -> None:
     with IndexWriter.open(root / "index") as writer:
         with writer.catalogue.transaction():

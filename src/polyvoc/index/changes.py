@@ -54,9 +54,9 @@ class FollowedFolder:
 
 def followed_paths(catalogue: Catalogue) -> list[str]:
     """Return the folders that an index follows; of one that was made before this was recorded, those with its photographs."""
-    followed = FollowedFolder.all_of(catalogue.setting(FOLDERS, required=False))
-    if followed:
-        return [one.path for one in followed]
+    setting = catalogue.setting(FOLDERS, required=False)
+    if setting is not None:
+        return [one.path for one in FollowedFolder.all_of(setting)]
     _, roots = named_roots(catalogue.settings())
     return [root for root in roots if next(catalogue.images_below([root]), None) is not None]
 
