@@ -57,7 +57,7 @@ from polyvoc.storage.exclusions import check_patterns
 from polyvoc.storage.files import write_file
 from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below
 from polyvoc.storage.stores import display_name, is_url, parent_url
-from polyvoc.storage.trust import merged_roots, new_identity, note_roots
+from polyvoc.storage.trust import Trust, merged_roots, new_identity, note_roots
 from polyvoc.types import Array, FeatureKind, Features, IndexReport, Problem, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
@@ -188,7 +188,7 @@ class IndexWriter:
         if not found:
             raise OptionError(f"{self.folder.path} follows no folder yet; give one: polyvoc index FOLDER --index "
                               f"{self.folder.path}")  # fmt: skip
-        self.folder.trust.require_all(found)
+        Trust(self.folder.path, *named_roots(self.catalogue.settings())).require_all(found)
         return found
 
     @property
