@@ -32,7 +32,7 @@ from polyvoc.duplicates.groups import (
 )
 from polyvoc.duplicates.move import JOURNAL, expected_wrong, movable
 from polyvoc.duplicates.overlap import IDENTITY
-from polyvoc.errors import WriteError
+from polyvoc.errors import DamagedError, WriteError
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
@@ -208,6 +208,14 @@ def test_removed_photographs_have_no_pairs(altered: Folders, index_copy: Path) -
     assert list(check(index_copy, more=[check_pairs])) == []
 
 
+def test_nothing_counts_as_compared_with_images_that_cannot_be_opened(index_copy: Path) -> None:
+    pairs = contents(index_copy / "duplicate_pairs")
+    (index_copy / "segments/000001/meta.json").write_bytes(b"")
+    with IndexWriter.open(index_copy) as writer, pytest.raises(DamagedError, match="--repair"):
+        compare(writer)
+    assert contents(index_copy / "duplicate_pairs") == pairs
+
+
 def test_damaged_pairs_are_reported(index_copy: Path) -> None:
     (file,) = (index_copy / "duplicate_pairs").iterdir()
     content = bytearray(file.read_bytes())
@@ -231,6 +239,29 @@ def test_identical_files_are_found_even_without_texture(tmp_path: Path) -> None:
     found = {frozenset(Path(file["path"]).stem for file in (group["best"], *group["copies"])) for group in groups}
     assert found == {frozenset({"flat", "flat again"}), frozenset({"noise", "noise again"})}
     assert {copy["alteration"] for group in groups for copy in group["copies"]} == {"identical file"}
+
+
+def test_identical_files_are_identical_whichever_is_kept(tmp_path: Path) -> None:
+    """Also between two folders that hold only some of them; each is moved as surely as the others."""
+    photos = tmp_path / "photos"
+    noise = np.random.default_rng(1).integers(0, 255, (80, 80, 3), np.uint8)
+    for age, name in enumerate("edcba"):
+        (photos / name).mkdir(parents=True)
+        Image.fromarray(noise).save(photos / name / "noise.bmp")
+        os.utime(photos / name / "noise.bmp", (1e9 + age, 1e9 + age))
+    (group,) = answer("duplicates", photos, "--index", tmp_path / "index")["groups"]
+    assert group["best"]["path"] == str(photos / "e/noise.bmp")
+    assert [(copy["kind"], copy["probability"], copy["via"]) for copy in group["copies"]] == [("identical", 1.0, None)] * 4
+    os.rename(photos / "c/noise.bmp", photos / "b/again.bmp")
+    folders = ("--between", photos / "b", photos / "d")
+    (group,) = answer("duplicates", photos, "--index", tmp_path / "index", *folders)["groups"]
+    assert group["best"]["path"] == str(photos / "d/noise.bmp")
+    found = {(copy["path"], copy["kind"], copy["via"]) for copy in group["copies"]}
+    assert found == {(str(photos / "b" / name), "identical", None) for name in ("noise.bmp", "again.bmp")}
+    with Index.open(tmp_path / "index") as opened:
+        assert {link.kind for link in find_links(opened)} == {"identical"}
+    line = refuse("duplicates", "--index", tmp_path / "index", "--move", photos / "new")
+    assert f"{photos / 'new'} is inside the indexed folder {photos}" in line, "although no photograph lies in it itself"
 
 
 # -- classes, verdicts, folders

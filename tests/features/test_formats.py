@@ -59,6 +59,11 @@ def deep_heic(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
+def deep_png(image: Image.Image) -> bytes:
+    """Return a grey PNG of 16 bits."""
+    return encode(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG")
+
+
 def exif(orientation: int) -> bytes:
     tags = Image.Exif()
     tags[ORIENTATION] = orientation
@@ -75,6 +80,8 @@ FORMATS: dict[str, Callable[[Image.Image], bytes]] = {
     "jxl in a container": lambda image: encode(image, "JXL", quality=97, exif=exif(6)),  # the orientation of a JXL is not in it
     "lossless jxl": lambda image: encode(image, "JXL", lossless=True),
     "grey jxl": lambda image: encode(image.convert("L"), "JXL", quality=97),
+    "png of 16 bits": deep_png,
+    "animation": lambda image: encode(image.convert("L"), "GIF", save_all=True, append_images=[draw_scene(6).convert("L")]),
     "raw": lambda image: dng(encode(image, "JPEG", quality=95), image.size),
 }
 
@@ -161,7 +168,8 @@ def test_photographs_of_all_kinds_are_indexed_and_found(
     """And the others counted, by kind or with the reason."""
     folder = tmp_path / "photos"
     folder.mkdir()
-    suffixes = {"heic": "HEIC", "heic of several": "heif", "heic of 10 bits": "hif", "jxl": "jxl", "raw": "DNG"}
+    suffixes = {"heic": "HEIC", "heic of several": "heif", "heic of 10 bits": "hif", "jxl": "jxl", "raw": "DNG",
+                "png of 16 bits": "png", "animation": "gif"}  # fmt: skip
     scenes = {kind: draw_scene(40 + number) for number, kind in enumerate(suffixes)}
     for kind, suffix in suffixes.items():
         (folder / f"{kind}.{suffix}").write_bytes(FORMATS[kind](scenes[kind]))
@@ -172,7 +180,7 @@ def test_photographs_of_all_kinds_are_indexed_and_found(
     index = tmp_path / "index"
     with IndexWriter.open(index, vocabularies) as writer:
         report = writer.update([folder])
-    assert (report.added, report.skipped) == (5, {"MP4": 1})
+    assert (report.added, report.skipped) == (7, {"MP4": 1})
     reasons = {Path(problem.path).name: problem.reason for problem in report.problems}
     assert reasons.keys() == {"broken.heic", "plain.heic"}
     assert "broken image" in reasons["broken.heic"] and "too plain to recognise" in reasons["plain.heic"]
@@ -187,7 +195,7 @@ def test_photographs_of_all_kinds_are_indexed_and_found(
     facts, text = answer("info", "--index", index), run("info", "--index", index).stdout
     assert facts["skipped"] == {"MP4": 1} == facts["folders"][0]["skipped"]
     assert "skipped       1 MP4\n" in text and "photos/plain.heic: too plain to recognise" in text
-    assert "photos: 5 photographs" in text
+    assert "photos: 7 photographs" in text
 
 
 def test_kinds_that_an_extra_reads_are_named(index_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from polyvoc.index.additions import Additions
 from polyvoc.index.check import check
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
+from polyvoc.search.probability import default_hit_probability
 from samples import build, coded, collection, features, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -76,6 +77,19 @@ def test_a_search_since_a_commit_is_one_of_what_was_added(tmp_path: Path, with_c
         with pytest.raises(OptionError, match=f"since={commits[1] + 1} should be at most {commits[1]}, the last commit"):
             index.search(features(3), since=commits[1] + 1)
     assert list(check(path)) == []
+
+
+def test_what_was_added_has_the_probability_that_it_has_among_all_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few new images alone would show no noise: unrelated ones would seem to stand out."""
+    monkeypatch.setattr(Index, "probability", default_hit_probability())  # whatever these features are
+    with build(tmp_path / "index", collection(60), coded(), commits=6) as index:
+        for options in ({}, {"verify": 0}):
+            whole = {hit.path: hit.probability for hit in index.search(features(3), top=100, **options)}
+            for commit in range(index.commit):
+                found = index.search(features(3), top=100, since=commit, **options)
+                assert found and {hit.path: hit.probability for hit in found}.items() <= whole.items()
 
 
 def test_an_index_that_was_made_before_records_from_now_on(tmp_path: Path) -> None:

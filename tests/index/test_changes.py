@@ -11,9 +11,9 @@ import pytest
 
 from polyvoc.errors import OptionError
 from polyvoc.index.catalogue import FILE
-from polyvoc.index.changes import FollowedFolder
+from polyvoc.index.changes import FollowedFolder, check_new_folders
 from polyvoc.index.check import check
-from polyvoc.index.folder import EXCLUDE, FOLDERS
+from polyvoc.index.folder import EXCLUDE, FOLDERS, IndexFolder
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions
 from polyvoc.search.index import Index
@@ -198,6 +198,18 @@ def test_without_folders_an_update_needs_an_index_that_follows_some(tmp_path: Pa
         writer.update()
 
 
+def test_given_folders_exist_or_have_been_indexed(root: Path) -> None:
+    photograph(root / "more/e.png", 30)
+    update(root, root / "more")
+    for name in ("photos", "more"):
+        (root / name).rename(root / f"{name} away")
+    folder, gone = IndexFolder(root / "index"), [root / "photos", root / "more"]
+    check_new_folders(folder, gone)
+    with pytest.raises(OptionError, match="nowhere does not exist; give a folder of photographs"):
+        check_new_folders(folder, [*gone, root / "nowhere"])
+    assert update(root, *gone).absent == {str(root / "photos"): 4, str(root / "more"): 1}
+
+
 def test_single_files_are_followed_and_dropped_when_they_are_gone(root: Path) -> None:
     """Unless their disk is not there."""
     for seed, name in enumerate(("e.png", "f.png")):
@@ -222,6 +234,28 @@ def test_folders_below_others_are_followed_with_them(root: Path) -> None:
     assert sorted(followed(root)) == ["more", "photos"]
     update(root, root)
     assert followed(root) == ["."]
+
+
+def test_a_folder_that_was_removed_is_not_followed(root: Path) -> None:
+    """Whether or not it holds a photograph, and whether its files are there or gone for good."""
+    photograph(root / "more/e.png", 30)
+    update(root, root / "more")
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "photos/sub"]) == 2
+    assert sorted(followed(root)) == ["more", "photos"], "the folder is above what was removed"
+    (root / "photos").rename(root / "away")
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "photos"]) == 2
+    assert (counts(update(root)), followed(root)) == ({"unchanged": 1}, ["more"])
+    (root / "more/e.png").unlink()
+    photograph(root / "more/sub/f.png", 31)
+    assert counts(update(root, exclude=["sub"])) == {"removed": 1}
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([root / "more"]) == 0
+        with pytest.raises(OptionError, match="follows no folder yet"):
+            writer.update()
+        with pytest.raises(OptionError, match="more is not in the index"):
+            writer.remove([root / "more"])
 
 
 def test_an_index_from_before_folders_were_recorded_follows_its_roots(root: Path) -> None:
@@ -266,8 +300,10 @@ def test_ignore_files(root: Path) -> None:
     (root / "photos/sub/.polyvocignore").write_text("/d.png\n!c.png\n")  # relative to its own folder, and after the other
     assert counts(update(root)) == {"added": 1, "removed": 1}
     (root / "photos/.polyvocignore").unlink()
+    (root / "photos/sub/.polyvocignore").write_bytes(b"\xef\xbb\xbf/d.png\r\n")  # as an editor of Windows writes it
+    assert counts(update(root)) == {"added": 2, "unchanged": 1}
     (root / "photos/sub/.polyvocignore").unlink()
-    assert counts(update(root)) == {"added": 3, "unchanged": 1}
+    assert counts(update(root)) == {"added": 1, "unchanged": 3}
 
 
 @pytest.mark.parametrize("content", [b"!\n", b"x" * (2 << 20)])

@@ -107,6 +107,21 @@ def test_odd_settings_allow_nothing(index_path: Path, photographs: Path, setting
     assert opened == []
 
 
+def test_folders_that_an_index_follows_are_not_read(index_path: Path, photographs: Path) -> None:
+    """They are data of its maker: neither read nor allowed by an update without folders, nor watched."""
+    for command in (["index"], ["index", "--watch"]):
+        with opened_files(photographs) as opened:
+            line = refuse(*command, "--index", index_path)
+        assert opened == [] and line.endswith(f"if you trust it: polyvoc trust {photographs} --index {index_path}")
+    assert answer("trust", "--index", index_path)["allowed"] == []
+    change_settings(index_path, folders={"/etc/../root": {"skipped": {}, "available": True}})
+    with IndexWriter.open(index_path) as writer, pytest.raises(NotAllowedError):
+        writer.update()
+    change_settings(index_path, folders={str(photographs): {"skipped": {}, "available": True}})
+    run("trust", photographs, "--index", index_path)
+    assert answer("index", "--index", index_path)["added"] == 0
+
+
 def test_an_older_index_gets_an_identity(index_path: Path, photographs: Path) -> None:
     change_settings(index_path, **{UUID: None, ROOTS: None})
     assert "polyvoc index FOLDER" in refuse("trust", photographs, "--index", index_path)

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyvoc.errors import ImageError, OptionError
 from polyvoc.index.catalogue import ImageRow
@@ -19,7 +21,9 @@ from polyvoc.storage.folders import (
     is_below,
     list_photographs,
     read_with_digest,
+    roots_above,
 )
+from polyvoc.storage.stores import is_url
 from polyvoc.types import Problem
 
 
@@ -175,6 +179,18 @@ def test_a_large_file_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.
     assert read_with_digest(path) == (path, digest)
     with pytest.raises(ImageError, match=r"missing\.jpg: no such file"):
         read_with_digest(tmp_path / "missing.jpg")
+
+
+PATHS = st.one_of(
+    st.lists(st.sampled_from(("a", "b", "a b", "..")), max_size=4).map(lambda parts: "/" + "/".join(parts)),
+    st.sampled_from(("a name", "", "s3://bucket/a", "s3://bucket/a/b.jpg", "zip://a::s3://bucket/a")),
+)
+
+
+@given(PATHS, st.frozensets(PATHS))
+def test_roots_above_are_those_that_a_path_is_below(path: str, roots: frozenset[str]) -> None:
+    wanted = {root for root in roots if root and is_below(path, [root]) and is_url(root) == is_url(path)}
+    assert list(roots_above("", roots)) == [] and sorted(roots_above(path, roots)) == sorted(wanted)
 
 
 def test_is_below() -> None:

@@ -85,6 +85,7 @@ def duplicates_command(  # noqa: PLR0913
         return
     from polyvoc.duplicates.groups import Scope, check_min_probability, find_duplicates
     from polyvoc.duplicates.move import check_target
+    from polyvoc.index.changes import followed_paths
     from polyvoc.search.index import Index
 
     if min_probability is None:
@@ -100,7 +101,7 @@ def duplicates_command(  # noqa: PLR0913
     problems = _compare(folders or [], index, mirror)
     with Index.open(index) as opened, progress_bar() as progress:
         if move is not None:
-            check_target(move, index, (row.path for row in opened.images()))
+            check_target(move, index, (row.path for row in opened.images()), followed_paths(opened.folder.catalogue))
         duplicates = find_duplicates(opened, min_probability, mirror, progress, scope)
         if html is not None:
             page = duplicates_page(duplicates, opened.folder.trust.allows, progress)
@@ -118,7 +119,8 @@ def duplicates_command(  # noqa: PLR0913
     if moves is not None:
         write(f"{len(moves.done):,} files moved to {move}, {expected_text(_expected_wrong(duplicates, moves))}")
         print_problems(moves.problems)
-        print_note(f"Undo: polyvoc duplicates --undo {shlex.quote(str(move))}")
+        if moves.done:
+            print_note(f"Undo: polyvoc duplicates --undo {shlex.quote(str(move))}")
 
 
 def _check_reports(*reports: Path | None) -> None:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from polyvoc.vocabulary.train import Sample, TrainWorkers
 
 app = typer.Typer()
+NAMED = 3  # folders in a message, at most
 EXCLUDE_HELP = "Leave out files and folders, as in gitignore, such as '*.gif' or 'cache/'; repeatable, remembered, '' forgets."
 
 
@@ -135,7 +136,8 @@ def index_command(  # noqa: PLR0913
     if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
         found = f"{len(report.problems)} files, none could be used" if report.problems else "no photograph found"
         where = folders or ([str(features)] if features is not None else ["the folders of this index"])
-        raise OptionError(f"nothing to index in {', '.join(where)}: {found}")
+        more = f" and {len(where) - NAMED} others" if len(where) > NAMED else ""
+        raise OptionError(f"nothing to index in {', '.join(where[:NAMED])}{more}: {found}")
     if watch:
         _watch(
             index,

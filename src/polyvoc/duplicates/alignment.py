@@ -40,9 +40,7 @@ class Alignment(NamedTuple):
     """Measures of how two images lie on each other; all NaN if they could not be compared."""
 
     followed: float  # share of the corners of one image that are found in the other
-    shift: (
-        float  # median distance of the corners that are found from where one affine transform has them, in points of the grid
-    )
+    shift: float  # median distance of these corners from where one affine transform has them, in points of the grid
     shift_q90: float
     bend: float  # the part of these distances that is smooth: how far the transform is from affine, root mean square
     q10: float  # quantiles of the correlations of tiles

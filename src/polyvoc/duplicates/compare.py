@@ -74,6 +74,7 @@ def compare(writer: IndexWriter, mirror: bool = True, progress: Progress | None 
     problems: list[Problem] = []
     with Index.open(writer.folder.path) as index:
         index.folder.trust.require_named()
+        index.engine.session(require_all=True)  # what cannot be opened would count as compared
         mirror = mirror and can_mirror(index)
         stored, tasks = read_pairs(index.folder), pending_tasks(index, mirror)
         found = [np.array(stored.pairs)]

@@ -137,9 +137,7 @@ class Duplicates:
     links: tuple[Link, ...]  # pairs that are copies with at least that probability, most probable first
     groups: tuple[Group, ...]
     not_compared: int  # images that were added since the last comparison
-    shots: tuple[
-        Link, ...
-    ] = ()  # pairs that are two shots with at least that probability, most probable first, without verdict
+    shots: tuple[Link, ...] = ()  # the same of pairs that are two shots, without those that the user has decided on
 
 
 @dataclass(frozen=True)
@@ -180,13 +178,14 @@ def find_duplicates(index: Index, min_probability: float = MIN_PROBABILITY, mirr
     check_min_probability(min_probability)
     trust = index.folder.trust
     trust.require_named()
-    files = _files(index)
-    links = find_links(index, mirror, files)
+    rows = list(index.images())
+    files = _files(rows)
+    same = _same_bytes(index, rows, files)
     scope = scope.checked(files)
     for path, file in files.items():
         if scope.reference and is_below(path, scope.reference):
             files[path] = replace(file, reference=True)
-    links = [link for link in links if scope.has(link)]
+    links = _links(index, rows, mirror, [[files[path] for path in paths] for paths in same], scope)
     copies = [link for link in links if link.probability >= min_probability]
     shots = [link for link in links if link.another_shot >= min_probability and link.verdict is None]
     shots.sort(key=lambda link: (-link.another_shot, link.first, link.second))
@@ -208,25 +207,30 @@ def find_duplicates(index: Index, min_probability: float = MIN_PROBABILITY, mirr
     return Duplicates(min_probability, len(files), tuple(copies), tuple(groups), not_compared, tuple(shots))
 
 
-def _files(index: Index) -> dict[str, ImageFile]:
+def _files(rows: Iterable[ImageRow]) -> dict[str, ImageFile]:
     return {
-        row.path: ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed)
-        for row in index.images()
+        row.path: ImageFile(row.path, row.image, row.width, row.height, row.state.size or 0, row.state.changed) for row in rows
     }
 
 
-def find_links(index: Index, mirror: bool = True, files: dict[str, ImageFile] | None = None) -> list[Link]:
-    """Return all pairs of an index that match, of any class: most probable copies first.
-
-    Identical files that could not be indexed are added to `files`.
-    """
+def find_links(index: Index, mirror: bool = True) -> list[Link]:
+    """Return all pairs of an index that match, of any class: most probable copies first."""
     index.folder.trust.require_named()
-    files = _files(index) if files is None else files
-    rows = {row.image: row for row in index.images()}
-    identical = {link.paths: link for link in _identical_links(index, rows.values(), files)}
-    similar = {link.paths: link for link in _similar_links(index, rows, mirror)}
-    decided = {link.paths: link for link in _decided_links(index, rows.values(), similar)}
-    return sorted((similar | decided | identical).values(), key=lambda link: (-link.probability, link.first, link.second))
+    rows = list(index.images())
+    files = _files(rows)
+    same = [[files[path] for path in paths] for paths in _same_bytes(index, rows, files)]
+    return _links(index, rows, mirror, same, EVERYTHING)
+
+
+def _links(
+    index: Index, rows: Sequence[ImageRow], mirror: bool, same: Iterable[Sequence[ImageFile]], scope: Scope
+) -> list[Link]:
+    """Return the pairs of a scope; `same`: files with the same bytes."""
+    similar = {link.paths: link for link in _similar_links(index, {row.image: row for row in rows}, mirror)}
+    decided = {link.paths: link for link in _decided_links(index, rows, similar)}
+    identical = {link.paths: link for group in same for link in _identical_links(group, scope)}
+    links = (link for link in (similar | decided | identical).values() if scope.has(link))
+    return sorted(links, key=lambda link: (-link.probability, link.first, link.second))
 
 
 def _similar_links(index: Index, rows: dict[int, ImageRow], mirror: bool) -> Iterator[Link]:
@@ -237,8 +241,12 @@ def _similar_links(index: Index, rows: dict[int, ImageRow], mirror: bool) -> Ite
     pairs = pairs[live & (not_mirrored | mirror)]
     predicted = duplicate_probability(index.folder.catalogue.settings()).probabilities(pairs)
     for pair, copy, another_shot in zip(pairs, *predicted, strict=True):
-        first, second = rows[int(pair["later"])].path, rows[int(pair["earlier"])].path
-        yield Link(first, second, float(copy), np.array(pair["transform"]), another_shot=float(another_shot))
+        first, second = rows[int(pair["later"])], rows[int(pair["earlier"])]
+        if first.digest is not None and first.digest == second.digest:
+            yield Link(first.path, second.path, 1.0, IDENTITY, identical=True)
+        else:
+            shot = float(another_shot)
+            yield Link(first.path, second.path, float(copy), np.array(pair["transform"]), another_shot=shot)
 
 
 def _decided_links(index: Index, rows: Iterable[ImageRow], similar: Mapping[frozenset[str], Link]) -> Iterator[Link]:
@@ -262,8 +270,8 @@ def _stretched(first: ImageRow, second: ImageRow) -> Floats64:
     return np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2]])
 
 
-def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, ImageFile]) -> Iterator[Link]:
-    """Yield the pairs of files with the same bytes; those that could not be indexed are added to `files`."""
+def _same_bytes(index: Index, rows: Iterable[ImageRow], files: dict[str, ImageFile]) -> list[list[str]]:
+    """Return the paths of files with the same bytes, in groups; those that could not be indexed are added to `files`."""
     by_digest: dict[str, list[str]] = {}
     for row in rows:
         if row.digest is not None:
@@ -281,9 +289,18 @@ def _identical_links(index: Index, rows: Iterable[ImageRow], files: dict[str, Im
                 continue
             by_digest.setdefault(digest, []).append(path)
             files[path] = ImageFile(path, bytes=size, changed=unusable[path][0].changed)
-    for paths in by_digest.values():
-        for other in paths[1:]:
-            yield Link(paths[0], other, 1.0, IDENTITY, identical=True)
+    return [paths for paths in by_digest.values() if len(paths) > 1]
+
+
+def _identical_links(files: Sequence[ImageFile], scope: Scope) -> Iterator[Link]:
+    """Yield the links of files with the same bytes with the best of them; between two folders, with the best of the other."""
+    sides = [(files, files)]
+    if scope.between is not None:
+        one, other = ([file for file in files if is_below(file.path, [folder])] for folder in scope.between)
+        sides = [(one, other), (other, one)]
+    for side, others in sides:
+        best = choose(side)[0].path if side else None
+        yield from (Link(best, file.path, 1.0, IDENTITY, identical=True) for file in others if best and file.path != best)
 
 
 # -- grouping

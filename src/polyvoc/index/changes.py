@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +22,8 @@ from polyvoc.storage.folders import (
     absolute_path,
     check_folders,
     file_digest,
-    is_below,
     list_photographs,
+    roots_above,
 )
 from polyvoc.storage.stores import base_name
 from polyvoc.threads import count_threads, ordered_map
@@ -53,9 +54,9 @@ class FollowedFolder:
 
 def followed_paths(catalogue: Catalogue) -> list[str]:
     """Return the folders that an index follows; of one that was made before this was recorded, those with its photographs."""
-    followed = FollowedFolder.all_of(catalogue.setting(FOLDERS, required=False))
-    if followed:
-        return [one.path for one in followed]
+    setting = catalogue.setting(FOLDERS, required=False)
+    if setting is not None:
+        return [one.path for one in FollowedFolder.all_of(setting)]
     _, roots = named_roots(catalogue.settings())
     return [root for root in roots if next(catalogue.images_below([root]), None) is not None]
 
@@ -67,8 +68,7 @@ def check_new_folders(folder: IndexFolder, folders: Sequence[Folder]) -> None:
         return
     catalogue = Catalogue.open(folder.path)
     try:
-        known = (one for one in folders if next(catalogue.images_below([absolute_path(one)]), None) is not None)
-        check_folders([one for one in folders if one not in set(known)])
+        check_folders([one for one in folders if next(catalogue.images_below([absolute_path(one)]), None) is None])
     finally:
         catalogue.close()
 
@@ -93,33 +93,45 @@ def compare_folders(folders: Sequence[Folder], rows: Iterable[ImageRow], problem
                     exclude: Sequence[str] = ()) -> Changes:  # fmt: skip
     """Compare folders with the catalogue, without opening a file. Raise MissingFolderError for one that neither has."""
     roots = {absolute_path(folder): folder for folder in folders}
-    known = {row.path: row for row in rows if is_below(row.path, roots)}
-    unusable = {path: entry for path, entry in problems.items() if is_below(path, roots)}
-    changes, seen = Changes(), set[str]()
+    known = {row.path: row for row in rows if _is_below_one(row.path, roots.keys())}
+    unusable = {path: entry for path, entry in problems.items() if _is_below_one(path, roots.keys())}
+    changes, seen, empty = Changes(), set[str](), dict[str, MissingFolderError | None]()
     for root, folder in roots.items():
         skipped = changes.skipped.setdefault(root, Counter())
-        empty, missing = True, None
+        found, missing = False, None
         try:
             for path, state in list_photographs([folder], changes.unreadable.append, exclude, skipped):
-                empty = False
+                found = True
                 if path not in seen:
                     seen.add(path)
                     _compare(changes, path, state, known.pop(path, None), unusable)
         except MissingFolderError as error:
             missing = error
-        if empty and not skipped[EXCLUDED]:
-            count = sum(is_below(path, [root]) for path in known)
-            if count and not (root in known and _has_entries(os.path.dirname(root))):
-                changes.absent[root] = count
-            elif missing is not None and not count and not any(is_below(path, [root]) for path in unusable):
-                raise missing
-    unreadable = [problem.path for problem in changes.unreadable]
-    changes.absent = {root: count for root, count in changes.absent.items() if not _any_below(unreadable, root)}
-    hidden = [*unreadable, *changes.absent]
-    changes.missing = [row for row in known.values() if not is_below(row.path, hidden)]
-    changes.unchanged += sum(is_below(path, unreadable) for path in known)
-    changes.resolved = [path for path in unusable if not is_below(path, hidden)]
+        if not found and not skipped[EXCLUDED]:
+            empty[root] = missing
+    unreadable = {problem.path for problem in changes.unreadable}
+    changes.absent = _absent(empty, known, unusable, unreadable)
+    hidden = unreadable | changes.absent.keys()
+    changes.missing = [row for row in known.values() if not _is_below_one(row.path, hidden)]
+    changes.unchanged += sum(_is_below_one(path, unreadable) for path in known)
+    changes.resolved = [path for path in unusable if not _is_below_one(path, hidden)]
     return changes
+
+
+def _absent(empty: Mapping[str, MissingFolderError | None], known: Collection[str], unusable: Iterable[str],
+            unreadable: Iterable[str]) -> dict[str, int]:  # fmt: skip
+    """Return the folders that seem not to be there, and how many known images lie below each.
+
+    empty: folders in which nothing was found, with the error if they do not exist: raised if nothing is known of them.
+    """
+    counts, problems, doubts = (_count_below(paths, empty.keys()) for paths in (known, unusable, unreadable))
+    absent = {}
+    for root, missing in empty.items():
+        if counts[root] and not (root in known and _has_entries(os.path.dirname(root))):
+            absent[root] = counts[root]
+        elif missing is not None and not counts[root] and not problems[root]:
+            raise missing
+    return {root: count for root, count in absent.items() if not doubts[root]}
 
 
 def _compare(changes: Changes, path: str, state: FileState, row: ImageRow | None,
@@ -145,8 +157,13 @@ def _has_entries(folder: str) -> bool:
         return False
 
 
-def _any_below(paths: Iterable[str], root: str) -> bool:
-    return any(is_below(path, [root]) for path in paths)
+def _is_below_one(path: str, roots: AbstractSet[str]) -> bool:
+    return next(roots_above(path, roots), None) is not None
+
+
+def _count_below(paths: Iterable[str], roots: AbstractSet[str]) -> Counter[str]:
+    """Return how many of some paths lie below each root."""
+    return Counter(root for path in paths for root in roots_above(path, roots))
 
 
 # -- the same content elsewhere

@@ -55,9 +55,9 @@ from polyvoc.index.folder import (
 from polyvoc.options import FeatureOptions
 from polyvoc.storage.exclusions import check_patterns
 from polyvoc.storage.files import write_file
-from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest
+from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below
 from polyvoc.storage.stores import display_name, is_url, parent_url
-from polyvoc.storage.trust import merged_roots, new_identity, note_roots
+from polyvoc.storage.trust import Trust, merged_roots, new_identity, note_roots
 from polyvoc.types import Array, FeatureKind, Features, IndexReport, Problem, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
@@ -180,11 +180,15 @@ class IndexWriter:
         return report
 
     def followed_folders(self) -> list[str]:
-        """Return the folders that the index follows; raise OptionError if there are none."""
+        """Return the folders that the index follows; raise OptionError if there are none.
+
+        Raise NotAllowedError if this user has not allowed one: what an index follows is data of its maker.
+        """
         found = [path for path in followed_paths(self.catalogue) if self._has_anything(path)]
         if not found:
             raise OptionError(f"{self.folder.path} follows no folder yet; give one: polyvoc index FOLDER --index "
                               f"{self.folder.path}")  # fmt: skip
+        Trust(self.folder.path, *named_roots(self.catalogue.settings())).require_all(found)
         return found
 
     @property
@@ -217,18 +221,26 @@ class IndexWriter:
         return image
 
     def remove(self, paths: Iterable[str | os.PathLike[str]]) -> int:
-        """Remove images by path or name; a folder removes all below it. Return how many; unknown paths raise OptionError."""
+        """Remove images by path or name; a folder removes all below it, and is not followed any more.
+
+        Return how many; unknown paths raise OptionError.
+        """
         self.commit()
-        rows = []
+        before = FollowedFolder.all_of(self.catalogue.setting(FOLDERS, required=False))
+        rows, left = [], before
         for path in paths:
             name, location = os.fspath(path), absolute_path(path)
             known = self.catalogue.image_at(name) or self.catalogue.image_at(location)
             found = [known] if known else list(self.catalogue.images_below([location]))
-            if not found:
+            if not found and not any(is_below(one.path, [location]) for one in before):
                 raise OptionError(f"{path} is not in the index; 'polyvoc info --images' lists what is")
+            left = [one for one in left if not is_below(one.path, [location])]
             rows += found
         once = list({row.image: row for row in rows}.values())
         self._commits.remove(once)
+        if len(left) < len(before):
+            with self.catalogue.transaction():
+                self.catalogue.put_settings({FOLDERS: FollowedFolder.setting(left)})
         self._merge()
         return len(once)
 

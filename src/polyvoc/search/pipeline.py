@@ -83,8 +83,9 @@ class _Search:
     needs_all_scores: bool = False
     all_scores: list[Floats32] = field(default_factory=list)  # if needed: by words alone, one array per segment
     verified: dict[ImageRef, Candidate] = field(default_factory=dict)
-    first: list[Candidate] = field(default_factory=list)  # the best by the words of the query alone
-    expanded: list[Candidate] = field(default_factory=list)  # the best by the words of the expanded query
+    # The best of all images, also of those that are left out: by the words of the query alone, and of the expanded query.
+    first: list[Candidate] = field(default_factory=list)
+    expanded: list[Candidate] = field(default_factory=list)
     joined: frozenset[ImageRef] = frozenset()  # the hits whose features it has
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class _Search:
 
     def score_and_verify(self, on_first: OnFirst | None) -> list[Candidate]:
         """Score, verify and expand; return the best images, and all that were verified."""
-        best = self.first = self.score(self.query)
+        best, self.first = self.score(self.query)
         if not self.options.verify:
             return best
         if on_first is not None:
@@ -107,11 +108,14 @@ class _Search:
         hits = self.expansion_hits() if self.options.expand else []
         if not hits:
             return ranking
-        self.expanded = self.score(expand(self.query, hits, self.options, self.coder))
-        return self.verify(self.expanded, prepared)
+        best, self.expanded = self.score(expand(self.query, hits, self.options, self.coder))
+        return self.verify(best, prepared)
 
-    def score(self, asked: Query) -> list[Candidate]:
-        """Return the best by words alone, enough to verify and to fill the ranking; then all that were verified before."""
+    def score(self, asked: Query) -> tuple[list[Candidate], list[Candidate]]:
+        """Return the best by words alone, enough to verify and to fill the ranking; then all that were verified before.
+
+        And the same with the best of the images that are left out: probabilities are measured against the noise of all.
+        """
         query = self.engine.query_of(asked.codes, asked.words, asked.signatures, self.plan)
         depth = max(self.options.verify + len(self.verified) + self.options.top, DEPTH)
         if self.needs_all_scores:
@@ -120,8 +124,11 @@ class _Search:
             before = [replace(one, score=float(self.all_scores[s][p])) for (s, p), one in self.verified.items()]
         else:
             best, before = self.engine.best(query, self.plan, depth, tuple(self.verified), self.threads)
-        ranked = {one.ref for one in best}
-        return best + [one for one in before if one.ref not in ranked]
+        best = _joined(best, before)
+        if not best or not self.plan.first_image or self.probability is None:
+            return best, best
+        of_all, _ = self.engine.best(query, replace(self.plan, first_image=0), DEPTH, threads=self.threads)
+        return best, _joined(of_all, best)
 
     def verify(self, best: list[Candidate], prepared: AnyVerification) -> list[Candidate]:
         """Verify the best candidates; return all, with raised scores where they were verified, now or before."""
@@ -192,6 +199,12 @@ class _Search:
         rated = probability.rate(own, self.first, n_images) + probability.rate(others, self.expanded, n_images)
         place = {one.ref: number for number, one in enumerate(candidates)}
         return sorted(rated, key=lambda one: place[one.ref])
+
+
+def _joined(best: list[Candidate], others: list[Candidate]) -> list[Candidate]:
+    """Return a ranking, then the others that are not in it."""
+    ranked = {one.ref for one in best}
+    return best + [one for one in others if one.ref not in ranked]
 
 
 def warm_up(sizes: Sequence[int], bits: int, code_bits: int = 0) -> None:

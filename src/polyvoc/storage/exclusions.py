@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Exclusions:
         if len(text) > MAX_BYTES:
             raise OptionError(f"{path}: longer than {MAX_BYTES >> 20} MB; shorten it")
         try:
-            return self.within(folder, os.fsdecode(text).splitlines())
+            return self.within(folder, os.fsdecode(text.removeprefix(codecs.BOM_UTF8)).splitlines())
         except OptionError as error:
             raise OptionError(f"{path}: {error}") from None
 

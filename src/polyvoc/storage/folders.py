@@ -8,6 +8,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -68,6 +69,23 @@ def is_below(path: str, roots: Iterable[str]) -> bool:
         is_url_below(path, root) if is_url(root) else path == root or path.startswith(root.rstrip(os.sep) + os.sep)
         for root in roots
     )
+
+
+def roots_above(path: str, roots: AbstractSet[str]) -> Iterator[str]:
+    """Yield those of many roots, as `absolute_path` returns them, that a path is or lies below.
+
+    Single files may have been given as roots, any number: the folders of the path are looked up, not all roots compared.
+    """
+    if is_url(path):
+        yield from (root for root in roots if is_below(path, [root]))
+        return
+    folder = path
+    while folder.strip(os.sep):
+        if folder in roots:
+            yield folder
+        folder = folder.rpartition(os.sep)[0]
+    if os.sep in roots and path.startswith(os.sep):
+        yield os.sep
 
 
 def path_range(root: str) -> tuple[bytes, bytes]:

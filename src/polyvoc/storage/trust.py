@@ -61,13 +61,21 @@ class Trust:
 
     def require_named(self) -> None:
         """Raise NotAllowedError unless all roots that the index names are allowed: where all its photographs are needed."""
-        refused = self.refused()
-        if refused is not None:
-            raise NotAllowedError(refused)
+        self.require_all(self.named)
+
+    def require_all(self, roots: Iterable[str]) -> None:
+        """Raise NotAllowedError unless all of some folders and addresses that the index names are allowed."""
+        line = self._refusal(roots)
+        if line is not None:
+            raise NotAllowedError(line)
 
     def refused(self) -> str | None:
         """Return one line about the roots that the index names and this user has not allowed; None if there are none."""
-        roots = [root for root in self.named if not is_inside(root, self.roots)]
+        return self._refusal(self.named)
+
+    def _refusal(self, named: Iterable[str]) -> str | None:
+        allowed = self.roots
+        roots = [root for root in named if not is_inside(root, allowed)]
         if not roots:
             return None
         return f"{self.index} was made elsewhere, and its photographs are not read; {self._advice(roots)}"
