@@ -2,7 +2,7 @@
 
 import { getJson, send } from "./api.js";
 import { button, el, heading, iconLink, linkButton } from "./elements.js";
-import { baseName, count, formatInteger } from "./format.js";
+import { baseName, count, formatInteger, shellWord } from "./format.js";
 import { placeLine, thumbnail } from "./images.js";
 import { JobPanel } from "./job_panel.js";
 import { Lightbox, OPEN } from "./lightbox.js";
@@ -27,6 +27,15 @@ class GroupsView {
     this.title = "Groups";
     this.images = [];
     this.state = el("p", { class: "state", id: "groups-state" });
+    this.advice = el(
+      "p",
+      { class: "soft prose", hidden: true },
+      "To compare them: ",
+      el("code", {}, `polyvoc link --index ${shellWord(about.index)}`),
+      ", or start the server with ",
+      el("code", {}, `polyvoc serve ${shellWord(about.index)} --write`),
+      ", which can do it on this page.",
+    );
     this.list = el("div", { class: "groups", id: "groups" });
     this.pager = el("nav", { class: "row pager", "aria-label": "Pages" });
     this.job = new JobPanel("/job", { signal, onEnd: (state) => this.onEnd(state) });
@@ -44,6 +53,7 @@ class GroupsView {
       heading("Seen more than once"),
       el("p", { class: "soft prose" }, "Photographs that show the same thing, by matches that agree in their geometry."),
       el("div", { class: "row spread" }, this.state, this.find, this.pager),
+      this.advice,
       this.job.element,
       this.list,
       selectionBar(signal),
@@ -80,9 +90,9 @@ class GroupsView {
   }
 
   show({ groups, total, images, linked, pages }) {
-    const advice = this.about.write ? "" : " Run polyvoc link on the index.";
+    this.advice.hidden = linked || this.about.write;
     this.state.textContent = !linked
-      ? `The photographs have not been compared with one another yet.${advice}`
+      ? "The photographs have not been compared with one another yet."
       : total === 0
         ? "No thing was seen more than once."
         : `${count(total, "group")} of ${count(images, "photograph")}`;
