@@ -125,7 +125,8 @@ class Service:
         self.searches = Pool("searches", settings.threads, settings.queue, spare=1)
         self.pictures = Pool("pictures", PICTURE_THREADS, LONG_QUEUE)
         self.lookups = Pool("lookups", LOOKUP_THREADS, LONG_QUEUE)  # catalogue only: never waits for a file or a store
-        self.pools = (self.searches, self.pictures, self.lookups)
+        self.listings = Pool("listings", 1, LONG_QUEUE)  # groups and copies: computed once per commit, which may take long
+        self.pools = (self.searches, self.pictures, self.lookups, self.listings)
         count = settings.threads + PICTURE_THREADS
         self.stores = StoreRequests(count + ABANDONED, settings.decode_seconds)
         self.decoders = Decoders(count, settings.decode_seconds, self.stores.read)
