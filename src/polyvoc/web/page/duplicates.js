@@ -1,15 +1,12 @@
 // The view of copies: groups side by side, the difference of two files, verdicts by key; the others are moved, and moved back.
 
-import { getJson, send } from "./api.js";
+import { send } from "./api.js";
 import { button, el, heading, segmented, svg } from "./elements.js";
 import { baseName, count, dayOf, folderOf, formatBytes, formatInteger, formatProbability, shellWord } from "./format.js";
 import { forgetInfo, pictureUrl } from "./images.js";
-import { JobPanel } from "./job_panel.js";
-import { Lightbox, OPEN } from "./lightbox.js";
+import { JobView } from "./job_view.js";
 import { announce, showError, showMessage } from "./messages.js";
-import { showPager } from "./pager.js";
 import { clearResults } from "./results.js";
-import { href } from "./router.js";
 
 const PAGE_SIZE = 10;
 const VERDICTS = {
@@ -24,24 +21,17 @@ export function duplicatesView(params, context) {
   return new DuplicatesView(params, context);
 }
 
-class DuplicatesView {
-  constructor(params, { about, signal }) {
-    this.about = about;
-    this.signal = signal;
-    this.params = params;
+class DuplicatesView extends JobView {
+  constructor(params, context) {
+    super(params, context, { name: "duplicates", job: "comparing", pageSize: PAGE_SIZE });
     this.title = "Copies";
     this.cards = [];
     this.active = 0;
-    this.state = el("p", { class: "state", id: "duplicates-state" });
-    this.pager = el("nav", { class: "row pager", "aria-label": "Pages" });
-    this.list = el("div", { class: "groups", id: "duplicates" });
-    this.compare = button("Compare new photographs", { id: "compare-new", onclick: () => this.start(), hidden: true }, "search");
+    this.compare = button("Compare new photographs", { id: "compare-new", onclick: () => this.run(this.compare), hidden: true }, "search");
     this.undoButton = button("Undo the last move", { id: "undo-move", hidden: true, onclick: () => this.undo() }, "swap");
     this.decided = el("input", { type: "checkbox", id: "decided", onchange: () => this.load() });
     this.decidedRow = el("label", { class: "row decided", for: "decided" }, this.decided, "show decided groups");
     this.keys = el("p", { class: "soft small keys" });
-    this.job = new JobPanel("/job", { signal, onEnd: (state) => this.onEnd(state) });
-    this.lightbox = new Lightbox({ about, view: "duplicates", items: () => this.files, params: () => this.params });
     this.advice = el("p", { class: "soft prose", hidden: true });
     this.element = el(
       "div",
@@ -64,16 +54,7 @@ class DuplicatesView {
       u: () => !this.undoButton.hidden && this.undo(),
       ...Object.fromEntries(Object.entries(VERDICTS).map(([verdict, { key }]) => [key, () => this.pair?.decide(verdict)])),
     };
-    this.ready = this.open();
-  }
-
-  /** @param {URLSearchParams} params */
-  update(params) {
-    const before = this.params;
-    this.params = params;
-    if (before.get("page") === params.get("page")) this.lightbox.follow(!before.has(OPEN));
-    else this.ready = this.load();
-    return true;
+    this.ready = this.open(context.about.manage);
   }
 
   /** What keys do: nothing to the pairs behind a large photograph. */
@@ -82,7 +63,7 @@ class DuplicatesView {
   }
 
   /** The files of the groups and pairs that are shown, each once. */
-  get files() {
+  get items() {
     const all = this.cards.flatMap(({ group }) => [group.best, ...group.copies]).filter(({ image }) => image !== null);
     return [...new Map(all.map((file) => [file.image, file])).values()];
   }
@@ -96,27 +77,12 @@ class DuplicatesView {
     return this.cards.flatMap((card) => card.pairs);
   }
 
-  async open() {
-    await this.load();
-    const running = this.about.manage && (await getJson("/job", {}, { signal: this.signal }).catch(() => null));
-    if (running?.state === "running" && running.job === "comparing") this.job.follow(running).catch(showError);
-  }
-
-  async load() {
-    this.page = Math.max(1, Math.floor(Number(this.params.get("page") ?? 1)) || 1);
-    this.state.textContent = "Loading …";
-    const request = { page: this.page - 1, size: PAGE_SIZE, decided: this.decided.checked };
-    try {
-      this.show(await getJson("/duplicates", request, { signal: this.signal }));
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.state.textContent = "";
-      showError(error, () => this.load());
-    }
+  get request() {
+    return { decided: this.decided.checked };
   }
 
   show(result) {
-    const { groups, shots, n_shots: nShots, total, hidden, copies, not_compared: fresh, manage, undoable, pages } = result;
+    const { groups, shots, n_shots: nShots, total, hidden, not_compared: fresh, manage, undoable } = result;
     this.manage = manage;
     this.state.textContent = stateText(result);
     announce(this.state.textContent);
@@ -129,8 +95,7 @@ class DuplicatesView {
     this.decidedRow.hidden = hidden === 0 && !this.decided.checked;
     this.keys.hidden = total + shots.length === 0;
     this.keys.replaceChildren(...keyLine(manage));
-    const first = (this.page - 1) * PAGE_SIZE;
-    this.cards = groups.map((group, i) => new Card(this, group, first + i + 1));
+    this.cards = groups.map((group, i) => new Card(this, group, this.first + i + 1));
     const shotCards = shots.map((shot) => new Card(this, shotGroup(shot), null));
     const fold =
       shots.length > 0 &&
@@ -143,10 +108,7 @@ class DuplicatesView {
     if (fold) fold.addEventListener("toggle", () => this.foldShots(fold.open ? shotCards : []));
     this.groupCards = this.cards;
     this.list.replaceChildren(...this.cards.map(({ element }) => element), ...(fold ? [fold] : []));
-    showPager(this.pager, { page: this.page, pages, to: (page) => href("duplicates", { page: page > 1 ? page : null }) });
-    this.copies = copies;
     this.activate(0, false);
-    this.lightbox.follow();
   }
 
   /** Keys reach the pairs in the fold only while it is open. */
@@ -169,21 +131,6 @@ class DuplicatesView {
     if (!focus) return;
     pair.element.focus({ preventScroll: true });
     pair.element.scrollIntoView({ block: "nearest" });
-  }
-
-  async start() {
-    this.compare.disabled = true;
-    try {
-      await this.job.follow(await send("POST", "/duplicates", { signal: this.signal }));
-    } catch (error) {
-      showError(error);
-    } finally {
-      this.compare.disabled = false;
-    }
-  }
-
-  onEnd({ state }) {
-    if (state === "done" || state === "cancelled") this.load();
   }
 
   /** Load the groups again after a change, and go on at the same place. */

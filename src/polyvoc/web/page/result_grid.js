@@ -1,6 +1,6 @@
 // The ranking as tiles: likely hits in a grid, the others in a fold. Tiles keep their element and move to their new positions.
 
-import { button, el, icon, iconLink, linkButton, prefersReducedMotion, svg } from "./elements.js";
+import { button, el, icon, iconLink, linkButton, outlineOver, prefersReducedMotion } from "./elements.js";
 import { baseName, count, formatProbability } from "./format.js";
 import { placeLine, thumbnail } from "./images.js";
 import { copyText } from "./messages.js";
@@ -205,16 +205,8 @@ class Tile {
   /** Draw the outline of the query over the thumbnail. @param {Hit | null} hit */
   drawOutline(hit) {
     this.outline?.remove();
-    this.outline = null;
-    if (!hit) return;
-    const { outline, width, height } = hit;
-    const points = outline.map((point) => point.join(",")).join(" ");
-    this.outline = svg(
-      "svg",
-      { class: "outline", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-      svg("svg", { width, height, overflow: "hidden" }, svg("polygon", { class: "casing", points }), svg("polygon", { points })),
-    );
-    this.box.append(this.outline);
+    this.outline = hit ? outlineOver(hit) : null;
+    if (this.outline) this.box.append(this.outline);
   }
 }
 
