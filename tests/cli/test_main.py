@@ -18,10 +18,10 @@ import typer
 import polyvoc
 from commands import answer, refuse, run, searched, vocabulary_flags
 from conftest import draw_scene
-from polyvoc.cli.answers import short_path
 from polyvoc.cli.flags import flag_name
 from polyvoc.cli.interrupt import KEPT
 from polyvoc.cli.main import app
+from polyvoc.cli.terminal import short_path
 from polyvoc.options import FeatureOptions, PairOptions, ScoringOptions, SearchOptions, TrainOptions, options_of
 from polyvoc.search.info import index_distributions
 from polyvoc.search.probability import probability_text

@@ -211,6 +211,7 @@ def trust_command(
 ) -> None:
     """Allow reading photographs below folders that an index made elsewhere names. Without folders: list what it names."""
     from polyvoc.index.folder import IndexFolder
+    from polyvoc.storage.stores import display_name
     from polyvoc.storage.trust import checked_root, is_inside, note_roots
 
     folder = IndexFolder(index)
@@ -227,10 +228,10 @@ def trust_command(
         write_json({"index": str(index), "named": trust.named, "allowed": trust.roots})
         return
     for root in trust.roots:
-        write(f"{'allowed':<13} ", linked_path(root))
+        write(f"{'allowed':<13} {display_name(root)}")
     for root in trust.named:
         if not is_inside(root, trust.roots):
-            write(f"{'not allowed':<13} ", linked_path(root))
+            write(f"{'not allowed':<13} {display_name(root)}")
 
 
 @app.command("link", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc link && polyvoc search query.jpg --smooth 1")
@@ -239,7 +240,7 @@ def link_command(
     candidates: Annotated[int, flag("NUMBER", "Images that each photograph is compared with.")] = 20,
     json: Json = False,
 ) -> None:
-    """Link photographs that show the same thing, for `search --smooth`. Run it again after adding some."""
+    """Link photographs that show the same thing, for groups on the page and `search --smooth`; again after adding some."""
     from polyvoc.index.writer import IndexWriter
     from polyvoc.search.index import Index
     from polyvoc.search.links import link
