@@ -98,7 +98,7 @@ def duplicates_command(  # noqa: PLR0913
     problems = _compare(folders or [], index, mirror)
     with Index.open(index) as opened, progress_bar() as progress:
         if move is not None:
-            check_target(move, index, (row.path for row in opened.images()))
+            check_target(move, index, (row.path for row in opened.images()), opened.folder.trust.named)
         duplicates = find_duplicates(opened, min_probability, mirror, progress, scope)
         if html is not None:
             page = duplicates_page(duplicates, opened.folder.trust.allows, progress)

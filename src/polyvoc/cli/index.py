@@ -133,7 +133,7 @@ def index_command(  # noqa: PLR0913
     else:
         print_report(report, seconds)
     if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
-        found = f"{len(report.problems)} files, none could be used" if report.problems else "no photograph found"
+        found = "none of the files can be used" if report.problems else "no photograph found"
         where = folders or ([str(features)] if features is not None else ["the folders of this index"])
         raise OptionError(f"nothing to index in {', '.join(where)}: {found}")
     if watch:
