@@ -40,7 +40,7 @@ def main() -> None:
                 [command, "search", query, "--index", index, "--json"], check=True, capture_output=True, text=True
             )
             found = json.loads(done.stdout)
-            best = found.get("results", [found])[0]["hits"][0]
+            best = found["results"][0]["hits"][0]
             if Path(best["path"]).name != f"{seed}.jpg" or best["inliers"] < 10:
                 raise SystemExit(f"scene {seed}: the best hit is {best}")
     print(f"{SCENES} searches found what they should")

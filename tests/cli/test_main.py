@@ -18,10 +18,10 @@ import typer
 import polyvoc
 from commands import answer, refuse, run, searched, vocabulary_flags
 from conftest import draw_scene
-from polyvoc.cli.answers import short_path
 from polyvoc.cli.flags import flag_name
 from polyvoc.cli.interrupt import KEPT
 from polyvoc.cli.main import app
+from polyvoc.cli.terminal import short_path
 from polyvoc.options import FeatureOptions, PairOptions, ScoringOptions, SearchOptions, TrainOptions, options_of
 from polyvoc.search.info import index_distributions
 from polyvoc.search.probability import probability_text
@@ -296,7 +296,7 @@ def test_nothing_to_index_is_an_error(words: list[object], tmp_path: Path) -> No
     (empty / "broken.jpg").write_bytes(b"no photograph")
     result = run("index", empty, "--index", tmp_path / "new.polyvoc", *words)
     assert result.exit_code == 1
-    assert "1 files, none could be used" in result.stderr
+    assert "none of the files can be used" in result.stderr
 
 
 def test_what_does_not_fit_is_an_error(index_path: Path, photographs: Path, tmp_path: Path, words: list[object]) -> None:

@@ -449,6 +449,17 @@ def test_targets_among_the_photographs_or_in_the_index_raise(own: Folders) -> No
     assert answer("duplicates", photos, "--index", index)["groups"] == []
 
 
+def test_targets_beside_the_photographs_in_an_indexed_folder_raise(own: Folders, tmp_path: Path) -> None:
+    """Also where the folder that was indexed has photographs in its subfolders only."""
+    photos, _ = own
+    everything, index = tmp_path / "everything", tmp_path / "everything.polyvoc"
+    everything.mkdir()
+    photos.rename(everything / "below")
+    update(index, everything)
+    assert "inside the indexed folder" in refuse("duplicates", "--index", index, "--move", everything / "copies")
+    assert not (everything / "copies").exists()
+
+
 def test_files_without_texture_do_not_leave_the_target_folder(own: Folders, tmp_path: Path) -> None:
     """They are in no index: they need not lie below the folder of all indexed photographs."""
     photos, index = own

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 import pytest
@@ -25,6 +25,7 @@ from polyvoc.cli.demo_photos import find_photographs, make_collection
 from polyvoc.index.writer import IndexWriter
 
 NAMES = ("astronaut", "camera", "cat", "coffee", "coins", "motorcycle", "page", "retina", "rocket")
+CATS = ("cat-original.jpg", "cat-small.jpg", "cat-crop.jpg")
 MARKUP = "<img src=x onerror=document.body.remove()>"
 TOKEN = "a-token-of-the-browser-tests"
 ImageId = Callable[[str], int]
@@ -185,12 +186,16 @@ def test_threshold_is_remembered(watch: Watch, image: ImageId) -> None:
     ui.expect_text("^6 other likely photographs in ")
     likely = ui.page.get_by_role("list", name="Results").get_by_role("listitem")
     shown = likely.count()
+    expect(ui.link_named("^Show more$")).to_be_hidden()  # further hits are less probable than those in the fold
+    tops = [ui.page.locator(f"#results .tile >> nth=0 >> {part}").bounding_box() for part in ("xpath=.", ".thumbnail")]
+    assert tops[0] and tops[1] and tops[1]["y"] - tops[0]["y"] <= 1, "no gap between the border of a tile and its picture"
     slider = ui.page.get_by_role("slider", name="Likely from")
     slider.focus()
     ui.press("Home")
     expect(slider).to_have_attribute("aria-valuetext", "5 %")
     assert likely.count() >= shown == 7  # with the query
     ui.text("^Perhaps: ").click()
+    expect(ui.link_named("^Show more$")).to_be_visible()
     probabilities = [
         float(text) for text in re.findall(r"probability (?:[<>] )?(\d+) %", ui.page.locator("#ranking").aria_snapshot())
     ]
@@ -252,11 +257,11 @@ def test_filters_and_selection(watch: Watch, image: ImageId, world: Path) -> Non
     ui.expect_text("^7 photographs with")
     ui.text("^Filter$").click()
     day = ui.page.locator("#collection time").first.inner_text()
-    ui.page.get_by_label("From", exact=True).fill("2001-01-01")
+    ui.page.get_by_label("Changed from", exact=True).fill("2001-01-01")
     ui.expect_url("changed_from=2001-01-01")
-    ui.page.get_by_label("To", exact=True).fill(day)
+    ui.page.get_by_label("Changed until", exact=True).fill(day)
     ui.expect_text("^7 photographs with .* that pass the filter")
-    ui.page.get_by_label("To", exact=True).fill("2001-01-02")
+    ui.page.get_by_label("Changed until", exact=True).fill("2001-01-02")
     ui.expect_text("^No photographs with .* that pass the filter")
     ui.button("^Clear$").first.click()
     ui.expect_text("^7 photographs with “cat” in their path$")
@@ -264,6 +269,10 @@ def test_filters_and_selection(watch: Watch, image: ImageId, world: Path) -> Non
     ui.expect_text("^No hit passes the filter")
     ui.go(f"#/search?query={image('cat-crop')}&folder={world}/photos&changed_from={day}")
     ui.expect_hit(2)
+    ui.button("^Select all$").click()  # of those in view: the fold is closed
+    n_likely = ui.page.get_by_role("list", name="Results").get_by_role("listitem").count()
+    ui.expect_text(f"^{n_likely} photographs selected$")
+    ui.page.get_by_role("region", name="Selection").get_by_role("button", name="Clear").click()
     boxes = ui.page.get_by_role("checkbox", name=re.compile("^Select cat-"))
     boxes.nth(1).check(force=True)
     boxes.nth(2).check(force=True)
@@ -868,6 +877,7 @@ def test_first_run_from_a_folder_to_the_first_hit(usual: BrowserContext, world: 
     for name in ("cat-original", "cat-crop", "coffee-original"):
         shutil.copy(world / "photos" / f"{name}.jpg", pictures)
     shutil.copy(world / "broken.jpg", pictures)
+    (pictures / "film.mp4").write_bytes(b"")
     with (
         servers.running(tmp_path / "none.polyvoc", "--root", tmp_path / "home") as server,
         Watch(usual, server.url) as watch,
@@ -888,6 +898,8 @@ def test_first_run_from_a_folder_to_the_first_hit(usual: BrowserContext, world: 
         else:
             tab_to(ui.page, "^Index this folder$")
             ui.press("Enter")
+        ui.expect_text(r"^3 photographs ready in \d+ s. Other files were skipped: 1 MP4.$")
+        ui.expect_heading("^Your photographs can be searched$")
         ui.text("^1 file could not be used$").click()
         ui.expect_text("^broken.jpg: ")
         width, room = ui.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
@@ -966,6 +978,43 @@ def test_groups_and_copies(usual: BrowserContext, curated: tuple[str, Path]) -> 
         expect(again).to_be_visible()
         assert sorted(path.name for path in photos.iterdir()) == before
         expect(ui.page.locator("[onerror], img[src=x]")).to_have_count(0)
+
+
+def test_copies_open_large(usual: BrowserContext, curated: tuple[str, Path]) -> None:
+    with Watch(usual, curated[0]) as watch:
+        ui = Ui(watch.open("#/duplicates"))
+        copy = ui.link_named("^Show cat-small.jpg large$")
+        copy.click()
+        expect(ui.lightbox).to_contain_text("cat-small.jpg")
+        ui.press("m")  # nothing is moved behind it
+        ui.press("Escape")
+        expect(ui.lightbox).to_be_hidden()
+        expect(copy).to_be_visible()
+        assert (curated[1] / "cat-small.jpg").is_file()
+
+
+def test_what_is_no_copy_by_a_verdict_is_not_moved(usual: BrowserContext, curated: tuple[str, Path]) -> None:
+    moves: list[str] = []
+
+    def note(route: Route) -> None:
+        moves.append(route.request.url)
+        route.fulfill(json={"moved": [], "problems": [], "folder": "none"})
+
+    address, _ = curated
+    with Watch(usual, address) as watch:
+        ui = Ui(watch.open("#/duplicates"))
+        cats = ui.page.get_by_role("region", name=re.compile("^Group 1: 3 files"))
+        images = {name: cats.locator(f"figure:has([title$='{name}'])").get_attribute("data-image") for name in CATS}
+        pair = cats.get_by_role("group", name=re.compile("^cat-crop.jpg and "))
+        pair.get_by_role("button", name="Different").click()
+        expect(pair.get_by_role("button", name="Different")).to_have_attribute("aria-pressed", "true")
+        ui.page.route("**/duplicates/move?*", note)
+        cats.get_by_role("button", name="Move the others").click()
+        expect(ui.page.get_by_role("status").filter(has_text="0 files moved to none")).to_be_visible()
+        assert [parse_qs(urlsplit(url).query)["image"] for url in moves] == [[images["cat-small.jpg"]]]
+        for name in ("cat-small.jpg", "cat-crop.jpg"):
+            choice = {"first": images["cat-original.jpg"], "second": images[name], "verdict": "none"}
+            httpx.post(f"{address}duplicates/verdict", params=choice).raise_for_status()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

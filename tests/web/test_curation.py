@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from PIL import Image
 from conftest import draw_scene
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from servers import BEARER, TOKEN, Served, refused, serving, wait_until
+from polyvoc.web import curation
+from servers import BEARER, TOKEN, Gate, Served, refused, serving, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,28 @@ def test_unknown_images_have_no_verdict(managed: Served) -> None:
     refused(managed.post("/duplicates/verdict", params={"first": 1, "second": 2, "verdict": "perhaps"}), 422)
     assert "image 999" in refused(managed.post("/duplicates/move", params={"image": [999]}), 422)
     assert json.loads(managed.get("/job").text)["state"] == "idle"
+
+
+def test_searches_and_lists_do_not_wait_for_groups_and_copies(
+    managed: Served, world: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are computed anew for each probability that a client names."""
+    monkeypatch.setattr(curation, "find_duplicates", gate.before(curation.find_duplicates))
+    with ThreadPoolExecutor(6) as clients:
+        waiting = [clients.submit(managed.get, "/duplicates", params={"min_probability": 0.5 + n / 100}) for n in range(6)]
+        gate.wait_for()
+        assert managed.get("/images").json()["total"] == 8
+        assert managed.search(world / "photos" / "scene4.png").json()["likely"] >= 1
+        gate.open.set()
+        assert all(one.result().status_code == 200 for one in waiting)
+
+
+def test_an_index_that_was_moved_with_its_photographs_is_opened(world: Path, tmp_path: Path) -> None:
+    """By the first run: all photographs are recognised as moved, and none is new or unchanged."""
+    (world / "photos").rename(tmp_path / "renamed")
+    (world / "photos.polyvoc").rename(tmp_path / "renamed.polyvoc")
+    with serving(tmp_path / "none.polyvoc", root=(str(tmp_path),), beside=True) as served:
+        assert served.post("/setup", params={"folder": str(tmp_path / "renamed")}).status_code == 202
+        wait_until(lambda: served.get("/setup").json()["state"] != "running")
+        state = served.get("/setup").json()
+        assert (state["state"], state["error"], state["photographs"]) == ("done", "", 8)

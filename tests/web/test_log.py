@@ -42,3 +42,10 @@ def test_the_log_of_a_server_is_written_while_it_serves(capsys: pytest.CaptureFi
     written = capsys.readouterr().err.splitlines()
     assert len(written) == 2  # the same line of code
     assert all(not logging.getLogger(name).handlers for name in names), sys.stderr
+
+
+def test_a_server_that_is_stopped_twice_ends_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with log_to_stderr(9):
+        logging.getLogger("uvicorn.error").error("Traceback ...\nasyncio.exceptions.CancelledError\n")
+        logging.getLogger("uvicorn.error").error("Traceback ...\nOSError\n")
+    assert "CancelledError" not in (written := capsys.readouterr().err) and "OSError" in written

@@ -203,7 +203,7 @@ def index(tmp_path: Path, photographs: Path, vocabularies: tuple[Vocabulary, ...
     return tmp_path / "index"
 
 
-READ, STATE = "polyvoc.web.pool.read_url", "polyvoc.web.service.file_state"
+READ, STATE = "polyvoc.web.pool.read_url", "polyvoc.storage.folders.file_state"
 
 
 @pytest.mark.parametrize("function", [READ, STATE])

@@ -52,7 +52,11 @@ HOSTS = [
     (LOOPBACK, False, ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example"]),
     (LOOPBACK, False, ["evil.example@evil.example", "127.0.0.1@evil.example:8000", "127.0.0.1, evil.example"]),
     (LOOPBACK, False, ["192.168.0.7", "10.0.0.1:8000", "0.0.0.0", "[::2]:8000", "169.254.169.254", "127.0.0.1.nip.io"]),
-    (LOOPBACK, False, ["", ":8000", "[", "[::1"]),
+    (
+        LOOPBACK,
+        False,
+        ["", ":8000", "[", "[::1", "evil@127.0.0.1", "127.0.0.1/evil", "127.0.0.1?a", "127.0.0.1:80:90", "[127.0.0.1"],
+    ),
     # Off loopback an address is accepted: only a name can be made to resolve to this server by an attacker.
     (EVERYWHERE, True, ["192.168.0.7:8000", "0.0.0.0:8000", "[fe80::1]:8000", "localhost"]),
     (EVERYWHERE, False, ["evil.example", "192.168.0.7.evil.example", "192.168.0.7.nip.io"]),

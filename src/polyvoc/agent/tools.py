@@ -21,7 +21,7 @@ from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_info
-from polyvoc.storage.folders import check_folders, file_digest, file_state, is_below
+from polyvoc.storage.folders import check_folders, is_below, is_indexed_file
 from polyvoc.storage.stores import display_name, is_url, redact
 from polyvoc.types import Features, Region
 
@@ -203,21 +203,11 @@ def _thumbnail(index: Index, caption: str, image: int, side: int) -> Thumbnail:
     try:
         row = index.image(image)
         path = index.folder.trust.require(row.path)
-        if not _is_indexed(row):
+        if not is_indexed_file(row.path, row.state, row.digest):
             return Thumbnail(f"{caption}; no picture: its file is gone or has changed", None)
         return Thumbnail(caption, read_thumbnail(path, side))
     except (ImageError, OptionError) as error:
         return Thumbnail(f"{caption}; no picture: {error}", None)
-
-
-def _is_indexed(row: ImageRow) -> bool:
-    """Return whether the file at the path of an image has the time and size, or else the bytes, that were indexed."""
-    try:
-        state = file_state(row.path)
-    except OSError:
-        return False
-    same_size = state.size == row.state.size and row.digest is not None
-    return state == row.state or (same_size and file_digest(row.path, state) == row.digest)
 
 
 def _copies(found: Duplicates, groups: Sequence[Group], page: int, size: int) -> dict[str, Any]:

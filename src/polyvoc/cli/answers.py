@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from polyvoc.cli.terminal import print_note, write
+from polyvoc.cli.terminal import linked_path, print_note, short_path, shown_path, write
 
 if TYPE_CHECKING:
     from polyvoc.search.hits import Hit, Hits, SearchResult
@@ -34,35 +33,18 @@ def print_paths(results: Sequence[SearchResult], timings: bool = False) -> None:
         hits = result.hits
         found |= dict.fromkeys(hit.path for hit in hits.found)
         if hits.nothing_found:
-            print_note(f"{_name(result.query)}: {_nothing(result)}")
+            print_note(f"{shown_path(result.query)}: {_nothing(result)}")
         _print_notes(hits, timings)
     for path in found:
         if sys.stdout.isatty():
-            write(linked(path))
+            write(linked_path(path))
         else:  # as it is, for the program that reads it: names of files need not be text
             sys.stdout.buffer.write(os.fsencode(short_path(path)) + b"\n")
     sys.stdout.flush()
 
 
-def short_path(path: str) -> str:
-    """Return a path relative to the current folder if it lies below it; an address as it is."""
-    try:
-        relative = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
-    except OSError:  # the current folder is gone
-        return path
-    return f"./{relative}" if relative.startswith("-") else relative  # no program takes it for an option
-
-
-def linked(path: str, style: str = "") -> Text:
-    """Return a path as one line of text, with a link for terminals that support it."""
-    from polyvoc.storage.stores import display_name
-
-    link = f"link {Path(path).as_uri()}" if Path(path).is_absolute() else ""
-    return Text(display_name(short_path(path)), style=f"{style} {link}".strip())
-
-
 def _print_result(result: SearchResult, scores: bool) -> None:
-    hits, name = result.hits, _name(result.query)
+    hits, name = result.hits, shown_path(result.query)
     if hits.nothing_found:
         write(f"{name}: {_nothing(result)}" + ("; nearest:" if hits else ""))
         _print_rows(hits[:NEAREST], scores, "dim")
@@ -98,19 +80,13 @@ def _print_rows(hits: Iterable[Hit], scores: bool, style: str = "") -> None:
         cells.append(f"{hit.inliers or '-':>9}")
         if scores or not rated:
             cells.append(f"{hit.score:>9.4f}")
-        write(Text("  ".join([*cells, ""]), style=style) + linked(hit.path, style))
-
-
-def _name(query: str) -> str:
-    from polyvoc.storage.stores import display_name
-
-    return display_name(short_path(query))
+        write(Text("  ".join([*cells, ""]), style=style) + linked_path(hit.path, style))
 
 
 def _nothing(result: SearchResult) -> str:
     from polyvoc.search.probability import nothing_found_text
 
-    return nothing_found_text(result.options.min_probability, bool(result.hits))
+    return nothing_found_text(result.options.min_probability, bool(result.hits), result.options.since)
 
 
 def _print_notes(hits: Hits, timings: bool) -> None:

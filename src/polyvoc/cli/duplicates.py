@@ -67,9 +67,7 @@ def duplicates_command(  # noqa: PLR0913
     move: Annotated[Path | None, path_flag("FOLDER", "Move all but the best of each group there; can be undone.")] = None,
     undo: Annotated[
         Path | None,
-        path_flag(
-            "FOLDER", "Move files back from there, or by a journal; one made elsewhere needs the FOLDERs they return to."
-        ),
+        path_flag("FOLDER", "Undo --move FOLDER. If that was done on another machine, name the FOLDERs of the files, too."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -363,7 +361,7 @@ def _count_copies(duplicates: Duplicates) -> tuple[int, str]:
 def decisions_command(
     *,
     photographs: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIRST SECOND]", help="Two photographs of the index, to decide on them.")
+        list[str] | None, typer.Argument(metavar="FIRST SECOND", help="Two photographs of the index, to decide on them.")
     ] = None,
     index: IndexPath = DEFAULT_INDEX,
     verdict: Annotated[

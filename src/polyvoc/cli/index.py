@@ -134,7 +134,7 @@ def index_command(  # noqa: PLR0913
     else:
         print_report(report, seconds)
     if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
-        found = f"{len(report.problems)} files, none could be used" if report.problems else "no photograph found"
+        found = "none of the files can be used" if report.problems else "no photograph found"
         where = folders or ([str(features)] if features is not None else ["the folders of this index"])
         more = f" and {len(where) - NAMED} others" if len(where) > NAMED else ""
         raise OptionError(f"nothing to index in {', '.join(where[:NAMED])}{more}: {found}")
@@ -213,6 +213,7 @@ def trust_command(
 ) -> None:
     """Allow reading photographs below folders that an index made elsewhere names. Without folders: list what it names."""
     from polyvoc.index.folder import IndexFolder
+    from polyvoc.storage.stores import display_name
     from polyvoc.storage.trust import checked_root, is_inside, note_roots
 
     folder = IndexFolder(index)
@@ -229,10 +230,10 @@ def trust_command(
         write_json({"index": str(index), "named": trust.named, "allowed": trust.roots})
         return
     for root in trust.roots:
-        write(f"{'allowed':<13} ", linked_path(root))
+        write(f"{'allowed':<13} {display_name(root)}")
     for root in trust.named:
         if not is_inside(root, trust.roots):
-            write(f"{'not allowed':<13} ", linked_path(root))
+            write(f"{'not allowed':<13} {display_name(root)}")
 
 
 @app.command("link", rich_help_panel=MAINTENANCE, epilog="Example: polyvoc link && polyvoc search query.jpg --smooth 1")
@@ -241,7 +242,7 @@ def link_command(
     candidates: Annotated[int, flag("NUMBER", "Images that each photograph is compared with.")] = 20,
     json: Json = False,
 ) -> None:
-    """Link photographs that show the same thing, for `search --smooth`. Run it again after adding some."""
+    """Link photographs that show the same thing, for groups on the page and `search --smooth`; again after adding some."""
     from polyvoc.index.writer import IndexWriter
     from polyvoc.search.index import Index
     from polyvoc.search.links import link

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +68,26 @@ def mark(right: bool) -> Text:
     return Text("right", style="green") if right else Text("wrong", style="red")
 
 
-def linked_path(path: str) -> Text:
-    """Return a path as one line of text, with a link for terminals that support it."""
+def short_path(path: str) -> str:
+    """Return a path relative to the current folder if it lies below it; an address as it is."""
+    try:
+        relative = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
+    except OSError:  # the current folder is gone
+        return path
+    return f"./{relative}" if relative.startswith("-") else relative  # no program takes it for an option
+
+
+def shown_path(path: str) -> str:
+    """Return a path as one line of text, as a user would type it here."""
     from polyvoc.storage.stores import display_name
 
-    return Text(display_name(path), style=f"link {Path(path).as_uri()}" if Path(path).is_absolute() else "")
+    return display_name(short_path(path))
+
+
+def linked_path(path: str, style: str = "") -> Text:
+    """Return a path as a user would type it here, with a link for terminals that support it."""
+    link = f"link {Path(path).as_uri()}" if Path(path).is_absolute() else ""
+    return Text(shown_path(path), style=f"{style} {link}".strip())
 
 
 class _Rate(ProgressColumn):
@@ -165,14 +181,6 @@ def extra_text(skipped: Iterable[str]) -> str:
 
     kinds = readable_with_extra(skipped)
     return f" (to read {', '.join(kinds)}: pip install 'polyvoc[formats]')" if kinds else ""
-
-
-def shown_path(path: str) -> str:
-    """Return a path as a user would type it here: relative to the current folder if it lies below."""
-    from polyvoc.storage.stores import display_name
-
-    here = os.path.join(os.getcwd(), "")
-    return display_name(path.removeprefix(here)) or display_name(path)
 
 
 def problem_text(problem: Problem) -> str:
@@ -318,7 +326,7 @@ def print_summary(facts: dict[str, Any]) -> None:
         more = [f"and {len(texts) - MAX_PROBLEMS} more: --json lists all"] if len(texts) > MAX_PROBLEMS else []
         print_row("not usable", *texts[:MAX_PROBLEMS], *more)
     print_row("size", size_text(facts["bytes"]["total"]))
-    run = "on another machine" if facts["last_run"] is None else facts["last_run"].replace("T", " ")
+    run = "on another machine" if facts["last_run"] is None else f"{datetime.fromisoformat(facts['last_run']):%Y-%m-%d %H:%M}"
     print_row("last run", f"{run}, commit {facts['commit']}")
 
 
@@ -337,7 +345,7 @@ def print_info(facts: dict[str, Any]) -> None:
     print_row("format", str(facts["format"]))
     print_row("images", f"{facts['images']:,} in {facts['segments']} segments, {facts['deleted']:,} deleted")
     print_row("features", f"{facts['features']:,} of {kind}" + (f", {per_feature} bytes each" if per_feature else ""))
-    print_row("bytes", *(f"{size:>13,} {part}" for part, size in facts["bytes"].items()))
+    print_row("bytes", *(f"{size:>13,} {part}" for part, size in facts["bytes"].items() if size))
     fine = facts["fine_vocabulary"]
     print_row("codes", "none" if fine is None else f"{fine['bits']} bits relative to {vocabulary_text(fine)}")
     print_row("words", *([f"signatures of {facts['signatures']} bits"] if facts["signatures"] else []),
@@ -386,4 +394,13 @@ def vocabulary_text(facts: dict[str, Any]) -> str:
 
 
 def _listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+    return ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    """Return a value as it is typed for an option."""
+    if isinstance(value, dict):
+        return f"({_listed(value)})"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "none" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

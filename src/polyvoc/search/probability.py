@@ -159,13 +159,14 @@ def probability_text(probability: float) -> str:
     return "< 1 %" if percent < 1 else "> 99 %" if percent > 99 else f"{percent} %"
 
 
-def nothing_found_text(min_probability: float = 0.0, any_hits: bool = False) -> str:
+def nothing_found_text(min_probability: float = 0.0, any_hits: bool = False, since: int | None = None) -> str:
     """Return the message for a search without likely hits: unlikely ones may be left, or all of them were dropped."""
     if any_hits:
         return "nothing found that is likely to show the same thing"
     if min_probability:
         return f"nothing found that shows the same thing with a probability of {100 * min_probability:g} % or more"
-    return "nothing found: no photograph of the index shares a feature with it"
+    among = "the index" if since is None else f"those added after commit {since}"
+    return f"nothing found: no photograph of {among} shares a feature with it"
 
 
 def _logistic(x: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import stat
 from collections import Counter
@@ -155,6 +156,23 @@ def file_digest(path: str, state: FileState) -> str | None:
     except (OSError, ImageError):
         return None
     return digest if is_unchanged(path, state) else None
+
+
+def is_indexed_file(path: str, indexed: FileState, digest: str | None, max_bytes: float = math.inf) -> bool:
+    """Return whether a file is the indexed one: the same time and size, or else the same bytes, at most `max_bytes` of them.
+
+    Raise UnreachableError if its store does not respond.
+    """
+    try:
+        state = file_state(path)  # the size first: what has none, such as a pipe, must not be read
+        if state == indexed:
+            return True
+        same_size = state.size == indexed.size and digest is not None
+        return same_size and (state.size or 0) <= max_bytes and file_digest(path, state) == digest
+    except UnreachableError:
+        raise
+    except (OSError, ValueError, ImageError):
+        return False
 
 
 def read_with_digest(path: Location) -> tuple[Source, str]:

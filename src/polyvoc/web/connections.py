@@ -151,7 +151,7 @@ class GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject what h11 cannot parse."""
-        self._reject_request(msg)
+        self._reject_request("malformed headers, or not exactly one Host header")
 
     def check_time(self, now: float) -> None:
         """Close the connection if it exceeds a limit of time."""

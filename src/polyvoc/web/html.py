@@ -48,7 +48,7 @@ def search_page(results: Sequence[SearchResult], may_read: Callable[[str], bool]
     for result in results:
         hits, shown = result.hits, [picture(hit.path, *_caption(hit), may_read(hit.path)) for hit in result.hits]
         first = len(hits.found)
-        nothing = nothing_found_text(result.options.min_probability, bool(hits)).capitalize()
+        nothing = nothing_found_text(result.options.min_probability, bool(hits), result.options.since).capitalize()
         name = display_name(base_name(redact(result.query)))
         query = picture(result.query, readable=may_read(result.query))
         rest = Fold(f"Perhaps: {len(shown) - first} less likely", shown[first:])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from polyvoc.errors import OptionError, PolyvocError
@@ -14,7 +15,19 @@ from polyvoc.types import Problem, Progress
 logger = logging.getLogger("polyvoc.web")
 END_SECONDS = 10  # for the running job when the server stops; what it committed is kept in any case
 MAX_PROBLEMS = 200  # of a job that are listed
-Work = Callable[[Progress], Sequence[Problem]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job leaves to tell."""
+
+    problems: Sequence[Problem] = ()  # files that could not be used
+    skipped: Mapping[str, int] = field(default_factory=dict)  # other files, which are no photographs, by kind
+    photographs: int = 0  # that the index holds
+
+
+NOTHING = Outcome()
+Work = Callable[[Progress], Outcome]
 
 
 class Cancelled(KeyboardInterrupt):
@@ -30,8 +43,7 @@ class Jobs:
         self._thread: threading.Thread | None = None
         self._cancel = threading.Event()
         self._started = self._ended = 0.0
-        self._problems: list[Problem] = []
-        self._n_problems = 0
+        self._outcome = NOTHING
         self._now: dict[str, Any] = {"job": "", "state": "idle", "stage": "", "done": 0, "total": 0, "error": ""}
 
     def start(self, job: str, stage: str, work: Work) -> dict[str, Any]:
@@ -40,7 +52,7 @@ class Jobs:
             if self._now["state"] == "running":
                 raise OptionError(f"{self._now['job']} is still running; wait for it, or cancel it")
             self._cancel.clear()
-            self._started, self._problems, self._n_problems = time.monotonic(), [], 0
+            self._started, self._outcome = time.monotonic(), NOTHING
             self._now = {"job": job, "state": "running", "stage": stage, "done": 0, "total": 0, "error": ""}
             self._thread = threading.Thread(target=self._run, args=[work], name="polyvoc-job", daemon=True)
             self._thread.start()
@@ -50,8 +62,15 @@ class Jobs:
         """Return how far the last job is, or how it ended: running, done, cancelled or failed; idle before the first one."""
         with self._lock:
             end = time.monotonic() if self._now["state"] == "running" else self._ended
-            problems = [vars(problem) for problem in self._problems]
-            return {**self._now, "seconds": round(end - self._started, 1), "problems": problems, "n_problems": self._n_problems}
+            outcome = self._outcome
+            return {
+                **self._now,
+                "seconds": round(end - self._started, 1),
+                "problems": [vars(problem) for problem in outcome.problems[:MAX_PROBLEMS]],
+                "n_problems": len(outcome.problems),
+                "skipped": dict(outcome.skipped),
+                "photographs": outcome.photographs,
+            }
 
     def cancel(self) -> dict[str, Any]:
         """Make the running job end soon."""
@@ -72,7 +91,7 @@ class Jobs:
 
     def _run(self, work: Work) -> None:
         try:
-            problems = work(self._progress)
+            outcome = work(self._progress)
         except Cancelled:
             self._end("cancelled")
         except PolyvocError as error:
@@ -81,11 +100,11 @@ class Jobs:
             logger.exception("a job failed")
             self._end("failed", f"unexpected {type(error).__name__}; see the server's log")
         else:
-            self._end("done", problems=problems)
+            self._end("done", outcome=outcome)
 
-    def _end(self, state: str, error: str = "", problems: Sequence[Problem] = ()) -> None:
+    def _end(self, state: str, error: str = "", outcome: Outcome = NOTHING) -> None:
         with self._lock:
             self._ended = time.monotonic()
-            self._problems, self._n_problems = list(problems[:MAX_PROBLEMS]), len(problems)
+            self._outcome = outcome
             self._now |= {"state": state, "error": error}
             logger.info("%s: %s after %.1f s", self._now["job"], state, self._ended - self._started)

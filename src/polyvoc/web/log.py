@@ -51,11 +51,17 @@ class RepeatFilter(logging.Filter):
         return True
 
 
+def is_no_shutdown(record: logging.LogRecord) -> bool:
+    """Return whether a record is other than the traceback of a server that the user has stopped twice, hence at once."""
+    return record.name != "uvicorn.error" or "asyncio.exceptions.CancelledError" not in record.getMessage()
+
+
 @contextmanager
 def log_to_stderr(lines: int) -> Iterator[None]:
     """Write the server's log to stderr while it serves, so many lines per minute and kind."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.addFilter(is_no_shutdown)
     handler.addFilter(RepeatFilter(lines))
     levels = {logging.getLogger(name): level for name, level in LEVELS.items()}
     before = [(logger, logger.level, logger.propagate) for logger in levels]

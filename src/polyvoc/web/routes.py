@@ -258,7 +258,7 @@ async def list_groups(
     request: Request, service: ServiceOf, curation: CurationOf, parameters: Annotated[GroupParameters, Query()]
 ) -> Response:
     """Return the things that were seen more than once: images that verified links connect, the largest groups first."""
-    return await respond(request, service.lookups, lambda: curation.list_groups(parameters.page, parameters.size))
+    return await respond(request, service.listings, lambda: curation.list_groups(parameters.page, parameters.size))
 
 
 @curation_router.post("/groups", status_code=202, response_model=JobState)
@@ -274,7 +274,7 @@ async def list_duplicates(
     """Return the groups of copies that the last comparison found, each with the file to keep first."""
     return await respond(
         request,
-        service.searches,
+        service.listings,
         lambda: curation.list_duplicates(parameters.min_probability, parameters.page, parameters.size, parameters.decided),
     )
 

@@ -358,6 +358,8 @@ class JobState(BaseModel):
     seconds: float
     problems: list[Problem]  # the first of the files that could not be used
     n_problems: int
+    skipped: dict[str, int]  # files that are no photographs by their names, by kind
+    photographs: int  # that the index holds then
 
 
 class FolderEntry(BaseModel):

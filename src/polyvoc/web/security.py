@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import socket
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -26,6 +26,7 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 OPEN = frozenset({"/", "/health", "/openapi.json", "/session"})
 BATCH_PATHS = frozenset({"/search/batch", "/images"})  # these take several photographs
 CHANGED = ("/images", "/groups", "/duplicates", "/job")  # other methods than reading need --write here
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::[0-9]*)?", re.ASCII)  # and the port
 SETUP = "/setup"  # of a server without an index: these list folders of this machine, and index one
 BATCH = 8  # times the bytes of one photograph
 HEADERS = {
@@ -107,10 +108,8 @@ class SecurityMiddleware:
 
         Off loopback any IP address is accepted: only a name can be made to resolve to this server by an attacker.
         """
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
-            name = ""
+        match = HOST.fullmatch(host)
+        name = match[1].strip("[]").lower() if match else ""
         known = name in {own.lower() for own in (self._settings.host, *self._settings.allow_host)} or is_loopback(name)
         if not known and not is_loopback(self._settings.host):
             known = name == socket.gethostname().lower() or ip_address(name) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import mimetypes
 import os
 import re
@@ -31,7 +30,7 @@ from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info
 from polyvoc.search.query import timed
 from polyvoc.storage.files import flush_path, make_folder, remove_partial_files, replace_file, write_errors
-from polyvoc.storage.folders import IMAGE_SUFFIXES, file_digest, file_state
+from polyvoc.storage.folders import IMAGE_SUFFIXES, is_indexed_file
 from polyvoc.storage.stores import base_name, display_name, is_url
 from polyvoc.threads import count_threads
 from polyvoc.types import Features, Floats32, Problem
@@ -125,7 +124,8 @@ class Service:
         self.searches = Pool("searches", settings.threads, settings.queue, spare=1)
         self.pictures = Pool("pictures", PICTURE_THREADS, LONG_QUEUE)
         self.lookups = Pool("lookups", LOOKUP_THREADS, LONG_QUEUE)  # catalogue only: never waits for a file or a store
-        self.pools = (self.searches, self.pictures, self.lookups)
+        self.listings = Pool("listings", 1, LONG_QUEUE)  # groups and copies: computed once per commit, which may take long
+        self.pools = (self.searches, self.pictures, self.lookups, self.listings)
         count = settings.threads + PICTURE_THREADS
         self.stores = StoreRequests(count + ABANDONED, settings.decode_seconds)
         self.decoders = Decoders(count, settings.decode_seconds, self.stores.read)
@@ -372,8 +372,9 @@ class Service:
         if not self._index.folder.trust.allows(row.path):
             raise NotAllowedError(f"image {row.image} lies where this server may not read; its log names the next step")
         if is_url(row.path):
-            return self.stores.run(row.path, lambda: _is_unchanged(row, self.stores.max_bytes))
-        return _is_unchanged(row)
+            most = self.stores.max_bytes  # files of stores are read into memory
+            return self.stores.run(row.path, lambda: is_indexed_file(row.path, row.state, row.digest, most))
+        return is_indexed_file(row.path, row.state, row.digest)
 
 
 def count_folders(paths: Iterable[str]) -> dict[str, Any]:
@@ -395,21 +396,6 @@ def _possible_rules(index: Index) -> list[Merge]:
     """Return the rules that an index has the codes, words or signatures for."""
     has = {CODES: index.folder.code_bits > 0, "likelihood": index.folder.bits > 0}
     return [merge for merge in get_args(Merge) if has.get(merge, len(index.engine.sizes) > 0)]
-
-
-def _is_unchanged(row: ImageRow, max_bytes: float = math.inf) -> bool:
-    """Return whether a file is the indexed one: same time and size, or else the same bytes."""
-    try:
-        state = file_state(row.path)  # the size first: what has none, such as a pipe, must not be read
-        if state == row.state:
-            return True
-        readable = (state.size or 0) <= max_bytes  # files of stores are read into memory
-        same_size = state.size == row.state.size and row.digest is not None
-        return same_size and readable and file_digest(row.path, state) == row.digest
-    except UnreachableError:
-        raise
-    except (OSError, ValueError, ImageError):
-        return False
 
 
 class IndexEdits:

@@ -23,7 +23,7 @@ class Settings:
     index: Path
     host: str = option("127.0.0.1", "Address to listen at. 0.0.0.0: reachable from other machines.", metavar="ADDRESS")
     port: int = option(8000, "Port to listen at. 0: any free port.", metavar="NUMBER", minimum=0, maximum=65535)
-    write: bool = option(False, "Allow adding and removing photographs.", ACCESS)
+    write: bool = option(False, "Allow adding and removing photographs; for this machine, also moving copies.", ACCESS)
     photos: Path | None = option(None, "Folder for added photographs. Default: beside the index.", ACCESS, metavar="FOLDER")  # noqa: RUF009
     private: bool = option(False, "Require the token for reading, too.", ACCESS)
     token: str | None = field(default=None, repr=False)

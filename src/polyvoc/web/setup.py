@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,10 +14,11 @@ from typing import Any
 from polyvoc.errors import NotAllowedError, OptionError
 from polyvoc.index.writer import IndexWriter
 from polyvoc.storage.folders import IMAGE_SUFFIXES, is_below, list_photographs
-from polyvoc.types import Problem, Progress
-from polyvoc.web.jobs import Jobs
+from polyvoc.types import Progress
+from polyvoc.web.jobs import Jobs, Outcome
 from polyvoc.web.settings import Settings
 
+logger = logging.getLogger("polyvoc.web")
 MAX_FOLDERS = 1000  # of a list
 MAX_ENTRIES = 100_000  # of a folder that are looked at
 SUFFIX = ".polyvoc"
@@ -112,7 +115,7 @@ class FirstRun:
             )
         return Path(f"{folder}{SUFFIX}")
 
-    def _index(self, folder: str, progress: Progress) -> Sequence[Problem]:
+    def _index(self, folder: str, progress: Progress) -> Outcome:
         """Bring the index of a folder up to date, and open it."""
         # A link that is put into the place of the folder after it was chosen is not followed.
         if os.path.realpath(folder) != folder or not stat.S_ISDIR(os.lstat(folder).st_mode):
@@ -123,9 +126,11 @@ class FirstRun:
         progress("loading vocabularies", 0, 0)
         with IndexWriter.open(place) as writer:
             report = writer.update([folder], progress=progress)
-        if report.added + report.replaced + report.unchanged == 0:
+        photographs = report.added + report.replaced + report.moved + report.unchanged
+        if photographs == 0:
             reason = report.problems[0].reason if report.problems else "unknown"
             raise OptionError(f"no photograph of {folder} can be used ({reason}); choose another folder")
         progress("opening the index", 0, 0)
         self._open_index(place)
-        return report.problems
+        logger.info("serving %s; the next time: polyvoc serve %s", folder, shlex.quote(str(place)))
+        return Outcome(report.problems, report.skipped, photographs)

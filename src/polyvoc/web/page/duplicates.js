@@ -1,14 +1,12 @@
 // The view of copies: groups side by side, the difference of two files, verdicts by key; the others are moved, and moved back.
 
-import { getJson, send } from "./api.js";
+import { send } from "./api.js";
 import { button, el, heading, segmented, svg } from "./elements.js";
-import { baseName, count, dayOf, folderOf, formatBytes, formatInteger, formatProbability } from "./format.js";
+import { baseName, count, dayOf, folderOf, formatBytes, formatInteger, formatProbability, shellWord } from "./format.js";
 import { forgetInfo, pictureUrl } from "./images.js";
-import { JobPanel } from "./job_panel.js";
+import { JobView } from "./job_view.js";
 import { announce, showError, showMessage } from "./messages.js";
-import { showPager } from "./pager.js";
 import { clearResults } from "./results.js";
-import { href } from "./router.js";
 
 const PAGE_SIZE = 10;
 const VERDICTS = {
@@ -23,43 +21,32 @@ export function duplicatesView(params, context) {
   return new DuplicatesView(params, context);
 }
 
-class DuplicatesView {
-  constructor(params, { about, signal }) {
-    this.about = about;
-    this.signal = signal;
-    this.params = params;
+class DuplicatesView extends JobView {
+  constructor(params, context) {
+    super(params, context, { name: "duplicates", job: "comparing", pageSize: PAGE_SIZE });
     this.title = "Copies";
     this.cards = [];
     this.active = 0;
-    this.state = el("p", { class: "state", id: "duplicates-state" });
-    this.pager = el("nav", { class: "row pager", "aria-label": "Pages" });
-    this.list = el("div", { class: "groups", id: "duplicates" });
-    this.compare = button("Compare new photographs", { id: "compare-new", onclick: () => this.start(), hidden: true }, "search");
+    this.compare = button("Compare new photographs", { id: "compare-new", onclick: () => this.run(this.compare), hidden: true }, "search");
     this.undoButton = button("Undo the last move", { id: "undo-move", hidden: true, onclick: () => this.undo() }, "swap");
     this.decided = el("input", { type: "checkbox", id: "decided", onchange: () => this.load() });
     this.decidedRow = el("label", { class: "row decided", for: "decided" }, this.decided, "show decided groups");
-    this.keys = el(
-      "p",
-      { class: "soft small keys" },
-      ...keysText(["j", "k"], "next and previous pair"),
-      ...Object.values(VERDICTS).flatMap(({ key, text }) => keysText([key], text.toLowerCase())),
-      ...keysText(["d"], "difference"),
-      ...keysText(["m"], "move the others"),
-      ...keysText(["u"], "undo"),
-    );
-    this.job = new JobPanel("/job", { signal, onEnd: (state) => this.onEnd(state) });
+    this.keys = el("p", { class: "soft small keys" });
+    this.advice = el("p", { class: "soft prose", hidden: true });
     this.element = el(
       "div",
       { class: "duplicates-view" },
       heading("Copies"),
       el("p", { class: "soft prose" }, "Files of the same photograph: identical, resized, cropped, turned, re-encoded. Nothing is deleted."),
       el("div", { class: "row spread" }, this.state, el("div", { class: "row" }, this.compare, this.undoButton), this.pager),
+      this.advice,
       this.decidedRow,
       this.keys,
       this.job.element,
       this.list,
+      this.lightbox.dialog,
     );
-    this.shortcuts = {
+    this.keyActions = {
       j: () => this.step(1),
       k: () => this.step(-1),
       d: () => this.pair?.toggleDifference(),
@@ -67,14 +54,18 @@ class DuplicatesView {
       u: () => !this.undoButton.hidden && this.undo(),
       ...Object.fromEntries(Object.entries(VERDICTS).map(([verdict, { key }]) => [key, () => this.pair?.decide(verdict)])),
     };
-    this.ready = this.open();
+    this.ready = this.open(context.about.manage);
   }
 
-  /** @param {URLSearchParams} params */
-  update(params) {
-    this.params = params;
-    this.ready = this.load();
-    return true;
+  /** What keys do: nothing to the pairs behind a large photograph. */
+  get shortcuts() {
+    return this.lightbox.dialog.open ? {} : this.keyActions;
+  }
+
+  /** The files of the groups and pairs that are shown, each once. */
+  get items() {
+    const all = this.cards.flatMap(({ group }) => [group.best, ...group.copies]).filter(({ image }) => image !== null);
+    return [...new Map(all.map((file) => [file.image, file])).values()];
   }
 
   /** The pair that keys act on. */
@@ -86,38 +77,25 @@ class DuplicatesView {
     return this.cards.flatMap((card) => card.pairs);
   }
 
-  async open() {
-    await this.load();
-    const running = this.about.manage && (await getJson("/job", {}, { signal: this.signal }).catch(() => null));
-    if (running?.state === "running" && running.job === "comparing") this.job.follow(running).catch(showError);
-  }
-
-  async load() {
-    this.page = Math.max(1, Math.floor(Number(this.params.get("page") ?? 1)) || 1);
-    this.state.textContent = "Loading …";
-    const request = { page: this.page - 1, size: PAGE_SIZE, decided: this.decided.checked };
-    try {
-      this.show(await getJson("/duplicates", request, { signal: this.signal }));
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.state.textContent = "";
-      showError(error, () => this.load());
-    }
+  get request() {
+    return { decided: this.decided.checked };
   }
 
   show(result) {
-    const { groups, shots, n_shots: nShots, total, hidden, copies, not_compared: fresh, manage, undoable, pages } = result;
+    const { groups, shots, n_shots: nShots, total, hidden, not_compared: fresh, manage, undoable } = result;
     this.manage = manage;
     this.state.textContent = stateText(result);
     announce(this.state.textContent);
+    this.advice.hidden = manage;
+    this.advice.replaceChildren(...adviceParts(fresh, this.about));
     this.compare.hidden = !manage || fresh === 0;
     this.compare.classList.toggle("primary", fresh > 0);
     this.compare.querySelector("span").textContent = `Compare ${count(fresh, "photograph")}`;
     this.undoButton.hidden = undoable === 0;
     this.decidedRow.hidden = hidden === 0 && !this.decided.checked;
-    this.keys.hidden = !manage || total + shots.length === 0;
-    const first = (this.page - 1) * PAGE_SIZE;
-    this.cards = groups.map((group, i) => new Card(this, group, first + i + 1));
+    this.keys.hidden = total + shots.length === 0;
+    this.keys.replaceChildren(...keyLine(manage));
+    this.cards = groups.map((group, i) => new Card(this, group, this.first + i + 1));
     const shotCards = shots.map((shot) => new Card(this, shotGroup(shot), null));
     const fold =
       shots.length > 0 &&
@@ -130,8 +108,6 @@ class DuplicatesView {
     if (fold) fold.addEventListener("toggle", () => this.foldShots(fold.open ? shotCards : []));
     this.groupCards = this.cards;
     this.list.replaceChildren(...this.cards.map(({ element }) => element), ...(fold ? [fold] : []));
-    showPager(this.pager, { page: this.page, pages, to: (page) => href("duplicates", { page: page > 1 ? page : null }) });
-    this.copies = copies;
     this.activate(0, false);
   }
 
@@ -157,19 +133,11 @@ class DuplicatesView {
     pair.element.scrollIntoView({ block: "nearest" });
   }
 
-  async start() {
-    this.compare.disabled = true;
-    try {
-      await this.job.follow(await send("POST", "/duplicates", { signal: this.signal }));
-    } catch (error) {
-      showError(error);
-    } finally {
-      this.compare.disabled = false;
-    }
-  }
-
-  onEnd({ state }) {
-    if (state === "done" || state === "cancelled") this.load();
+  /** Load the groups again after a change, and go on at the same place. */
+  async reload() {
+    const { active } = this;
+    await this.load();
+    this.activate(Math.min(active, this.pairs.length - 1), true);
   }
 
   async undo() {
@@ -179,7 +147,7 @@ class DuplicatesView {
       showMessage(`${count(moved.length, "file")} moved back.`);
       for (const { reason } of problems) showMessage(reason, { kind: "error" });
       clearResults();
-      await this.load();
+      await this.reload();
     } catch (error) {
       showError(error);
     } finally {
@@ -215,7 +183,11 @@ class Card {
     const picture =
       file.image === null
         ? el("span", { class: "gone" }, "not in the index")
-        : el("img", { src: pictureUrl(file.image, 640), alt: name, loading: "lazy", decoding: "async" });
+        : el(
+            "a",
+            { href: this.view.lightbox.linkTo(file.image), "aria-label": `Show ${name} large` },
+            el("img", { src: pictureUrl(file.image, 640), alt: "", loading: "lazy", decoding: "async" }),
+          );
     const data = [file.width > 0 && `${file.width} × ${file.height}`, file.bytes && formatBytes(file.bytes), dayOf(file.changed)];
     const keep = el("input", { type: "radio", name: `keep-${this.number}`, value: file.image, checked: file.image === this.keep });
     keep.addEventListener("change", () => {
@@ -225,7 +197,7 @@ class Card {
       this.view.manage && this.number !== null && file.image !== null && el("label", { class: "keep" }, keep, "keep this one");
     return el(
       "figure",
-      { class: "copy-file" },
+      { class: "copy-file", data: { image: file.image ?? "" } },
       el("div", { class: "copy-picture" }, picture),
       el(
         "figcaption",
@@ -239,11 +211,15 @@ class Card {
     );
   }
 
-  /** Move all files but the one to keep. */
+  /** Move all files but the one to keep, and those that are no copies by a verdict. */
   async move() {
     if (!this.view.manage || this.isShots || this.moveButton.disabled) return;
-    const files = [this.group.best, ...this.group.copies];
-    const others = files.filter(({ image }) => image !== null && image !== this.keep).map(({ image }) => image);
+    const copies = this.group.copies.filter(({ verdict }) => verdict === null || verdict === "copy");
+    const others = [this.group.best, ...copies].map(({ image }) => image).filter((image) => image !== null && image !== this.keep);
+    if (others.length === 0) {
+      showMessage("None of these files is a copy of the one to keep by your verdicts.");
+      return;
+    }
     this.moveButton.disabled = true;
     try {
       const params = new URLSearchParams(others.map((image) => ["image", String(image)]));
@@ -255,9 +231,7 @@ class Card {
         kind: problems.length ? "error" : "note",
         action,
       });
-      const { active } = this.view;
-      await this.view.load();
-      this.view.activate(Math.min(active, this.view.pairs.length - 1), true);
+      await this.view.reload();
     } catch (error) {
       this.moveButton.disabled = false;
       showError(error);
@@ -338,6 +312,7 @@ class Pair {
   }
 
   toggleDifference() {
+    if (!this.difference.isConnected) return;
     const show = this.stage.hidden;
     this.stage.hidden = !show;
     this.difference.setAttribute("aria-pressed", String(show));
@@ -384,12 +359,18 @@ class Pair {
   }
 }
 
-function stateText({ total, hidden, copies, compared, not_compared: fresh, manage }) {
-  const advice = manage ? "" : "; polyvoc duplicates compares them";
-  const pending = fresh > 0 ? ` · ${count(fresh, "photograph")} not compared yet${advice}` : "";
+function stateText({ total, hidden, copies, compared, not_compared: fresh }) {
+  const pending = fresh > 0 ? ` · ${count(fresh, "photograph")} not compared yet` : "";
   const decided = hidden > 0 ? ` · ${count(hidden, "group")} decided` : "";
   if (total === 0) return `${compared ? "No copies" : "No identical files"}${decided}${pending}`;
   return `${count(total, "group")}, ${count(copies, "file")} besides those to keep${decided}${pending}`;
+}
+
+/** What to do where this page cannot: compare new photographs, decide, move. */
+function adviceParts(fresh, { index }) {
+  const compare = fresh > 0 ? ["To compare them: ", el("code", {}, `polyvoc duplicates --index ${shellWord(index)}`), ". "] : [];
+  const manage = el("code", {}, `polyvoc serve ${shellWord(index)} --write`);
+  return [...compare, "To decide on pairs and to move copies here, start the server on your own computer with ", manage, "."];
 }
 
 /** Two shots of the same thing as a group of two. */
@@ -402,6 +383,13 @@ function kindText({ kind, probability }) {
   return kind === "identical" ? KINDS.identical : `${KINDS[kind] ?? kind} ${formatProbability(probability)}`;
 }
 
-function keysText(keys, text) {
-  return [el("span", {}, ...keys.flatMap((key) => [el("kbd", {}, key), " "]), text)];
+/** The keys and what they do; on a server that only shows the copies those that change nothing. */
+function keyLine(manage) {
+  const all = [
+    [["j", "k"], "next and previous pair"],
+    [["d"], "difference"],
+    ...(manage ? Object.values(VERDICTS).map(({ key, text }) => [[key], text.toLowerCase()]) : []),
+    ...(manage ? [[["m"], "move the others"], [["u"], "undo"]] : []),
+  ];
+  return all.map(([keys, text]) => el("span", {}, ...keys.flatMap((key) => [el("kbd", {}, key), " "]), text));
 }

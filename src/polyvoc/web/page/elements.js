@@ -86,6 +86,16 @@ export function segmented({ legend, name, choices, value, onChange }) {
   );
 }
 
+/** The outline of a query in a photograph, to be laid over its picture. @param {number[][]} outline its corners, in pixels */
+export function outlineOver({ outline, width, height }) {
+  const points = outline.map((point) => point.join(",")).join(" ");
+  return svg(
+    "svg",
+    { class: "outline", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
+    svg("svg", { width, height, overflow: "hidden" }, svg("polygon", { class: "casing", points }), svg("polygon", { points })),
+  );
+}
+
 /** Whether the user prefers reduced motion. */
 export function prefersReducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;

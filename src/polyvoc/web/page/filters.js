@@ -45,8 +45,8 @@ export class FilterFold {
         "div",
         { class: "row filter-fields" },
         el("label", {}, "Folder", this.folder),
-        el("label", {}, "From", this.changed_from),
-        el("label", {}, "To", this.changed_until),
+        el("label", {}, "Changed from", this.changed_from),
+        el("label", {}, "Changed until", this.changed_until),
         clear,
       ),
     );

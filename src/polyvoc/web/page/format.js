@@ -26,6 +26,22 @@ export function formatProbability(probability) {
   return rounded < 1 ? "< 1 %" : rounded > 99 ? "> 99 %" : `${rounded} %`;
 }
 
+/** {MP4: 12, XCF: 3} -> "12 MP4, 3 XCF" @param {Record<string, number>} skipped numbers of files by kind */
+export function kindsText(skipped) {
+  const kinds = Object.entries(skipped).sort(([a, many], [b, few]) => few - many || (a < b ? -1 : 1));
+  return kinds.map(([kind, number]) => `${formatInteger(number)} ${kind}`).join(", ");
+}
+
+/** Why a file could not be used, without its path. @param {{path: string, reason: string}} problem */
+export function reasonText({ path, reason }) {
+  return reason.startsWith(`${path}: `) ? reason.slice(path.length + 2) : reason;
+}
+
+/** A file name as it is typed in a command. */
+export function shellWord(name) {
+  return /^[\w./:@%+=-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`;
+}
+
 /** 93966903 -> "94 MB" */
 export function formatBytes(number) {
   const power = number < 1000 ? 0 : Math.min(Math.floor(Math.log10(number) / 3), UNITS.length - 1);

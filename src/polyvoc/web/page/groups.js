@@ -1,13 +1,10 @@
 // The groups view: things that were seen more than once, each with its photographs side by side.
 
-import { getJson, send } from "./api.js";
 import { button, el, heading, iconLink, linkButton } from "./elements.js";
-import { baseName, count, formatInteger } from "./format.js";
+import { baseName, count, formatInteger, shellWord } from "./format.js";
 import { placeLine, thumbnail } from "./images.js";
-import { JobPanel } from "./job_panel.js";
-import { Lightbox, OPEN } from "./lightbox.js";
-import { announce, showError } from "./messages.js";
-import { showPager } from "./pager.js";
+import { JobView } from "./job_view.js";
+import { announce } from "./messages.js";
 import { moveInGrid } from "./result_grid.js";
 import { href } from "./router.js";
 import { selectAll, selectBox, selectionBar } from "./selection.js";
@@ -19,70 +16,42 @@ export function groupsView(params, context) {
   return new GroupsView(params, context);
 }
 
-class GroupsView {
-  constructor(params, { about, signal }) {
-    this.about = about;
-    this.signal = signal;
-    this.params = params;
+class GroupsView extends JobView {
+  constructor(params, context) {
+    const why = ({ image, first }) => (first === image ? null : href("matches", { query: first, image }));
+    super(params, context, { name: "groups", job: "linking", pageSize: PAGE_SIZE, why });
+    const { about, signal } = context;
     this.title = "Groups";
-    this.images = [];
-    this.state = el("p", { class: "state", id: "groups-state" });
-    this.list = el("div", { class: "groups", id: "groups" });
-    this.pager = el("nav", { class: "row pager", "aria-label": "Pages" });
-    this.job = new JobPanel("/job", { signal, onEnd: (state) => this.onEnd(state) });
-    this.find = button("Find groups", { id: "find-groups", hidden: true, onclick: () => this.link() }, "search");
-    this.lightbox = new Lightbox({
-      about,
-      view: "groups",
-      items: () => this.images,
-      params: () => this.params,
-      why: ({ image, first }) => (first === image ? null : href("matches", { query: first, image })),
-    });
+    this.items = [];
+    this.advice = el(
+      "p",
+      { class: "soft prose", hidden: true },
+      "To compare them: ",
+      el("code", {}, `polyvoc link --index ${shellWord(about.index)}`),
+      ", or start the server with ",
+      el("code", {}, `polyvoc serve ${shellWord(about.index)} --write`),
+      ", which can do it on this page.",
+    );
+    this.find = button("Find groups", { id: "find-groups", hidden: true, onclick: () => this.run(this.find) }, "search");
     this.element = el(
       "div",
       { class: "groups-view" },
       heading("Seen more than once"),
       el("p", { class: "soft prose" }, "Photographs that show the same thing, by matches that agree in their geometry."),
       el("div", { class: "row spread" }, this.state, this.find, this.pager),
+      this.advice,
       this.job.element,
       this.list,
       selectionBar(signal),
       this.lightbox.dialog,
     );
-    this.ready = this.start();
+    this.ready = this.open(about.write);
   }
 
-  /** @param {URLSearchParams} params */
-  update(params) {
-    const before = this.params;
-    this.params = params;
-    if (before.get("page") === params.get("page")) this.lightbox.follow(!before.has(OPEN));
-    else this.ready = this.load();
-    return true;
-  }
-
-  async start() {
-    await this.load();
-    const running = this.about.write && (await getJson("/job", {}, { signal: this.signal }).catch(() => null));
-    if (running?.state === "running" && running.job === "linking") this.job.follow(running).catch(showError);
-  }
-
-  async load() {
-    this.page = Math.max(1, Math.floor(Number(this.params.get("page") ?? 1)) || 1);
-    this.state.textContent = "Loading …";
-    try {
-      this.show(await getJson("/groups", { page: this.page - 1, size: PAGE_SIZE }, { signal: this.signal }));
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.state.textContent = "";
-      showError(error, () => this.load());
-    }
-  }
-
-  show({ groups, total, images, linked, pages }) {
-    const advice = this.about.write ? "" : " Run polyvoc link on the index.";
+  show({ groups, total, images, linked }) {
+    this.advice.hidden = linked || this.about.write;
     this.state.textContent = !linked
-      ? `The photographs have not been compared with one another yet.${advice}`
+      ? "The photographs have not been compared with one another yet."
       : total === 0
         ? "No thing was seen more than once."
         : `${count(total, "group")} of ${count(images, "photograph")}`;
@@ -90,11 +59,8 @@ class GroupsView {
     this.find.hidden = !this.about.write;
     this.find.classList.toggle("primary", !linked);
     this.find.querySelector("span").textContent = linked ? "Find groups again" : "Find groups";
-    this.images = groups.flatMap((group) => group.images.map((item) => ({ ...item, first: group.images[0].image })));
-    const first = (this.page - 1) * PAGE_SIZE;
-    this.list.replaceChildren(...groups.map((group, i) => this.group(group, first + i + 1)));
-    showPager(this.pager, { page: this.page, pages, to: (page) => href("groups", { page: page > 1 ? page : null }) });
-    this.lightbox.follow();
+    this.items = groups.flatMap((group) => group.images.map((item) => ({ ...item, first: group.images[0].image })));
+    this.list.replaceChildren(...groups.map((group, i) => this.group(group, this.first + i + 1)));
   }
 
   group({ images, total }, number) {
@@ -143,20 +109,5 @@ class GroupsView {
         why,
       ),
     );
-  }
-
-  async link() {
-    this.find.disabled = true;
-    try {
-      await this.job.follow(await send("POST", "/groups", { signal: this.signal }));
-    } catch (error) {
-      showError(error);
-    } finally {
-      this.find.disabled = false;
-    }
-  }
-
-  onEnd({ state }) {
-    if (state === "done") this.load();
   }
 }

@@ -2,13 +2,13 @@
 
 import { getJson, send } from "./api.js";
 import { button, el } from "./elements.js";
-import { baseName, count, formatInteger } from "./format.js";
+import { baseName, count, formatInteger, kindsText, reasonText } from "./format.js";
 import { announce, showError } from "./messages.js";
 
 const POLL = 500; // ms
 
 /** @typedef {{job: string, state: string, stage: string, done: number, total: number, error: string, seconds: number,
- *   problems: {path: string, reason: string}[], n_problems: number}} JobState */
+ *   problems: {path: string, reason: string}[], n_problems: number, skipped: Record<string, number>, photographs: number}} JobState */
 
 export class JobPanel {
   /**
@@ -69,10 +69,14 @@ export class JobPanel {
   }
 }
 
-function stateText({ job, state, stage, done, total, error, seconds }) {
+function stateText({ state, stage, done, total, error, seconds, skipped, photographs }) {
   if (state === "failed") return error;
   if (state === "cancelled") return "Cancelled. What was read so far is kept.";
-  if (state === "done") return `Done in ${formatInteger(Math.ceil(seconds))} s.`;
+  if (state === "done") {
+    const what = photographs ? `${count(photographs, "photograph")} ready` : "Done";
+    const others = Object.keys(skipped).length ? ` Other files were skipped: ${kindsText(skipped)}.` : "";
+    return `${what} in ${formatInteger(Math.ceil(seconds))} s.${others}`;
+  }
   if (!total) return `${capital(stage)} …`;
   const left = done > 0 && seconds > 5 ? `, about ${formatInteger(Math.ceil((seconds * (total - done)) / done))} s left` : "";
   return `${capital(stage)}: ${formatInteger(done)} of ${formatInteger(total)}${left}`;
@@ -82,8 +86,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function problemList({ problems, n_problems: number }) {
   const lines = problems.map(({ path, reason }) => {
-    const text = reason.startsWith(path) ? reason.slice(path.length).replace(/^: /, "") : reason;
-    return el("li", { title: path }, el("b", {}, baseName(path)), `: ${text}`);
+    return el("li", { title: path }, el("b", {}, baseName(path)), `: ${reasonText({ path, reason })}`);
   });
   return el(
     "details",

@@ -1,6 +1,6 @@
 // A photograph large, over the view: its outline, its details, and what can be done with it. It has a link: `open=IMAGE`.
 
-import { button, el, linkButton, svg } from "./elements.js";
+import { button, el, linkButton, outlineOver } from "./elements.js";
 import { baseName, count, dayOf, folderOf, formatNumber, formatProbability } from "./format.js";
 import { pictureUrl } from "./images.js";
 import { copyText } from "./messages.js";
@@ -108,17 +108,10 @@ export class Lightbox {
     if (!this.dialog.open) this.dialog.showModal();
   }
 
-  drawOutline({ outline, width, height }) {
+  drawOutline(item) {
     this.outline?.remove();
-    this.outline = null;
-    if (!outline) return;
-    const points = outline.map((point) => point.join(",")).join(" ");
-    this.outline = svg(
-      "svg",
-      { class: "outline", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-      svg("svg", { width, height, overflow: "hidden" }, svg("polygon", { class: "casing", points }), svg("polygon", { points })),
-    );
-    this.stage.append(this.outline);
+    this.outline = item.outline ? outlineOver(item) : null;
+    if (this.outline) this.stage.append(this.outline);
   }
 
   showActions(item) {

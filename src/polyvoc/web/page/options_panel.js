@@ -5,9 +5,9 @@ import { optionInput } from "./option_input.js";
 import { MIN_PROBABILITY, autoSetsText, changedOptions, effectiveValues, label, withOption, withPreset } from "./options.js";
 
 const PRESET_HELP = {
-  fast: "ranked by score only",
-  default: "the best candidates are verified geometrically",
-  best: "more candidates are verified; query expansion",
+  fast: "compares details only, not where they are",
+  default: "also checks whether matching details are arranged alike",
+  best: "checks more candidates, and searches again with sure hits; slower",
   paper: "as in the paper: Bayes merging of two vocabularies, sets of images",
 };
 const FIRST = [MIN_PROBABILITY, "verify"]; // the everyday options; the others follow in the order of the server

@@ -1,6 +1,6 @@
 // The ranking as tiles: likely hits in a grid, the others in a fold. Tiles keep their element and move to their new positions.
 
-import { button, el, icon, iconLink, linkButton, prefersReducedMotion, svg } from "./elements.js";
+import { button, el, icon, iconLink, linkButton, outlineOver, prefersReducedMotion } from "./elements.js";
 import { baseName, count, formatProbability } from "./format.js";
 import { placeLine, thumbnail } from "./images.js";
 import { copyText } from "./messages.js";
@@ -40,7 +40,8 @@ export class ResultGrid {
     this.others = el("ol", { class: "grid", id: "perhaps-results", "aria-label": "Perhaps" });
     this.summary = el("summary", {});
     this.perhaps = el("details", { class: "perhaps", id: "perhaps", hidden: true }, this.summary, this.others);
-    this.element = el("div", { class: "ranking", id: "ranking" }, this.results, this.nothing, this.perhaps);
+    this.more = el("p", { class: "row centre" });
+    this.element = el("div", { class: "hits", id: "ranking" }, this.results, this.nothing, this.perhaps);
     for (const grid of [this.results, this.nearest, this.others])
       grid.addEventListener("keydown", (event) => moveInGrid(event, grid));
   }
@@ -95,6 +96,8 @@ export class ResultGrid {
     this.nearest.hidden = this.footnote.hidden = nearest.length === 0;
     this.others.replaceChildren(...rest.map(({ tile }) => tile));
     this.perhaps.hidden = rest.length === 0;
+    const end = rest.length ? this.perhaps : this.element; // further hits are less probable still
+    if (this.more.parentElement !== end) end.append(this.more);
     this.summary.textContent = `${found ? "Perhaps" : "Still less likely"}: ${count(rest.length, "photograph")}`;
     this.counts = { likely: likely.filter((one) => !one.isQuery).length, isFolded: folds };
   }
@@ -103,6 +106,12 @@ export class ResultGrid {
   divided(shown, done) {
     const last = done ? shown.findLastIndex(({ hit }) => isLikely(hit)) : -1;
     return shown.flatMap(({ tile }, i) => (i === last && i + 1 < shown.length ? [tile, this.divider] : [tile]));
+  }
+
+  /** The images of the hits that can be seen: those in the fold only while it is open. @returns {Set<number>} */
+  visibleImages() {
+    const grids = [this.results, this.nearest, ...(this.perhaps.open ? [this.others] : [])];
+    return new Set(grids.flatMap((grid) => [...grid.querySelectorAll("[data-image]")].map((tile) => Number(tile.dataset.image))));
   }
 
   /** Move the focus to a hit, if there is one of this rank. @param {number | null} rank */
@@ -196,16 +205,8 @@ class Tile {
   /** Draw the outline of the query over the thumbnail. @param {Hit | null} hit */
   drawOutline(hit) {
     this.outline?.remove();
-    this.outline = null;
-    if (!hit) return;
-    const { outline, width, height } = hit;
-    const points = outline.map((point) => point.join(",")).join(" ");
-    this.outline = svg(
-      "svg",
-      { class: "outline", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-      svg("svg", { width, height, overflow: "hidden" }, svg("polygon", { class: "casing", points }), svg("polygon", { points })),
-    );
-    this.box.append(this.outline);
+    this.outline = hit ? outlineOver(hit) : null;
+    if (this.outline) this.box.append(this.outline);
   }
 }
 

@@ -72,10 +72,9 @@ class SearchView {
       "div",
       { class: "row result-tools", hidden: true },
       this.slider,
-      button("Select all", { class: "quiet", onclick: () => selectAll(this.shownHits()) }, "check"),
+      button("Select all", { class: "quiet", onclick: () => selectAll(this.visibleHits()) }, "check"),
       this.filters.element,
     );
-    this.more = el("p", { class: "row centre" });
     this.picture = el("div", { class: "query-picture" });
     this.info = el("p", { class: "soft small" });
     this.compare = linkButton("Compare settings", "#/", { id: "compare-link" }, "compare");
@@ -98,7 +97,6 @@ class SearchView {
         this.progress,
         this.tools,
         this.grid.element,
-        this.more,
         selectionBar(this.signal),
       ),
       this.lightbox.dialog,
@@ -288,6 +286,11 @@ class SearchView {
     return [...hits.filter(isLikely), ...hits.filter((hit) => !isLikely(hit))];
   }
 
+  visibleHits() {
+    const visible = this.grid.visibleImages();
+    return this.shownHits().filter(({ image }) => visible.has(image));
+  }
+
   setFilters(changes) {
     const next = new URLSearchParams(this.params);
     for (const [name, value] of Object.entries(changes)) {
@@ -308,7 +311,7 @@ class SearchView {
   offerAllHits() {
     const next = new URLSearchParams(this.params);
     next.delete(MIN_PROBABILITY);
-    this.more.replaceChildren(linkButton("Show less probable hits", href("search", next), { id: "less-probable" }));
+    this.grid.more.replaceChildren(linkButton("Show less probable hits", href("search", next), { id: "less-probable" }));
   }
 
   showHits(result, done) {
@@ -330,7 +333,7 @@ class SearchView {
       this.focusNext = shown + 1;
     };
     const link = linkButton("Show more", href("search", next), { id: "more", onclick });
-    this.more.replaceChildren(...(shown >= top && top < MAX_TOP ? [link] : []));
+    this.grid.more.replaceChildren(...(shown >= top && top < MAX_TOP ? [link] : []));
   }
 
   showProgress(text) {

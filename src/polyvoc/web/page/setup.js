@@ -6,6 +6,8 @@ import { count } from "./format.js";
 import { JobPanel } from "./job_panel.js";
 import { announce, clearErrors, showError } from "./messages.js";
 
+const CHOOSE = "Choose a folder of photographs";
+
 /** @param {() => void} onReady called when the index can be searched */
 export function setupView(onReady) {
   const view = new SetupView(onReady);
@@ -33,16 +35,18 @@ class SetupView {
     );
     this.go = el("div", { class: "row", hidden: true }, button("Go on to search", { class: "primary", onclick: onReady }, "search"));
     this.job = new JobPanel("/setup", { onEnd: (state) => this.onEnd(state) });
+    this.heading = heading(CHOOSE);
+    this.lead = el(
+      "p",
+      { class: "lead" },
+      "polyvoc reads the photographs of a folder and all its subfolders once, and keeps an index of them. ",
+      "Your photographs are not changed, and nothing leaves this computer.",
+    );
     this.element = el(
       "div",
       { class: "setup" },
-      heading("Choose a folder of photographs"),
-      el(
-        "p",
-        { class: "lead" },
-        "polyvoc reads the photographs once, with those in the folders below, and keeps an index of them. ",
-        "Your photographs are not changed, and nothing leaves this computer.",
-      ),
+      this.heading,
+      this.lead,
       this.chooser,
       this.job.element,
       this.go,
@@ -74,11 +78,11 @@ class SetupView {
     this.path = path;
     this.here.textContent = path || "Choose one of these:";
     const entries = folders.map((folder) => this.entry(folder.name, folder.path, "folder"));
-    if (parent !== null) entries.unshift(this.entry("the folder above", parent, "left"));
+    if (parent !== null) entries.unshift(this.entry("Up one folder", parent, "left"));
     this.list.replaceChildren(...entries);
     this.use.hidden = path === "";
     const here = photographs ? `${count(photographs, "photograph")} directly in this folder.` : "No photographs directly in this folder";
-    const below = folders.length ? " Those in the folders below are indexed, too." : "";
+    const below = folders.length ? " Those in its subfolders are indexed, too." : "";
     this.note.textContent = path === "" ? "" : `${here}${photographs ? "" : "."}${below}${more ? " Not all folders are shown." : ""}`;
     const state = indexed ? "There is an index already, which is brought up to date" : "The index will be";
     this.place.textContent = index === null ? "" : `${state}: ${index}`;
@@ -108,6 +112,7 @@ class SetupView {
 
   async follow(state) {
     this.chooser.hidden = true;
+    this.heading.textContent = "Reading your photographs";
     try {
       await this.job.follow(state);
     } catch (error) {
@@ -117,16 +122,19 @@ class SetupView {
 
   onEnd(state) {
     if (state.state !== "done") {
+      this.heading.textContent = CHOOSE;
       this.chooser.hidden = false;
       this.use.focus();
-      if (!this.path) this.show("");
+      this.show(this.path); // there may be an index now
       return;
     }
-    if (state.n_problems === 0) {
+    if (state.n_problems === 0 && Object.keys(state.skipped).length === 0) {
       this.onReady();
       return;
     }
-    this.go.hidden = false; // the problems can be read first
+    this.heading.textContent = "Your photographs can be searched";
+    this.lead.hidden = true;
+    this.go.hidden = false; // what was left out can be read first
     this.go.querySelector("button").focus();
   }
 }

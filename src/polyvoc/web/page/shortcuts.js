@@ -15,7 +15,7 @@ const SHORTCUTS = [
   ["n, p", "matches view: next and previous hit"],
   ["j, k", "copies: next and previous pair"],
   ["1, 2, 3", "copies: copy, another shot, different"],
-  ["d, m, u", "copies: difference, move the others, undo"],
+  ["d, m, u", "copies: difference, move the others, undo the last move"],
   ["r, Enter", "on the query: select a region"],
   ["← ↑ → ↓", "move the region; with Shift resize it"],
   ["Esc", "clear the region; close this list, or the large photograph"],

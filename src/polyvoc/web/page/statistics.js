@@ -2,7 +2,7 @@
 
 import { getJson } from "./api.js";
 import { el, heading } from "./elements.js";
-import { baseName, count, formatBytes, formatInteger, formatNumber } from "./format.js";
+import { baseName, count, formatBytes, formatInteger, formatNumber, kindsText, reasonText } from "./format.js";
 import { showError } from "./messages.js";
 import { bars, histogram } from "./plots.js";
 
@@ -37,13 +37,14 @@ export function statisticsView(params, { signal }) {
 function sections(info) {
   return [
     cards(info),
+    folders(info),
+    problems(info),
     ratios(info),
     listLengths(info),
     storage(info),
     vocabularies(info),
     defaults(info),
-    problems(info),
-  ];
+  ].filter(Boolean);
 }
 
 function cards(info) {
@@ -77,6 +78,16 @@ function cards(info) {
       el("li", {}, el("b", {}, value), el("span", {}, name), el("span", { class: "soft small path" }, note)),
     ),
   );
+}
+
+function folders({ folders: all = [], skipped = {} }) {
+  const rows = all.map(({ path, photographs, available }) => [
+    path,
+    formatInteger(photographs) + (available ? "" : "; the folder was not there, or empty, at the last update"),
+  ]);
+  if (!rows.length) return null;
+  const other = Object.keys(skipped).length ? `Other files in them were skipped: ${kindsText(skipped)}.` : null;
+  return section("Folders", other, table(["folder", "photographs"], rows));
 }
 
 function ratios({ ratios: all = [], sampled_features: sampled, vocabularies }) {
@@ -162,7 +173,7 @@ function problems({ problems: all = [] }) {
     `${count(all.length, "file")} could not be indexed${all.length > shown.length ? `; the first ${shown.length}` : ""}:`,
     table(
       ["file", "reason"],
-      shown.map(({ path, reason }) => [path, reason]),
+      shown.map((problem) => [problem.path, reasonText(problem)]),
     ),
   );
 }
