@@ -83,7 +83,6 @@ def duplicates_command(  # noqa: PLR0913
         return
     from polyvoc.duplicates.groups import Scope, check_min_probability, find_duplicates
     from polyvoc.duplicates.move import check_target
-    from polyvoc.index.changes import followed_paths
     from polyvoc.search.index import Index
 
     if min_probability is None:
@@ -99,7 +98,7 @@ def duplicates_command(  # noqa: PLR0913
     problems = _compare(folders or [], index, mirror)
     with Index.open(index) as opened, progress_bar() as progress:
         if move is not None:
-            check_target(move, index, (row.path for row in opened.images()), followed_paths(opened.folder.catalogue))
+            check_target(move, index, (row.path for row in opened.images()), opened.folder.trust.named)
         duplicates = find_duplicates(opened, min_probability, mirror, progress, scope)
         if html is not None:
             page = duplicates_page(duplicates, opened.folder.trust.allows, progress)
