@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from commands import vocabulary_flags
-from polyvoc.cli.interrupt import INTERRUPTED, KEPT
+from polyvoc.cli.interrupt import KEPT
+from polyvoc.cli.start import INTERRUPTED
 from polyvoc.index.check import check
 from polyvoc.search.index import Index
 from polyvoc.vocabulary.vocabulary import Vocabulary

@@ -10,12 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from polyvoc.cli.start import ERASE, erase_opening, show_opening
+from polyvoc.cli.start import ERASE, INTERRUPTED, erase_opening, show_opening
 from polyvoc.cli.terminal import COMPILING
 from polyvoc.kernels.compiler import kernel, reported_compiling
 
 CODE = "import sys; {}; from polyvoc.cli.start import main; main()"
 HEAVY = "numpy typer rich numba cv2"
+STOPPED = """
+import sys
+class Stop:
+    def find_spec(self, name, *rest):
+        if name == "polyvoc.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from polyvoc.cli.start import main
+main()
+"""
 
 
 def on_terminal(code: str, *arguments: object) -> str:
@@ -74,3 +84,8 @@ def test_compiling_is_counted_and_loading_is_not() -> None:
         assert compiled(4.5) == 9
     assert compiled(1j) == 2j
     assert counts == [0, 1, 1, 2] and "once per installation" in COMPILING
+
+
+def test_ctrl_c_while_libraries_are_loaded_ends_in_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED, "info"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyvoc.duplicates.groups import Group, ImageFile, Link, Scope, choose, group_copies
+from polyvoc.duplicates.groups import Group, ImageFile, Link, Scope, choose, group_copies, with_content
 from polyvoc.duplicates.overlap import IDENTITY
 from polyvoc.errors import OptionError
 
@@ -63,6 +63,31 @@ def test_collage_does_not_join_its_pictures() -> None:
     links = [link("left", "collage", 0.25), link("right", "collage", 0.25, x=200)]
     ((_, copies),) = members(group_copies(known, links, 0.9))
     assert copies == ["collage"]
+
+
+def test_a_picture_that_shows_another_reduced_does_not_stand_for_it() -> None:
+    """A room with a photograph on its wall has more pixels, but not those of the photograph."""
+    known = files(room=(1200, 900), photograph=(800, 600), thumbnail=(160, 120))
+    links = [link("photograph", "room", 0.5), link("thumbnail", "photograph", 5.0)]
+    assert members(group_copies(known, links, 0.9)) == [("photograph", ["thumbnail"])]
+    known["room"] = replace(known["room"], reference=True)
+    assert members(group_copies(known, links, 0.9)) == [("room", ["photograph", "thumbnail"])]
+
+
+def test_a_grey_picture_does_not_stand_for_one_in_colour() -> None:
+    known = files(scan=(800, 600), photograph=(400, 300), copy=(400, 300))
+    grey = {"scan", "copy"}
+    links = [link("photograph", "scan", 2.0), link("copy", "scan", 2.0), link("copy", "photograph", 1.0)]
+    groups = group_copies(known, links, 0.9, look=lambda file, copies: replace(file, coloured=file.path not in grey))
+    assert members(groups) == [("scan", ["copy"])]
+
+
+def test_colours_of_pixels() -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    grey = np.repeat(colours[:, :, :1], 3, axis=2)
+    for pixels, coloured in ((colours, True), (grey, False), (grey + np.uint8(0), False)):
+        seen = with_content(ImageFile("a", 1, 600, 400), pixels, [])
+        assert (seen.coloured, seen.content, seen.path) == (coloured, 1.0, "a")
 
 
 def test_collage_has_copies_of_its_own() -> None:
@@ -195,6 +220,7 @@ def test_every_file_is_in_one_group_at_most(data: st.DataObject) -> None:
         (("a", 1, 100, 100, 95, 2 * 10**18), ("b", 2, 100, 100, 100, 10**18), "b", "oldest: 2001-09-09"),
         (("aa", 1, 100, 100, 95, 1), ("b", 2, 100, 100, 100, 1), "b", "shortest path"),
         (("b", 1, 100, 100, 95, 1), ("a", 2, 100, 100, 100, 1), "a", "first by name"),
+        (("a.png", 1, 100, 100, 900, None, 1.0, False), ("b.jpg", 2, 100, 100, 90), "b.jpg", "in colour"),
         (("a", 1, 150, 150, 9, None, 0.4), ("b", 2, 100, 100, 9), "b", "most pixels: 100 x 100"),
     ],
 )

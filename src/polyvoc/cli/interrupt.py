@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130  # exit code: 128 + the number of the signal, as shells have it
+from polyvoc.cli.start import INTERRUPTED
+
 KEPT = "interrupted; what was indexed is kept, run the same command to continue"
 END_SECONDS = 1.5  # after Ctrl-C, for what can be finished
 SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it

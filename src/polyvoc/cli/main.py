@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 from polyvoc import __version__
 from polyvoc.cli import agent, demo, duplicates, index, pairs, research, search
 from polyvoc.cli.flags import switch
-from polyvoc.cli.interrupt import INTERRUPTED, KEPT
-from polyvoc.cli.start import erase_opening
+from polyvoc.cli.interrupt import KEPT
+from polyvoc.cli.start import INTERRUPTED, erase_opening
 from polyvoc.cli.terminal import print_error, write
 from polyvoc.errors import PolyvocError
 

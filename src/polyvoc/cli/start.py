@@ -6,6 +6,7 @@ import sys
 
 QUIET = ("--help", "-h", "--json", "--paths")  # the output is read by programs, or comes at once
 ERASE = "\r\x1b[2K"
+INTERRUPTED = 130  # exit code: 128 + the number of the signal, as shells have it
 
 _shown = False
 
@@ -13,8 +14,11 @@ _shown = False
 def main() -> None:
     """Run the command line."""
     show_opening(sys.argv[1:])
-    from polyvoc.cli.main import main as run
-
+    try:
+        from polyvoc.cli.main import main as run
+    except KeyboardInterrupt:  # while libraries are loaded
+        erase_opening()
+        sys.exit(INTERRUPTED)
     run()
 
 

@@ -13,6 +13,7 @@ from itertools import combinations, count, product
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from polyvoc.duplicates import A_COPY, ANOTHER_SHOT, IDENTICAL, MIN_PROBABILITY, SOMETHING_ELSE
 from polyvoc.duplicates.compare import pending_tasks, read_pairs
@@ -30,19 +31,24 @@ from polyvoc.duplicates.overlap import (
 )
 from polyvoc.duplicates.probability import duplicate_probability
 from polyvoc.errors import ImageError, OptionError
-from polyvoc.features.decode import read_grey
+from polyvoc.features.decode import read_rgb
 from polyvoc.index.catalogue import ImageRow
 from polyvoc.search.index import Index
 from polyvoc.storage.files import checksum
 from polyvoc.storage.folders import absolute_path, is_below
 from polyvoc.storage.stores import is_url
-from polyvoc.types import Floats64, Progress
+from polyvoc.types import Floats64, GreyImage, Progress
 
 READ_SIDE = 512  # pixels of the long side of images in which frames are looked for
 SAME_PIXELS, SAME_BYTES = 0.95, 0.9  # shares of the largest that count as equal to it
 MIN_CHAIN_SHARE = 0.25  # of one of two images: what the other shows at least, where only a chain links them
 MAX_PART_SHARE = 0.1  # of the smaller of two parts of an image: what they share at most if they are two pictures
 COLLAGE_SCALE = 0.9  # pictures are reduced to this or less in a collage
+GREY = (0.299, 0.587, 0.114)  # shares of red, green and blue (ITU-R BT.601)
+PALE, FEW = (
+    16,
+    0.01,
+)  # a colour has channels that differ by more grey levels; a coloured picture has a larger share of such pixels
 LOSSLESS = (".tif", ".tiff", ".png", ".bmp", ".ppm", ".pgm", ".pnm", ".pbm")
 
 
@@ -57,6 +63,7 @@ class ImageFile:
     bytes: int = 0
     changed: int | None = None  # modification time in nanoseconds
     content: float = 1.0  # share of its area that is not a plain frame, nor a corner left by a rotation
+    coloured: bool = True  # or not known
     reference: bool = False  # in a folder whose files are always kept
 
     @property
@@ -194,17 +201,25 @@ def find_duplicates(index: Index, min_probability: float = MIN_PROBABILITY, mirr
     n_linked = len({path for link in copies for path in (link.first, link.second)})
     done = count(1)
 
-    def content(file: ImageFile, copies: Sequence[tuple[Floats64, Size]]) -> float:
+    def look(file: ImageFile, copies: Sequence[tuple[Floats64, Size]]) -> ImageFile:
         if progress is not None:
             progress("grouping", next(done), n_linked)
         try:
-            return content_share(read_grey(trust.require(file.path), READ_SIDE), copies) if copies else 1.0
+            return with_content(file, read_rgb(trust.require(file.path), READ_SIDE), copies) if copies else file
         except (ImageError, OptionError):  # its file cannot be read
-            return 1.0
+            return file
 
-    groups = group_copies(files, copies, min_probability, content, apart, chains=scope.between is None, doubtful=doubtful)
+    groups = group_copies(files, copies, min_probability, look, apart, chains=scope.between is None, doubtful=doubtful)
     not_compared = len(pending_tasks(index, mirror))
     return Duplicates(min_probability, len(files), tuple(copies), tuple(groups), not_compared, tuple(shots))
+
+
+def with_content(file: ImageFile, pixels: npt.NDArray[np.uint8], copies: Sequence[tuple[Floats64, Size]]) -> ImageFile:
+    """Return a file with what its pixels [h, w, 3] show; copies: the transform to each copy of it, and its size."""
+    grey = np.rint(pixels @ GREY).astype(np.uint8)
+    spread = pixels.max(axis=2).astype(np.int16) - pixels.min(axis=2)
+    share = content_share(GreyImage(grey, file.width, file.height), copies)
+    return replace(file, content=share, coloured=bool((spread > PALE).mean() > FEW))
 
 
 def _files(rows: Iterable[ImageRow]) -> dict[str, ImageFile]:
@@ -306,12 +321,12 @@ def _identical_links(files: Sequence[ImageFile], scope: Scope) -> Iterator[Link]
 # -- grouping
 
 Edges = dict[str, list[Link]]  # by path, directed so that the file is the first
-# Returns the share of a file that is content, given the transforms to its copies and their sizes.
-Content = Callable[[ImageFile, Sequence[tuple[Floats64, Size]]], float]
+# Returns a file with what its pixels show, given the transforms to its copies and their sizes.
+Look = Callable[[ImageFile, Sequence[tuple[Floats64, Size]]], ImageFile]
 
 
 def group_copies(files: Mapping[str, ImageFile], links: Iterable[Link], min_probability: float,
-                 content: Content = lambda file, copies: 1.0, apart: AbstractSet[frozenset[str]] = frozenset(),
+                 look: Look = lambda file, copies: file, apart: AbstractSet[frozenset[str]] = frozenset(),
                  chains: bool = True, doubtful: AbstractSet[frozenset[str]] = frozenset()) -> list[Group]:  # fmt: skip
     """Return the groups of files, by path, that links of at least some probability connect; the largest first.
 
@@ -328,7 +343,7 @@ def group_copies(files: Mapping[str, ImageFile], links: Iterable[Link], min_prob
     linked = {}
     for path, own in edges.items():
         copies = [(link.transform, files[link.second].size) for link in own if not link.identical]
-        linked[path] = replace(files[path], content=content(files[path], copies))
+        linked[path] = look(files[path], copies)
     groups: list[Group] = []
     for component in _components(edges):
         groups += _split({path: linked[path] for path in component}, _Rules(edges, min_probability, apart, chains, doubtful))
@@ -408,7 +423,10 @@ def _copies_of(best: ImageFile, left: Mapping[str, ImageFile], rules: _Rules) ->
             linked = direct.get(path)
             verdict = None if linked is None else linked.verdict
             chain = None if linked is not None else via
-            copies[path] = Copy(left[path], -negative, chain, link.transform, link.identical, verdict)
+            copy = Copy(left[path], -negative, chain, link.transform, link.identical, verdict)
+            if has_more(copy, best):  # it represents its own copies, too
+                continue
+            copies[path] = copy
         for edge in rules.edges[path] if rules.chains or path == best.path else ():
             probability = -negative * edge.probability
             known = edge.second in done or (edge.second in direct and path != best.path)
@@ -449,6 +467,16 @@ def is_collage(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges) -> 
     return False
 
 
+def has_more(copy: Copy, best: ImageFile) -> bool:
+    """Return whether a copy has detail or colours that the best lacks, which would be lost with it.
+
+    So has a photograph that the best shows on a wall. A reference folder and the user's verdict go before that.
+    """
+    if copy.identical or best.reference or copy.verdict == COPY or not (copy.file.width and best.width):
+        return False
+    return scale(copy.transform) < COLLAGE_SCALE or (copy.file.coloured and not best.coloured)
+
+
 # -- the best of a group
 
 
@@ -456,6 +484,7 @@ def is_collage(best: ImageFile, left: Mapping[str, ImageFile], edges: Edges) -> 
 CRITERIA: tuple[tuple[Callable[[ImageFile], float], float, Callable[[ImageFile], str]], ...] = (
     (lambda f: f.reference, 1, lambda f: "in a reference folder"),
     (lambda f: f.width * f.height * f.content, SAME_PIXELS, lambda f: f"most pixels: {f.width} x {f.height}"),
+    (lambda f: f.coloured, 1, lambda f: "as many pixels as any, in colour"),
     (lambda f: f.bytes, SAME_BYTES, lambda f: f"as many pixels as any, largest file: {format_bytes(f.bytes)}"),
     (lambda f: _suffix(f) in LOSSLESS, 1, lambda f: f"as many pixels as any, lossless: {_suffix(f)[1:]}"),
     # A share of 1 is an integer, so that nanoseconds stay exact.
@@ -465,7 +494,7 @@ CRITERIA: tuple[tuple[Callable[[ImageFile], float], float, Callable[[ImageFile],
 
 
 def choose(files: Sequence[ImageFile]) -> tuple[ImageFile, str]:
-    """Return the file to keep, and why: in a reference folder, else most pixels, largest, lossless, oldest, shortest path."""
+    """Return the file to keep, and why: reference, else most pixels, in colour, largest, lossless, oldest, shortest path."""
     kept = list(files)
     for score, share, reason in CRITERIA:
         limit = share * max(map(score, kept))

@@ -23,7 +23,7 @@ from polyvoc.search.links import link
 from polyvoc.search.things import Thing, find_things
 from polyvoc.storage.stores import base_name
 from polyvoc.types import Problem, Progress
-from polyvoc.web.jobs import Jobs, Outcome
+from polyvoc.web.jobs import Jobs, JobResult
 from polyvoc.web.service import IndexEdits, NotFoundError, Service
 
 SHOWN_IMAGES = 60  # of a group
@@ -81,11 +81,11 @@ class Curation:
         """Start to compare all images, for groups."""
         return self._jobs.start("linking", "comparing the photographs", self._link)
 
-    def _link(self, progress: Progress) -> Outcome:
+    def _link(self, progress: Progress) -> JobResult:
         with IndexWriter.open(self._path, create=False) as writer, Index.open(self._path, links=False) as opened:
             link(writer, opened.stored_queries, progress=progress)
         self._service.refresh()
-        return Outcome()
+        return JobResult()
 
     # -- copies
 
@@ -94,9 +94,9 @@ class Curation:
         self._require_managed()
         return self._jobs.start("comparing", "comparing the photographs", self._compare)
 
-    def _compare(self, progress: Progress) -> Outcome:
+    def _compare(self, progress: Progress) -> JobResult:
         with IndexWriter.open(self._path, create=False) as writer:
-            return Outcome(compare(writer, MIRRORED, progress))
+            return JobResult(compare(writer, MIRRORED, progress))
 
     def _duplicates(self, min_probability: float) -> Duplicates:
         index = self._service.index

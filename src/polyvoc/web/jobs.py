@@ -18,7 +18,7 @@ MAX_PROBLEMS = 200  # of a job that are listed
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """What a job leaves to tell."""
 
     problems: Sequence[Problem] = ()  # files that could not be used
@@ -26,8 +26,8 @@ class Outcome:
     photographs: int = 0  # that the index holds
 
 
-NOTHING = Outcome()
-Work = Callable[[Progress], Outcome]
+NOTHING = JobResult()
+Work = Callable[[Progress], JobResult]
 
 
 class Cancelled(KeyboardInterrupt):
@@ -102,7 +102,7 @@ class Jobs:
         else:
             self._end("done", outcome=outcome)
 
-    def _end(self, state: str, error: str = "", outcome: Outcome = NOTHING) -> None:
+    def _end(self, state: str, error: str = "", outcome: JobResult = NOTHING) -> None:
         with self._lock:
             self._ended = time.monotonic()
             self._outcome = outcome

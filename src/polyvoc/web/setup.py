@@ -15,7 +15,7 @@ from polyvoc.errors import NotAllowedError, OptionError
 from polyvoc.index.writer import IndexWriter
 from polyvoc.storage.folders import IMAGE_SUFFIXES, is_below, list_photographs
 from polyvoc.types import Progress
-from polyvoc.web.jobs import Jobs, Outcome
+from polyvoc.web.jobs import Jobs, JobResult
 from polyvoc.web.settings import Settings
 
 logger = logging.getLogger("polyvoc.web")
@@ -115,7 +115,7 @@ class FirstRun:
             )
         return Path(f"{folder}{SUFFIX}")
 
-    def _index(self, folder: str, progress: Progress) -> Outcome:
+    def _index(self, folder: str, progress: Progress) -> JobResult:
         """Bring the index of a folder up to date, and open it."""
         # A link that is put into the place of the folder after it was chosen is not followed.
         if os.path.realpath(folder) != folder or not stat.S_ISDIR(os.lstat(folder).st_mode):
@@ -133,4 +133,4 @@ class FirstRun:
         progress("opening the index", 0, 0)
         self._open_index(place)
         logger.info("serving %s; the next time: polyvoc serve %s", folder, shlex.quote(str(place)))
-        return Outcome(report.problems, report.skipped, photographs)
+        return JobResult(report.problems, report.skipped, photographs)
