@@ -146,8 +146,8 @@ def test_the_page_on_features(world: World) -> None:
 
 
 def test_the_page_on_several_indexes(world: World) -> None:
-    world.names, world.elsewhere = {"20000": "300"}, ("polyvoc search",)
-    world.follow(DOCS / "several.md", programs=0)
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "several.md")
 
 
 def test_the_page_on_copies(world: World) -> None:

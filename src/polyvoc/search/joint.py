@@ -30,7 +30,7 @@ from polyvoc.search.probability import DEPTH, HitProbability, logistic
 from polyvoc.storage.trust import Readable
 from polyvoc.types import FeatureKind, Spans
 
-PRIOR = -6.0  # logit P
+PRIOR = -6.0  # logit P, of SIFT and ORB on Holidays and Ukbench (benchmarks/several.py)
 SURE = 34.0  # logit beyond which probabilities are rounded
 
 
