@@ -35,6 +35,7 @@ PREPARED = {
     "embedding.md",
     "photogrammetry.md",
     "features.md",
+    "several.md",
     "duplicates.md",
     "stores.md",
     "findings.md",
@@ -142,6 +143,11 @@ def test_the_page_on_photogrammetry(world: World) -> None:
 def test_the_page_on_features(world: World) -> None:
     world.names = {"20000": "300"}
     world.follow(DOCS / "features.md")
+
+
+def test_the_page_on_several_indexes(world: World) -> None:
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "several.md")
 
 
 def test_the_page_on_copies(world: World) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from polyvoc.errors import PolyvocError as PolyvocError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from polyvoc.search.hits import SearchFailure as SearchFailure
     from polyvoc.search.hits import SearchResult as SearchResult
     from polyvoc.search.index import Index as Index
+    from polyvoc.search.joint import JointExplanation as JointExplanation
+    from polyvoc.search.joint import JointHit as JointHit
+    from polyvoc.search.several import Indexes as Indexes
     from polyvoc.types import FeatureKind as FeatureKind
     from polyvoc.types import Features as Features
     from polyvoc.types import IndexReport as IndexReport
@@ -45,6 +49,7 @@ __version__ = "0.1.0"
 # The module of each public name, imported when the name is first used: `polyvoc --help` needs none of them.
 _MODULES = {
     "Index": "search.index",
+    "Indexes": "search.several",
     "IndexWriter": "index.writer",
     "SearchOptions": "options",
     "ScoringOptions": "options",
@@ -59,6 +64,8 @@ _MODULES = {
     "SearchResult": "search.hits",
     "SearchFailure": "search.hits",
     "Explanation": "search.explain",
+    "JointHit": "search.joint",
+    "JointExplanation": "search.joint",
     "IndexReport": "types",
     "Problem": "types",
     "Vocabulary": "vocabulary.vocabulary",
@@ -83,23 +90,40 @@ if not TYPE_CHECKING:  # a type checker that sees it would accept any name
         return getattr(importlib.import_module(f"polyvoc.{_MODULES[name]}"), name)
 
 
-def open(
+@overload
+def open(  # type: ignore[overload-overlap]  # text is a sequence of text, too
     path: str | os.PathLike[str],
     embedding: Embedder | str | os.PathLike[str] | None = None,
     ray: str | ClusterOptions | None = None,
-) -> Index:
-    """Open an index: `polyvoc.open("photos.polyvoc").search("query.jpg")`.
+) -> Index: ...
+@overload
+def open(
+    path: Iterable[str | os.PathLike[str]], embedding: None = None, ray: str | ClusterOptions | None = None
+) -> Indexes: ...
+def open(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    embedding: Embedder | str | os.PathLike[str] | None = None,
+    ray: str | ClusterOptions | None = None,
+) -> Index | Indexes:
+    """Open an index: `polyvoc.open("photos.polyvoc").search("query.jpg")`; a list of them as one (`Indexes`).
 
     `embedding`: the model of the global embedding, if it is no file or has moved. With `ray`, the address of a Ray cluster or
     more about it, the machines of the cluster hold the segments.
     """
-    if ray is not None:
+    from polyvoc.search.index import Index
+
+    def open_one(path: str | os.PathLike[str]) -> Index:
+        if ray is None:
+            return Index.open(path, embedding)
         from polyvoc.cluster.shards import open_index
 
         return open_index(path, embedding, ray)
-    from polyvoc.search.index import Index
 
-    return Index.open(path, embedding)
+    if isinstance(path, (str, os.PathLike)):
+        return open_one(path)
+    from polyvoc.search.several import Indexes
+
+    return Indexes.open(path, open_one)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,10 @@ class OptionError(PolyvocError, ValueError):
     """An option or argument has an invalid value."""
 
 
+class EmptyRegionError(OptionError):
+    """A region of a photograph holds no feature."""
+
+
 class ImageError(PolyvocError):
     """One photograph cannot be used; the others can."""
 

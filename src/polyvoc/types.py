@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import OptionError, require
+from polyvoc.errors import EmptyRegionError, OptionError, require
 
 Array = npt.NDArray[Any]
 Floats32 = npt.NDArray[np.float32]
@@ -121,7 +121,7 @@ def inside_region(xy: npt.NDArray[np.floating], region: Region, size: tuple[int,
     require(overlaps, "region", region, f"within the photograph of {size[0]} x {size[1]} pixels")
     kept = strictly_inside(xy, region)
     if not kept.any():
-        raise OptionError(f"region={region!r} holds no feature; draw a larger one")
+        raise EmptyRegionError(f"region={region!r} holds no feature; draw a larger one")
     return kept
 
 

@@ -21,6 +21,7 @@ from polyvoc.search.probability import (
     HitProbability,
     NoiseRanks,
     default_hit_probability,
+    hit_probability_of,
     nothing_found_text,
     probability_text,
 )
@@ -64,6 +65,18 @@ def test_the_formula() -> None:
 def test_impossible_coefficients_raise(votes: tuple[float, float], verified: tuple[float, float, float]) -> None:
     with pytest.raises(OptionError, match="coefficients"):
         HitProbability(votes, verified)
+
+
+def test_orb_has_coefficients_of_its_own() -> None:
+    orb = hit_probability_of(orb_kind(), 128, 0)
+    assert orb is not None and orb == default_hit_probability("orb") != SHIPPED == hit_probability_of(FeatureKind(), 128, 0)
+    assert orb.of(-5.0, 0.0) < 0.1 and orb.of(5.0, 200.0) > 0.9
+    for kind, bits in ((FeatureKind("orb", 128, True), 128), (FeatureKind("akaze", 486, True), 128), (orb_kind(), 32)):
+        assert hit_probability_of(kind, bits, 0) is None
+
+
+def orb_kind() -> FeatureKind:
+    return FeatureKind("orb", 256, True)
 
 
 def test_coefficients_are_read_as_they_were_written() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
@@ -42,12 +43,22 @@ def on_disk(path: Path | None) -> Path | None:
     return path
 
 
+def chosen_indexes(given: Sequence[Path] | None) -> list[Path]:
+    """Return the folders of indexes that were given, else that of the environment or the default one."""
+    paths = list(given or [Path(os.environ.get("POLYVOC_INDEX") or DEFAULT_INDEX)])
+    for path in paths:
+        require_local_path(path)
+    return paths
+
+
 def path_flag(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Return a flag with a path on disk."""
     return flag(metavar, text, *names, callback=on_disk, **more)
 
 
 IndexPath = Annotated[Path, path_flag("PATH", "Folder of the index.", "--index", envvar="POLYVOC_INDEX")]
+SEVERAL = "Folder of the index; repeatable: several are searched as one. Default: POLYVOC_INDEX, else photos.polyvoc."
+IndexPaths = Annotated[list[Path] | None, flag("PATH", SEVERAL, "--index")]
 IndexArgument = Annotated[
     Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.", callback=on_disk)
 ]

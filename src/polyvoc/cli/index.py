@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,7 @@ from polyvoc.cli.flags import (
     Ray,
     Shipped,
     flag,
+    flag_name,
     from_record,
     only_one_source,
     path_flag,
@@ -52,24 +54,30 @@ from polyvoc.cli.terminal import (
     write_json,
 )
 from polyvoc.errors import OptionError, PolyvocError
-from polyvoc.options import FeatureOptions, TrainOptions
-from polyvoc.types import Progress
+from polyvoc.options import FeatureOptions, TrainOptions, options_of
+from polyvoc.types import IndexReport, Progress
 
 if TYPE_CHECKING:
     from polyvoc.index.build import Workers
+    from polyvoc.index.folder import IndexFolder
     from polyvoc.index.writer import IndexWriter
     from polyvoc.vocabulary.train import Sample, TrainWorkers
+    from polyvoc.vocabulary.vocabulary import VocabularySet
 
 app = typer.Typer()
 NAMED = 3  # folders in a message, at most
+GivenVocabularies = tuple[int | None, list[Path], Path | None, bool, bool | None]
+DETECTORS = next(one for one in options_of(FeatureOptions) if one.name == "detector")
+SEVERAL = "Repeatable: the first one's index lies at --index, that of each other beside it, as photos.orb.polyvoc."
 EXCLUDE_HELP = "Leave out files and folders, as in gitignore, such as '*.gif' or 'cache/'; repeatable, remembered, '' forgets."
 
 
 @app.command(
     "index",
-    epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures",
+    epilog="Example: polyvoc index ~/Pictures\n\nExample: polyvoc index --features database.db --images ~/Pictures\n\n"
+    "Example: polyvoc index ~/Pictures --detector sift --detector orb --vocabulary orb-words",
 )
-@from_record(FeatureOptions)
+@from_record(FeatureOptions, without=("detector",))
 def index_command(  # noqa: PLR0913
     *,
     folders: Folders = None,
@@ -79,6 +87,15 @@ def index_command(  # noqa: PLR0913
     exclude: Annotated[list[str] | None, flag("PATTERN", EXCLUDE_HELP, "--exclude")] = None,
     json: Json = False,
     chosen: dict[str, Any],
+    detector: Annotated[
+        list[str] | None,
+        flag(
+            "NAME",
+            f"{DETECTORS.help} One of {', '.join(DETECTORS.choices)}. {SEVERAL}",
+            "--detector",
+            autocompletion=lambda: list(DETECTORS.choices),
+        ),
+    ] = None,
     vocabularies: Shipped = None,
     vocabulary: Own = None,
     fine: Annotated[Path | None, flag("FOLDER", "Vocabulary of your own that codes refer to.")] = None,
@@ -103,6 +120,15 @@ def index_command(  # noqa: PLR0913
     from polyvoc.storage.exclusions import check_patterns
     from polyvoc.vocabulary.vocabulary import load_vocabularies
 
+    detectors = list(dict.fromkeys(detector or []))
+    if len(detectors) > 1:
+        alone = {"features": features, "embedding": embedding, "ray": ray, "watch": watch}
+        require_one_detector(alone)
+        given = (vocabularies, vocabulary or [], fine, codes, signatures)
+        _index_several(folders or [], index, [{**chosen, "detector": one} for one in detectors], given,
+                       {"keep_missing": keep_missing, "exclude": exclude}, json)  # fmt: skip
+        return
+    chosen |= dict(zip(["detector"], detectors, strict=False))
     extracting = {**chosen, "max_features": None, "embedding": embedding, "ray": ray, "exclude": exclude, "watch": watch}
     reading = {"feature_kind": kind, "binary": binary, "images": images}
     only_one_source(folders, features, reading if features is None else extracting, required=not IndexFolder(index).exists)
@@ -133,11 +159,7 @@ def index_command(  # noqa: PLR0913
         write_json({"index": str(index), **report.as_dict(), "commit": commit, "seconds": round(seconds, 3)})
     else:
         print_report(report, seconds)
-    if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
-        found = "none of the files can be used" if report.problems else "no photograph found"
-        where = folders or ([str(features)] if features is not None else ["the folders of this index"])
-        more = f" and {len(where) - NAMED} others" if len(where) > NAMED else ""
-        raise OptionError(f"nothing to index in {', '.join(where[:NAMED])}{more}: {found}")
+    require_any(index, report, folders or ([str(features)] if features is not None else []))
     if watch:
         _watch(
             index,
@@ -147,6 +169,78 @@ def index_command(  # noqa: PLR0913
             workers,
             json,
         )
+
+
+def index_beside(index: Path, detector: str) -> Path:
+    """Return where the index of a further detector lies: photos.orb.polyvoc beside photos.polyvoc."""
+    return index.with_name(f"{index.stem}.{detector}{index.suffix}")
+
+
+def require_one_detector(given: Mapping[str, object]) -> None:
+    """Raise OptionError for a flag that is for use with one detector, if it is given."""
+    for name, value in given.items():
+        if value:
+            raise OptionError(
+                f"{flag_name(name)} is for use with one --detector; make the index of each by a command of its own"
+            )
+
+
+def _index_several(folders: list[str], index: Path, options: Sequence[dict[str, Any]], given: GivenVocabularies,
+                   updating: dict[str, Any], json: bool) -> None:  # fmt: skip
+    """Index the same photographs with several detectors, an index each; photographs are read once."""
+    from polyvoc.index.changes import check_new_folders
+    from polyvoc.index.folder import IndexFolder, check_new_index
+    from polyvoc.index.writer import IndexWriter, update_together
+    from polyvoc.storage.exclusions import check_patterns
+    from polyvoc.vocabulary.vocabulary import load_vocabularies_of
+
+    paths = [index, *(index_beside(index, one["detector"]) for one in options[1:])]
+    complete = [FeatureOptions(**one) for one in options]  # checks the names
+    every = [IndexFolder(path) for path in paths]
+    only_one_source(folders, None, {}, required=not all(folder.exists for folder in every))
+    check_patterns(updating["exclude"] or [])
+    for folder in every:
+        check_new_folders(folder, folders)
+    sets = load_vocabularies_of([one.kind for one in complete], *given)
+    started = time.perf_counter()
+    with ends_when_interrupted(), progress_bar() as progress, ExitStack() as opened:
+        wanted = [_feature_options(one, folder, words) for one, folder, words in zip(options, every, sets, strict=True)]
+        for folder, words, one in zip(every, sets, wanted, strict=True):
+            check_new_index(folder, words, one)  # all of them, before the first is made
+        writers = [opened.enter_context(IndexWriter.open(path, words, one))
+                   for path, words, one in zip(paths, sets, wanted, strict=True)]  # fmt: skip
+        reports = update_together(writers, folders, progress=progress, **updating)
+        commits = [writer.catalogue.setting("commit") for writer in writers]
+    seconds = time.perf_counter() - started
+    if json:
+        rows = [{"index": str(path), **report.as_dict(), "commit": commit}
+                for path, report, commit in zip(paths, reports, commits, strict=True)]  # fmt: skip
+        write_json({"indexes": rows, "seconds": round(seconds, 3)})
+    else:
+        for path, report in zip(paths, reports, strict=True):
+            write(f"{shown_path(str(path))}:")
+            print_report(report, seconds)
+    for path, report in zip(paths, reports, strict=True):
+        require_any(path, report, folders)
+
+
+def _feature_options(given: dict[str, Any], folder: IndexFolder, vocabularies: VocabularySet | None) -> FeatureOptions | None:
+    """Return the feature options for an index; those that it has if its detector alone is given."""
+    from polyvoc.index.folder import complete_feature_options
+
+    if folder.exists and given.keys() == {"detector"}:
+        stored = folder.feature_options
+        return stored if stored.detector == given["detector"] else FeatureOptions(**given)
+    return complete_feature_options(given, folder, vocabularies)
+
+
+def require_any(index: Path, report: IndexReport, folders: Sequence[str]) -> None:
+    """Raise OptionError if a run found nothing to index."""
+    if report.added + report.replaced + report.moved + report.unchanged == 0 and not report.absent:
+        found = "none of the files can be used" if report.problems else "no photograph found"
+        where = folders or [f"the folders of {index}"]
+        more = f" and {len(where) - NAMED} others" if len(where) > NAMED else ""
+        raise OptionError(f"nothing to index in {', '.join(where[:NAMED])}{more}: {found}")
 
 
 def _watch(index: Path, opened: Callable[[], IndexWriter], folders: list[str], keep_missing: bool, workers: Workers | None,

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,10 @@ import typer
 from polyvoc.cli.answers import print_paths, print_results
 from polyvoc.cli.flags import (
     DEFAULT_INDEX,
-    IndexPath,
+    IndexPaths,
     Json,
     Ray,
+    chosen_indexes,
     flag,
     flag_name,
     from_record,
@@ -34,6 +36,7 @@ from polyvoc.web.settings import Settings, is_local
 if TYPE_CHECKING:
     from polyvoc.search.hits import SearchFailure, SearchResult
     from polyvoc.search.index import Index
+    from polyvoc.search.several import Indexes
 
 app = typer.Typer()
 
@@ -43,13 +46,14 @@ app = typer.Typer()
     epilog="Example: polyvoc search query.jpg --top 5\n\nExample: polyvoc search *.jpg --best --json\n\n"
     "Example: polyvoc search query.jpg --paths > found.txt\n\n"
     "Example: polyvoc search query.jpg --region 120 80 400 360\n\nExample: polyvoc search --image 17\n\n"
+    "Example: polyvoc search query.jpg --index photos.polyvoc --index photos.orb.polyvoc\n\n"
     "Example: polyvoc search query.jpg --paper",
 )
 @from_record(SearchOptions, defaults=False)
 def search_command(  # noqa: PLR0913
     *,
     photographs: Annotated[list[str] | None, typer.Argument(metavar="PHOTO", help="Photographs to search with.")] = None,
-    index: IndexPath = DEFAULT_INDEX,
+    index: IndexPaths = None,
     chosen: dict[str, Any],
     fast: Annotated[bool, switch("--fast", "Rank by scores alone, without geometric verification.")] = False,
     best: Annotated[bool, switch("--best", "Search more thoroughly; takes up to twice as long.")] = False,
@@ -77,8 +81,6 @@ def search_command(  # noqa: PLR0913
         from polyvoc.features.decode import shared_decoders
 
         shared_decoders().start()  # while the rest is loaded
-    from polyvoc.search.index import Index
-
     preset = _preset(fast=fast, best=best, paper=paper)
     photos: list[str | int] = [*(photographs or []), *(image or [])]
     if not photos:
@@ -88,26 +90,21 @@ def search_command(  # noqa: PLR0913
     if paths and json:
         raise OptionError("--paths and --json exclude each other; --json has the paths, too")
     started = time.perf_counter()
-    with progress_bar() as progress:
-        if ray is None:
-            opened = Index.open(index)
-        else:
-            from polyvoc.cluster.shards import open_index
-
-            progress(OPENING, 0, 1)
-            opened = open_index(index, None, ray)
-        _ = opened.folder.models
+    opened = _open(chosen_indexes(index), ray)
     opening = time.perf_counter() - started
-    options = opened.options(preset=preset, **chosen)
-    results = _search_all(opened, photos, options, region, threads, opening)
+    searching = {"preset": preset, "threads": threads, **chosen}
+    results = _search_all(opened, photos, searching, region, opening)
     found = [one for one in results if not hasattr(one, "error")]
     if html is not None:
         from polyvoc.web.html import search_page
 
-        trust, typed = opened.folder.trust, {*(photographs or [])}
-        html.write_text(search_page(found, lambda path: path in typed or trust.allows(path)), encoding="utf-8")
-        refused = trust.refused()
-        if refused is not None:
+        allowed = {*(photographs or [])}
+        for one in found:
+            trust = one.hits.trust
+            names = (one.query, *(hit.path for hit in one.hits))
+            allowed.update(name for name in names if trust is not None and trust.allows(name))
+        html.write_text(search_page(found, allowed.__contains__), encoding="utf-8")
+        for refused in opened.refused():
             print_note(refused)
     if json:
         write_json({"results": [one.as_dict() for one in results]})
@@ -127,7 +124,27 @@ def _preset(**given: bool) -> Preset:
     return next(iter(chosen), "default")
 
 
-def _search_all(index: Index, photos: list[str | int], options: SearchOptions, region: Region | None, threads: int | None,
+def _open(paths: Sequence[Path], ray: str | None) -> Index | Indexes:
+    """Open an index, or several as one, and load their vocabularies."""
+    from polyvoc.search.index import Index
+    from polyvoc.search.several import Indexes
+
+    def open_one(path: str | os.PathLike[str]) -> Index:
+        if ray is None:
+            return Index.open(path)
+        from polyvoc.cluster.shards import open_index
+
+        return open_index(path, None, ray)
+
+    with progress_bar() as progress:
+        if ray is not None:
+            progress(OPENING, 0, 1)
+        opened = open_one(paths[0]) if len(paths) == 1 else Indexes.open(paths, open_one)
+        opened.load()
+    return opened
+
+
+def _search_all(opened: Index | Indexes, photos: list[str | int], searching: dict[str, Any], region: Region | None,
                 opening: float) -> list[SearchResult | SearchFailure]:  # fmt: skip
     """Search with each photograph; one of several that cannot be used is reported and becomes a SearchFailure."""
     from polyvoc.search.hits import SearchFailure, SearchResult
@@ -136,10 +153,12 @@ def _search_all(index: Index, photos: list[str | int], options: SearchOptions, r
     with progress_bar() as progress:
         progress("searching: slower the first time on a machine", 0, len(photos))
         if len(photos) == 1:
-            name = index.image(photos[0]).path if isinstance(photos[0], int) else photos[0]
-            results = [SearchResult(name, options, index.search(photos[0], options, region=region, threads=threads), region)]
+            (photo,) = photos
+            name = opened.image(photo).path if isinstance(photo, int) else photo
+            options = opened.options(**{key: value for key, value in searching.items() if key != "threads"})
+            results = [SearchResult(name, options, opened.search(photo, region=region, **searching), region)]
         else:
-            results = index.search_many(photos, options, threads=threads, progress=progress)
+            results = opened.search_many(photos, progress=progress, **searching)
     for result in results:
         if isinstance(result, SearchFailure):
             print_error(result.error)

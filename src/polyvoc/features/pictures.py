@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 Pixels = npt.NDArray[np.uint8]
 Point = tuple[float, float]
+Colour = tuple[int, int, int]
 GAP = 8  # pixels between two photographs
 PAPER, INLIER, OTHER, OUTLINE = (255, 255, 255), (42, 157, 78), (160, 160, 160), (229, 72, 77)
+# Of matches of several kinds of features, in the order of the kinds: green, blue, orange, purple; distinct to the colour-blind.
+KINDS: tuple[Colour, ...] = (INLIER, (30, 115, 200), (230, 140, 20), (150, 80, 190))
 
 
 def is_pillow_image(photo: object) -> bool:
@@ -71,6 +74,13 @@ def read_open_file(file: BinaryIO) -> bytes:
 def draw_matches(query: Pixels, image: Pixels, lines: Sequence[tuple[Point, Point, bool]],
                  outline: Sequence[Point] = ()) -> Image:  # fmt: skip
     """Return two photographs [h, w, 3] side by side with their matches: (point, point, whether it is an inlier) in pixels."""
+    ordered = sorted(lines, key=lambda line: line[2])  # inliers above the others
+    return draw_lines(query, image, [(one, other, INLIER if inlier else OTHER) for one, other, inlier in ordered], outline)
+
+
+def draw_lines(query: Pixels, image: Pixels, lines: Sequence[tuple[Point, Point, Colour]],
+               outline: Sequence[Point] = ()) -> Image:  # fmt: skip
+    """Return two photographs [h, w, 3] side by side with lines between them: (point, point, colour), the last on top."""
     from PIL import Image, ImageDraw
 
     left = query.shape[1] + GAP
@@ -81,8 +91,7 @@ def draw_matches(query: Pixels, image: Pixels, lines: Sequence[tuple[Point, Poin
         ImageDraw.Draw(right).polygon(list(outline), outline=OUTLINE, width=2)
     picture.paste(right, (left, 0))
     pen = ImageDraw.Draw(picture)
-    for (x0, y0), (x1, y1), inlier in sorted(lines, key=lambda line: line[2]):  # inliers above the others
-        colour = INLIER if inlier else OTHER
+    for (x0, y0), (x1, y1), colour in lines:
         pen.line([(x0, y0), (left + x1, y1)], colour)
         for x, y in ((x0, y0), (left + x1, y1)):
             pen.ellipse([x - 2, y - 2, x + 2, y + 2], outline=colour)

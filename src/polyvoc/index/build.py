@@ -32,7 +32,7 @@ from polyvoc.storage.files import META, checksum
 from polyvoc.storage.folders import FileState, is_unchanged, read_with_digest
 from polyvoc.storage.stores import display_name
 from polyvoc.threads import count_threads, ordered_map
-from polyvoc.types import Features, Floats32, Problem, Progress
+from polyvoc.types import Features, Floats32, GreyImage, Problem, Progress
 
 QUANTISE_FEATURES = 20_000  # quantised together
 _SHARED = "every machine must see the same disks and stores"
@@ -160,6 +160,25 @@ def read_image(item: BuildItem, options: FeatureOptions, model: Embedder | None,
         except ImageError:
             pass  # indexed without a vector
     return ReadImage(item, features, vector, digest if is_unchanged(item.path, item.state) else None)
+
+
+def read_images(items: Sequence[BuildItem], options: Sequence[FeatureOptions], decoders: Decoders) -> list[ReadImage]:
+    """Read one photograph for several indexes: its bytes once, its pixels once for each size; features for each."""
+    path = items[0].path
+    try:
+        source, digest = read_with_digest(path)
+        pixels = {side: decoders.grey(source, side, name=path) for side in {one.long_side for one in options}}
+    except ImageError as error:
+        return [ReadImage(item, error) for item in items]
+    return [_extracted(item, pixels[one.long_side], one, digest) for item, one in zip(items, options, strict=True)]
+
+
+def _extracted(item: BuildItem, pixels: GreyImage, options: FeatureOptions, digest: str) -> ReadImage:
+    try:
+        features = extract_pixels(pixels, options, item.path)
+    except ImageError as error:
+        return ReadImage(item, error)
+    return ReadImage(item, features, None, digest if is_unchanged(item.path, item.state) else None)
 
 
 # -- from features to a segment
@@ -365,23 +384,21 @@ class LocalWorkers:
         """Yield segments as the limits are reached, and merged ones; when interrupted, also what was read so far."""
         yield from self._merges(builder, next_merge)
         self._prepare(builder, plan)
-        pending, report, since = self._pending(builder), _Report(), time.monotonic()
+        building = Building(self, builder)
         paths, states = zip(*plan.files, strict=True) if plan.files else ((), ())
         items = map(BuildItem, range(plan.first, plan.first + len(plan)), paths, states)
         with single_cv2_thread(), self._decoders() as decoders, closing(self._read(builder, items, decoders)) as images:
             try:
                 for done, (_, image) in enumerate(images, start=1):
-                    report.add(image, pending)
-                    if self.limits.reached(pending, since):
-                        yield report.result(pending, builder)
+                    if (result := building.add(image)) is not None:
+                        yield result
                         yield from self._merges(builder, next_merge)
-                        pending, report, since = self._pending(builder), _Report(), time.monotonic()
                     progress("indexing", done, len(plan))
             except KeyboardInterrupt:
                 images.close()  # nothing else is read meanwhile
-                yield report.result(pending, builder)
+                yield building.rest()
                 raise
-        yield report.result(pending, builder)
+        yield building.rest()
         yield from self._merges(builder, next_merge)
 
     def _decoders(self) -> AbstractContextManager[Decoders]:
@@ -397,7 +414,8 @@ class LocalWorkers:
         stop = decoders.close if self.decoders is None else lambda: None
         return ordered_map(read, items, count_threads(self.threads), "polyvoc-index", stop)
 
-    def _pending(self, builder: SegmentBuilder) -> PendingImages:
+    def pending(self, builder: SegmentBuilder) -> PendingImages:
+        """Return a place for images that are not yet in a segment."""
         return PendingImages(self._prepared_models, builder.dimension)
 
     def _prepare(self, builder: SegmentBuilder, plan: BuildPlan) -> None:
@@ -416,6 +434,30 @@ class LocalWorkers:
     def _merges(self, builder: SegmentBuilder, next_merge: NextMerge) -> Generator[MergeResult, None, None]:
         while parts := next_merge(()):  # without those that were found damaged
             yield builder.merge(parts)
+
+
+class Building:
+    """The segment that is being built of images as they are read, in this process."""
+
+    def __init__(self, workers: LocalWorkers, builder: SegmentBuilder) -> None:
+        """Start without images."""
+        self.builder = builder
+        self._workers = workers
+        self._start()
+
+    def add(self, image: ReadImage) -> BuildResult | None:
+        """Add an image; return what is to be committed if the limits are reached."""
+        self._report.add(image, self._pending)
+        return self.rest() if self._workers.limits.reached(self._pending, self._since) else None
+
+    def rest(self) -> BuildResult:
+        """Return all that was not returned before."""
+        result = self._report.result(self._pending, self.builder)
+        self._start()
+        return result
+
+    def _start(self) -> None:
+        self._pending, self._report, self._since = self._workers.pending(self.builder), _Report(), time.monotonic()
 
 
 def _build_made_up(models: Callable[[], Models], builder: SegmentBuilder) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -313,6 +314,13 @@ class Catalogue(Database):
     def images(self) -> Iterator[ImageRow]:
         """Return all live images, by id; in pages, so that a slow reader does not block a writer."""
         return map(self._image, self.pages("SELECT * FROM images WHERE image > ? ORDER BY image LIMIT ?"))
+
+    def identities(self) -> Iterator[tuple[int, str, str | None]]:
+        """Yield id, path and digest of all live images, by id, without those whose rows are damaged."""
+        for row in self.pages("SELECT * FROM images WHERE image > ? ORDER BY image LIMIT ?"):
+            with suppress(DamagedError):
+                found = self._image(row)
+                yield found.image, found.path, found.digest
 
     def images_below(self, roots: Iterable[str]) -> Iterator[ImageRow]:
         """Yield the live images below some roots, or at them, root by root; reads no others of a large index."""

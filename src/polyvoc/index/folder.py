@@ -550,6 +550,12 @@ def _check_kinds(kind: FeatureKind, options: FeatureOptions) -> None:
                           "features made elsewhere")  # fmt: skip
 
 
+def check_new_index(folder: IndexFolder, vocabularies: VocabularySet | None, options: FeatureOptions | None) -> None:
+    """Raise OptionError if an index that does not exist yet could not be made with vocabularies and feature options."""
+    if not folder.exists:
+        _check_kinds(FeatureKind() if vocabularies is None else vocabularies.kind, options or FeatureOptions())
+
+
 def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOptions) -> Catalogue:
     words, fine = vocabularies.words, vocabularies.fine
     if len(words) > MAX_VOCABULARIES:

@@ -17,9 +17,11 @@ from typing import Any, Self
 from polyvoc.errors import ExchangeError, NotAnIndexError, OptionError, WriteError
 from polyvoc.features.decode import Decoders
 from polyvoc.features.embedding import Embedder
-from polyvoc.features.extract import check_features
+from polyvoc.features.extract import check_features, single_cv2_thread
 from polyvoc.features.feature_files import FeatureFile, features_digest, kind_of, largest_features
 from polyvoc.index.build import (
+    Building,
+    BuildItem,
     BuildPlan,
     BuildResult,
     CommitLimits,
@@ -27,8 +29,10 @@ from polyvoc.index.build import (
     MergeInput,
     MergeResult,
     PendingImages,
+    ReadImage,
     SegmentBuilder,
     Workers,
+    read_images,
 )
 from polyvoc.index.catalogue import Catalogue, ImageRow
 from polyvoc.index.changes import Changes, FollowedFolder, compare_folders, find_moves, followed_paths
@@ -58,6 +62,7 @@ from polyvoc.storage.files import write_file
 from polyvoc.storage.folders import FileState, Folder, absolute_path, check_folders, file_digest, is_below
 from polyvoc.storage.stores import display_name, is_url, parent_url
 from polyvoc.storage.trust import Trust, merged_roots, new_identity, note_roots
+from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import Array, FeatureKind, Features, IndexReport, Problem, Progress
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 
@@ -147,9 +152,19 @@ class IndexWriter:
         Workers, such as `cluster.build.RayWorkers`, read photographs and build segments; this writer commits them. Without
         workers it decodes with `decoders`, or with own ones.
         """
+        report_progress = progress or (lambda stage, done, total: None)
+        changes, report, model = self._compare(folders, keep_missing, report_progress, workers, exclude, follow)
+        workers = workers or self._local_workers(model, decoders)
+        self._build(workers, changes, report, report_progress)
+        self._note_end()
+        return report
+
+    def _compare(self, folders: Sequence[str | os.PathLike[str]], keep_missing: bool, report_progress: Progress,
+                 workers: Workers | None, exclude: Sequence[str] | None,
+                 follow: bool = True) -> tuple[Changes, IndexReport, Embedder | None]:  # fmt: skip
+        """Record all of an update that needs no photograph; return what is to be read, and the model that it needs."""
         _ = self.folder.extraction  # raises for an index of features that are not extracted from photographs
         self.commit()
-        report_progress = progress or (lambda stage, done, total: None)
         folders = folders or self.followed_folders()
         self._set_exclude(exclude)
         known = self.catalogue.images_below(map(absolute_path, folders))
@@ -173,11 +188,11 @@ class IndexWriter:
         if changes.resolved:
             with self.catalogue.transaction():
                 self.catalogue.drop_problems(changes.resolved)
-        workers = workers or self._local_workers(model, decoders)
-        self._build(workers, changes, report, report_progress)
+        return changes, report, model
+
+    def _note_end(self) -> None:
         with suppress(OSError):
             os.utime(self.folder.path / LOCK)  # the time of the last update, beside the commits: it may change nothing
-        return report
 
     def followed_folders(self) -> list[str]:
         """Return the folders that the index follows; raise OptionError if there are none.
@@ -364,13 +379,9 @@ class IndexWriter:
 
     def _build(self, workers: Workers, changes: Changes, report: IndexReport, progress: Progress) -> None:
         """Have new and changed photographs read and segments merged; commit each result as it comes."""
-        files = [*changes.new, *((row.path, state) for row, state in changes.changed)]
-        replaced = {row.path: row.image for row, _ in changes.changed}
-        if not files and not self._next_merge(()):
+        plan, replaced = self._plan(changes)
+        if not len(plan) and not self._next_merge(()):
             return
-        # Ids are assigned beforehand: they follow the order of the files, whichever worker is quicker.
-        plan = BuildPlan(self._next_image, files, changes.sample_row)
-        self._next_image += len(files)
         n_before = len(report.problems)
         self._commits.open_staging()
         with closing(workers.work(self._builder, plan, self._next_merge, progress)) as results:
@@ -383,9 +394,18 @@ class IndexWriter:
                     if isinstance(result, BuildResult):  # what was built is kept
                         self._take(result, replaced, report, first)
                     raise
-        order = {path: number for number, (path, _) in enumerate(files)}
-        report.problems[n_before:] = sorted(report.problems[n_before:], key=lambda problem: order.get(problem.path, -1))
+        _sort_problems(report, n_before, plan)
         self._commits.remove_staging()
+
+    def _plan(self, changes: Changes) -> tuple[BuildPlan, dict[str, int]]:
+        """Return what is to be read, and the images that are replaced, by path.
+
+        Ids are assigned beforehand: they follow the order of the files, whichever worker is quicker.
+        """
+        files = [*changes.new, *((row.path, state) for row, state in changes.changed)]
+        plan = BuildPlan(self._next_image, files, changes.sample_row)
+        self._next_image += len(files)
+        return plan, {row.path: row.image for row, _ in changes.changed}
 
     def _take(self, result: BuildResult | MergeResult, replaced: Mapping[str, int], report: IndexReport,
               first: int | None) -> None:  # fmt: skip
@@ -414,6 +434,99 @@ class IndexWriter:
     def _merge(self) -> None:
         """Merge small segments, and rewrite those with many deleted images, until there is nothing to gain."""
         self._build(self._local_workers(), Changes(), IndexReport(), lambda stage, done, total: None)
+
+
+class _Part:
+    """One of several indexes that are brought up to date together."""
+
+    def __init__(self, writer: IndexWriter, changes: Changes, report: IndexReport) -> None:
+        self.writer, self.report = writer, report
+        self.plan, self._replaced = writer._plan(changes)
+        self._n_before = len(report.problems)
+        self._building = Building(writer._local_workers(), writer._builder)
+        writer._commits.open_staging()
+        self._merge()
+
+    @property
+    def options(self) -> FeatureOptions:
+        """Return how its photographs are read."""
+        return self._building.builder.options
+
+    def add(self, image: ReadImage) -> None:
+        """Add a photograph; commit if it is time."""
+        if (result := self._building.add(image)) is not None:
+            self._take(result)
+            self._merge()
+
+    def finish(self) -> None:
+        """Commit the rest."""
+        if len(self.plan):
+            self._take(self._building.rest())
+        self._merge()
+        _sort_problems(self.report, self._n_before, self.plan)
+        self.writer._commits.remove_staging()
+        self.writer._note_end()
+
+    def keep(self) -> None:
+        """Commit what was read before an interruption."""
+        self._take(self._building.rest())
+
+    def _merge(self) -> None:
+        while parts := self.writer._next_merge(()):
+            self._take(self.writer._builder.merge(parts))
+
+    def _take(self, result: BuildResult | MergeResult) -> None:
+        try:
+            self.writer._take(result, self._replaced, self.report, self.plan.first)
+        except KeyboardInterrupt:
+            if isinstance(result, BuildResult):  # what was built is kept
+                self.writer._take(result, self._replaced, self.report, self.plan.first)
+            raise
+
+
+def update_together(writers: Sequence[IndexWriter], folders: Sequence[str | os.PathLike[str]] = (), keep_missing: bool = False,
+                    progress: Progress | None = None, exclude: Sequence[str] | None = None) -> list[IndexReport]:  # fmt: skip
+    """Bring several indexes up to date with the same folders, as `IndexWriter.update`; return the report of each.
+
+    A photograph that several of them need is read once, and decoded once for each size; features are extracted for each.
+    """
+    report_progress = progress or (lambda stage, done, total: None)
+    for writer in writers:
+        if EmbeddingInfo.of(writer.catalogue.settings()) is not None:
+            raise OptionError(f"{writer.folder.path} holds vectors of a global embedding; bring it up to date alone")
+    parts = []
+    for writer in writers:
+        changes, report, _ = writer._compare(folders, keep_missing, report_progress, None, exclude)
+        parts.append(_Part(writer, changes, report))
+    wanted: dict[str, list[tuple[_Part, BuildItem]]] = {}
+    for part in parts:
+        for item in part.plan.items(range(len(part.plan))):
+            wanted.setdefault(item.path, []).append((part, item))
+    with single_cv2_thread(), Decoders(count_threads()) as decoders:
+
+        def read(several: list[tuple[_Part, BuildItem]]) -> list[ReadImage]:
+            return read_images([item for _, item in several], [part.options for part, _ in several], decoders)
+
+        with closing(ordered_map(read, wanted.values(), count_threads(), "polyvoc-index", decoders.close)) as images:
+            try:
+                for done, (several, found) in enumerate(images, start=1):
+                    for (part, _), image in zip(several, found, strict=True):
+                        part.add(image)
+                    report_progress("indexing", done, len(wanted))
+            except KeyboardInterrupt:
+                images.close()  # nothing else is read meanwhile
+                for part in parts:
+                    part.keep()
+                raise
+    for part in parts:
+        part.finish()
+    return [part.report for part in parts]
+
+
+def _sort_problems(report: IndexReport, first: int, plan: BuildPlan) -> None:
+    """Put the problems of a run, from the `first` on, in the order of the files."""
+    order = {path: number for number, (path, _) in enumerate(plan.files)}
+    report.problems[first:] = sorted(report.problems[first:], key=lambda problem: order.get(problem.path, -1))
 
 
 def _root_of(folder: Folder) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import OptionError
 from polyvoc.features.decode import read_picture
-from polyvoc.features.pictures import draw_matches
+from polyvoc.features.pictures import Pixels, Point, draw_matches
 from polyvoc.kernels.verification import match_codes
 from polyvoc.options import CODES, ScoringOptions
 from polyvoc.scoring.codes import code_idf_squared, table_rows
@@ -57,15 +57,41 @@ class Explanation:
 
         Matches that are consistent with the transform are green; with `all_matches` the others are there, too, in grey.
         """
+        query, image = (ShownPhotograph.of(source, long_side) for source in self.read_sources())
+        lines, corners = self.lines(query, image, limit, all_matches)
+        return draw_matches(query.pixels, image.pixels, lines, corners)
+
+    def read_sources(self) -> tuple[Source, Source]:
+        """Return where the files of query and image are, or their bytes; raise an error if they may not be read."""
         if self.sources is None:
             raise OptionError("draw needs both photographs: use an explanation made by Index.explain")
-        (query, query_size), (image, size) = (read_picture(source, long_side) for source in self.sources())
-        scales = [np.array(pixels.shape[1::-1]) / full for pixels, full in ((query, query_size), (image, size))]
-        rows = np.arange(len(self.query)) if all_matches else np.flatnonzero(self.inlier)
-        ends = [(xy[rows[:limit]] * scale).tolist() for xy, scale in zip((self.query_xy, self.feature_xy), scales, strict=True)]
+        return self.sources()
+
+    def lines(self, query: ShownPhotograph, image: ShownPhotograph, limit: int,
+              all_matches: bool) -> tuple[list[tuple[Point, Point, bool]], list[Point]]:  # fmt: skip
+        """Return up to `limit` matches as (point, point, inlier) in pictures of both photographs, and the outline there."""
+        rows = (np.arange(len(self.query)) if all_matches else np.flatnonzero(self.inlier))[:limit]
+        ends = (query.points(self.query_xy[rows]), image.points(self.feature_xy[rows]))
         corners = () if self.region is None or self.transform is None else outline(self.region, self.transform)
-        shown = [(x * scales[1][0], y * scales[1][1]) for x, y in corners]
-        return draw_matches(query, image, list(zip(*ends, self.inlier[rows[:limit]].tolist(), strict=True)), shown)
+        return list(zip(*ends, self.inlier[rows].tolist(), strict=True)), image.points(np.array(corners).reshape(-1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class ShownPhotograph:
+    """A picture of a photograph, and how much smaller it is."""
+
+    pixels: Pixels  # [h, w, 3]
+    scale: Array  # [2] pixels of it per pixel of the photograph
+
+    @classmethod
+    def of(cls, source: Source, long_side: int) -> ShownPhotograph:
+        """Read a photograph, reduced to some pixels on its long side."""
+        pixels, full = read_picture(source, long_side)
+        return cls(pixels, np.array(pixels.shape[1::-1]) / full)
+
+    def points(self, xy: Array) -> list[Point]:
+        """Return positions in the photograph [n, 2] as points of the picture."""
+        return [(x, y) for x, y in (xy * self.scale).tolist()]
 
 
 def explain(engine: Engine, query: Query, options: ScoringOptions, ref: ImageRef, hit: Hit) -> Explanation:

@@ -12,7 +12,7 @@ from polyvoc.options import SearchOptions
 from polyvoc.search.display import hits_as_html
 from polyvoc.search.probability import LIKELY
 from polyvoc.storage.stores import redact
-from polyvoc.storage.trust import Trust
+from polyvoc.storage.trust import Readable
 from polyvoc.types import Region, Spans
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Hits(list[Hit]):
     missing: Spans = ()  # ids of images that could not be searched: on unavailable machines, or damaged
     damage: tuple[str, ...] = ()  # one line for each damaged part of the index that was left out
     seconds: Mapping[str, float] = MappingProxyType({})  # by stage, in their order
-    trust: Trust | None = None  # which of the photographs may be read here, to show them
+    trust: Readable | None = None  # which of the photographs may be read here, to show them
 
     @property
     def complete(self) -> bool:

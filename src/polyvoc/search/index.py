@@ -152,6 +152,15 @@ class Index:
         """
         return cls(Engine.from_words(images, sizes, signatures, segment_images))
 
+    def load(self) -> None:
+        """Load the vocabularies now, rather than with the first search."""
+        _ = self.folder.models
+
+    def refused(self) -> list[str]:
+        """Return one line if some of its photographs may not be read here."""
+        line = self.folder.trust.refused()
+        return [] if line is None else [line]
+
     def close(self) -> None:
         """Release the catalogue, and the segments on other machines, at once; else with the last reference to the index."""
         self.engine.shards.close()
@@ -181,7 +190,17 @@ class Index:
         query for `fuse`, where its pixels are elsewhere. `on_first` is called with the hits by words alone, if verification
         follows. Images that were removed since this index was opened are left out.
         """
-        options, seconds = self.options(options, preset, **changes), dict[str, float]()
+        return self._search(photo, self.options(options, preset, **changes), region, threads, vector, on_first)
+
+    def candidates(self, photo: Photo, options: SearchOptions, region: Region | None = None,
+                   threads: int | None = None) -> Hits:  # fmt: skip
+        """Return all candidates of a search as hits: neither `top` nor `min_probability` drops any."""
+        return self._search(photo, options, region, threads, every=True)
+
+    def _search(self, photo: Photo, options: SearchOptions, region: Region | None, threads: int | None,
+                vector: Floats32 | None = None, on_first: Callable[[Hits], None] | None = None,
+                every: bool = False) -> Hits:  # fmt: skip
+        seconds = dict[str, float]()
         first_image = self._first_since(options.since)
         query = self._query(plain_photo(photo), options, region, vector, seconds, threads)
         engine, started = self.engine.session(options.require_all), time.perf_counter()
@@ -196,7 +215,8 @@ class Index:
             return hits
 
         first = None if on_first is None else lambda candidates: on_first(as_hits(candidates))
-        return as_hits(search(engine, query, options, self.probability, self.links, threads, first, self.coder, first_image))
+        found = search(engine, query, options, self.probability, self.links, threads, first, self.coder, first_image, every)
+        return as_hits(found)
 
     def _first_since(self, commit: int | None) -> int:
         """Return the first id that was added after a commit; above all ids if nothing was."""
@@ -215,22 +235,12 @@ class Index:
         A photograph that cannot be used becomes a `SearchFailure` with the reason, and does not stop the others; an id that is
         not in the index raises OptionError before the first search. `threads` photographs are searched at a time.
         """
-        options, every = self.options(options, preset, **changes), list(photos)
-        names = [self.image(plain_id(one)).path if isinstance(one, (int, np.integer)) else photo_name(one) for one in every]
+        options = self.options(options, preset, **changes)
 
-        def search_one(number: int) -> SearchResult | SearchFailure:
-            try:
-                return SearchResult(names[number], options, self.search(every[number], options, threads=1))
-            except ImageError as error:
-                return SearchFailure(names[number], str(error))
+        def search_one(photo: Photo) -> Hits:
+            return self.search(photo, options, threads=1)
 
-        results = []
-        with closing(ordered_map(search_one, range(len(every)), count_threads(threads), "polyvoc-search")) as searches:
-            for done, (_, result) in enumerate(searches, start=1):
-                results.append(result)
-                if progress is not None:
-                    progress("searching", done, len(every))
-        return results
+        return search_each(list(photos), search_one, options, self.image, threads, progress)
 
     def score_words(self, words: Array, signatures: Array | None = None, options: ScoringOptions | None = None, *,
                     threads: int | None = None, **changes: Any) -> Floats32:  # fmt: skip
@@ -335,7 +345,7 @@ class Index:
 
     @cached_property
     def probability(self) -> HitProbability | None:
-        """Return the model of hit probabilities; None where none was fitted: features other than SIFT, or bare words."""
+        """Return the model of hit probabilities; None where none was fitted: other kinds than SIFT and ORB, or bare words."""
         if self._folder is None:
             return None
         return hit_probability_of(self._folder.kind, self._folder.code_bits, self._folder.bits)
@@ -461,6 +471,27 @@ class Index:
         if self._folder is None:
             raise OptionError("this index was made from words: it has no photographs and no vocabularies")
         return self._folder
+
+
+def search_each(photos: Sequence[Photo], search_one: Callable[[Photo], Hits], options: SearchOptions,
+                find_row: Callable[[int], ImageRow], threads: int | None,
+                progress: Progress | None) -> list[SearchResult | SearchFailure]:  # fmt: skip
+    """Search with each of several photographs, `threads` at a time; one that cannot be used becomes a SearchFailure."""
+    names = [find_row(plain_id(one)).path if isinstance(one, (int, np.integer)) else photo_name(one) for one in photos]
+
+    def attempt(number: int) -> SearchResult | SearchFailure:
+        try:
+            return SearchResult(names[number], options, search_one(photos[number]))
+        except ImageError as error:
+            return SearchFailure(names[number], str(error))
+
+    results = []
+    with closing(ordered_map(attempt, range(len(photos)), count_threads(threads), "polyvoc-search")) as searches:
+        for done, (_, result) in enumerate(searches, start=1):
+            results.append(result)
+            if progress is not None:
+                progress("searching", done, len(photos))
+    return results
 
 
 def _line(values: Any, where: str) -> Line:

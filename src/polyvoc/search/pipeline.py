@@ -36,10 +36,11 @@ OnFirst = Callable[[list[Candidate]], None]
 def search(engine: Engine, query: Query, options: SearchOptions,  # noqa: PLR0913, PLR0917
            probability: HitProbability | None = None,
            links: LinkGraph | None = None, threads: int | None = None, on_first: OnFirst | None = None,
-           coder: Coder | None = None, first_image: int = 0) -> list[Candidate]:  # fmt: skip
+           coder: Coder | None = None, first_image: int = 0, every: bool = False) -> list[Candidate]:  # fmt: skip
     """Return the best images, best first. `on_first` is called with the ranking by words alone, if verification follows.
 
-    `coder` makes queries of stored images, for expansion by codes. Images with ids below `first_image` are left out.
+    `coder` makes queries of stored images, for expansion by codes. Images with ids below `first_image` are left out. With
+    `every`, all candidates are returned: neither `top` nor `min_probability` drops any.
 
     With `probability`, every candidate has its probability: the most probable come first, and those below `min_probability`
     are dropped. Without it, and with `smooth` or `fuse`, whose evidence it does not cover, the order is by score.
@@ -57,7 +58,7 @@ def search(engine: Engine, query: Query, options: SearchOptions,  # noqa: PLR091
     if run.needs_all_scores:
         images = engine.images(threads)
         best = engine.rank(run.smooth_and_fuse(best, images), images, options.top)
-    return run.finished(best)
+    return run.finished(best, every)
 
 
 def score_all(engine: Engine, query: Query, options: SearchOptions, links: LinkGraph | None = None,
@@ -176,15 +177,20 @@ class _Search:
             values[part.ids < self.plan.first_image] = 0
         return scores
 
-    def finished(self, best: Sequence[Candidate]) -> list[Candidate]:
-        """Return the `top` best with their verification: the most probable first; by score where they have no probability."""
+    def finished(self, best: Sequence[Candidate], every: bool = False) -> list[Candidate]:
+        """Return the `top` best with their verification: the most probable first; by score where they have no probability.
+
+        With `every`, all of them.
+        """
+        top = len(best) if every else self.options.top
         found = [replace(self.verified.get(one.ref, one), score=one.score) for one in best if one.score > 0]
         found.sort(key=lambda one: (-one.score, one.image))
         if self.probability is None or self.options.smooth or self.options.fuse:
-            return found[: self.options.top]
+            return found[:top]
         rated = self.rated(found, self.probability)
         rated.sort(key=lambda one: -(one.probability or 0.0))  # stable: equal ones stay in the order of their scores
-        return [one for one in rated[: self.options.top] if (one.probability or 0.0) >= self.options.min_probability]
+        least = 0.0 if every else self.options.min_probability
+        return [one for one in rated[:top] if (one.probability or 0.0) >= least]
 
     def rated(self, candidates: Sequence[Candidate], probability: HitProbability) -> list[Candidate]:
         """Return candidates with their probability, by the query as it was last scored.

@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from polyvoc.errors import DamagedError, OptionError
+from polyvoc.options import DETECTOR_KINDS
 from polyvoc.scoring.segments import Candidate
-from polyvoc.types import FeatureKind, Floats64
+from polyvoc.types import SIFT, FeatureKind, Floats64
 
 FORMAT = "polyvoc hit probability"
 DEPTH = 100  # rank where a curve of scores is taken to be noise ...
@@ -37,6 +38,7 @@ SHARE = 4  # ... or at a quarter of the images, if that is less
 FLAT = 1e-9  # a fall of this many nats is rounding
 USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
 LIKELY = 0.5  # a hit from this probability on is more likely right than wrong
+KINDS = (FeatureKind(), DETECTOR_KINDS["orb"])  # of features that coefficients come with polyvoc for
 MEASURED = (64, 128)  # bits of signatures for which weights of matches are in nats
 
 
@@ -110,9 +112,9 @@ class HitProbability:
         """Return the probability of a hit by its noise rank and, if it was verified, the nats of its inliers."""
         if weight is None:
             a, b = self.votes
-            return _logistic(a + b * noise_rank)
+            return logistic(a + b * noise_rank)
         a, b, c = self.verified
-        return _logistic(a + b * noise_rank + c * math.log1p(weight / USUAL))
+        return logistic(a + b * noise_rank + c * math.log1p(weight / USUAL))
 
     def rate(self, candidates: Sequence[Candidate], best: Sequence[Candidate], n_images: int) -> list[Candidate]:
         """Return candidates with their noise rank and probability. best: the ranking by words alone, of n images."""
@@ -142,14 +144,19 @@ class HitProbability:
 
 def hit_probability_of(kind: FeatureKind, code_bits: int, bits: int) -> HitProbability | None:
     """Return the shipped coefficients for an index of such features, codes and signatures; None where nothing was measured."""
-    measured = kind == FeatureKind() and (code_bits in MEASURED or bits in MEASURED)
-    return default_hit_probability() if measured else None
+    measured = kind in KINDS and (code_bits in MEASURED or bits in MEASURED)
+    return default_hit_probability(kind.name) if measured else None
+
+
+def probability_file(kind: str) -> str:
+    """Return the name of the file with the coefficients of a kind of features."""
+    return "hit_probability.json" if kind == SIFT else f"hit_probability_{kind}.json"
 
 
 @cache
-def default_hit_probability() -> HitProbability:
-    """Return the shipped coefficients."""
-    path = importlib.resources.files("polyvoc") / "data" / "hit_probability.json"
+def default_hit_probability(kind: str = SIFT) -> HitProbability:
+    """Return the shipped coefficients of a kind of features."""
+    path = importlib.resources.files("polyvoc") / "data" / probability_file(kind)
     return HitProbability.from_dict(json.loads(path.read_text(encoding="utf-8")), str(path))
 
 
@@ -169,7 +176,7 @@ def nothing_found_text(min_probability: float = 0.0, any_hits: bool = False, sin
     return f"nothing found: no photograph of {among} shares a feature with it"
 
 
-def _logistic(x: float) -> float:
+def logistic(x: float) -> float:
     """Return 1 / (1 + exp(-x)) without overflow."""
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from polyvoc.errors import ImageError, OptionError
+from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features.decode import read_grey
 from polyvoc.features.extract import check_features, extract_pixels
 from polyvoc.features.pictures import encode_array, encode_image, is_pillow_image, read_open_file
@@ -171,6 +172,31 @@ class PhotoReader:
             grey = read_grey(photo, options.long_side)
         with timed(seconds, "sift"):
             return extract_pixels(grey, options, photo, threads=count_threads(threads))
+
+
+def read_features(photo: str | bytes, wanted: Iterable[FeatureOptions], seconds: dict[str, float],
+                  threads: int | None = None) -> dict[FeatureOptions, Features | ImageError]:  # fmt: skip
+    """Return the features of a photograph for each of some options, or why it has none; it is decoded once for each size.
+
+    Write the seconds of each stage to `seconds`. Raise the error if it has features for none of the options.
+    """
+    found: dict[FeatureOptions, Features | ImageError] = {}
+    for long_side, several in groupby(sorted(set(wanted), key=astuple), key=lambda options: options.long_side):
+        before = seconds.pop("decode", 0.0)
+        with timed(seconds, "decode"):
+            grey = read_grey(photo, long_side)
+        seconds["decode"] += before
+        for options in several:
+            with timed(seconds, options.detector):
+                try:
+                    found[options] = extract_pixels(grey, options, photo, threads=count_threads(threads))
+                except UnreachableError:
+                    raise
+                except ImageError as error:
+                    found[options] = error
+    if not any(isinstance(one, Features) for one in found.values()):
+        raise next(one for one in found.values() if isinstance(one, ImageError))
+    return found
 
 
 def query_of_image(stored: ImageFeatures, search: SearchOptions, coder: Coder | None, size: tuple[int, int] = (0, 0),

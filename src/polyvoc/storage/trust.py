@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -28,6 +29,13 @@ _NAMED = 3  # roots in a message, at most
 def new_identity() -> str:
     """Return a random identity for an index or a journal."""
     return uuid4().hex
+
+
+class Readable(Protocol):
+    """What may be read."""
+
+    def allows(self, path: str) -> bool:
+        """Return whether a path or an address that an index names may be read."""
 
 
 @dataclass(frozen=True)

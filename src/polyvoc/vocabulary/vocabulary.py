@@ -385,6 +385,29 @@ def load_vocabularies(count: int | None = None, folders: Sequence[Path] = (), fi
     return VocabularySet.of(shipped, given, signed, codes)
 
 
+def load_vocabularies_of(kinds: Sequence[FeatureKind], count: int | None = None, folders: Sequence[Path] = (),
+                         fine: Path | None = None, codes: bool = True,
+                         signed: bool | None = None) -> list[VocabularySet | None]:  # fmt: skip
+    """Load vocabularies for several kinds of features, as `load_vocabularies`: of what is given, each kind takes its own.
+
+    Shipped ones are taken where none of a kind is given. Raise VocabularyError if one is of none of the kinds.
+    """
+    given = {folder: Vocabulary.load(folder).kind for folder in (*folders, *([] if fine is None else [fine]))}
+    for folder, kind in given.items():
+        if kind not in kinds:
+            raise VocabularyError(f"{folder} is of {kind}, which none of the detectors makes; leave it out")
+    found = []
+    for kind in kinds:
+        own = [folder for folder in folders if given[folder] == kind]
+        own_fine = fine if fine is not None and given[fine] == kind else None
+        shipped = kind == FeatureKind() and not own  # only of this kind
+        if own or own_fine is not None or shipped:
+            found.append(load_vocabularies(count if shipped else None, own, own_fine, codes, signed))
+        else:
+            found.append(None)
+    return found
+
+
 def check_vocabularies(vocabularies: Sequence[Vocabulary]) -> None:
     """Raise OptionError or VocabularyError unless the words of several vocabularies can be merged: one kind, one rotation.
 

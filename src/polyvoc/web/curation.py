@@ -23,7 +23,7 @@ from polyvoc.search.links import link
 from polyvoc.search.things import Thing, find_things
 from polyvoc.storage.stores import base_name
 from polyvoc.types import Problem, Progress
-from polyvoc.web.jobs import Jobs, JobResult
+from polyvoc.web.jobs import JobResult, Jobs
 from polyvoc.web.service import IndexEdits, NotFoundError, Service
 
 SHOWN_IMAGES = 60  # of a group

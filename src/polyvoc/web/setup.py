@@ -15,7 +15,7 @@ from polyvoc.errors import NotAllowedError, OptionError
 from polyvoc.index.writer import IndexWriter
 from polyvoc.storage.folders import IMAGE_SUFFIXES, is_below, list_photographs
 from polyvoc.types import Progress
-from polyvoc.web.jobs import Jobs, JobResult
+from polyvoc.web.jobs import JobResult, Jobs
 from polyvoc.web.settings import Settings
 
 logger = logging.getLogger("polyvoc.web")
