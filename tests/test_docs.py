@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -35,6 +36,7 @@ PREPARED = {
     "embedding.md",
     "photogrammetry.md",
     "features.md",
+    "learned.md",
     "duplicates.md",
     "stores.md",
     "findings.md",
@@ -142,6 +144,13 @@ def test_the_page_on_photogrammetry(world: World) -> None:
 def test_the_page_on_features(world: World) -> None:
     world.names = {"20000": "300"}
     world.follow(DOCS / "features.md")
+
+
+def test_the_page_on_networks(world: World) -> None:
+    (world.folder / "xfeat.onnx").write_bytes(onnxfiles.patches())
+    (world.folder / "xfeat.json").write_text(json.dumps(onnxfiles.PATCHES | {"name": "xfeat"}), encoding="utf-8")
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "learned.md")
 
 
 def test_the_page_on_copies(world: World) -> None:

@@ -537,7 +537,7 @@ def test_info(index_path: Path, photographs: Path, vocabularies: tuple[Vocabular
     assert facts["photographs"][0]["path"] == str(photographs / "bridge-a.jpg")
     assert [v["fingerprint"] for v in facts["vocabularies"]] == [v.fingerprint for v in vocabularies]
     assert facts["vocabularies"][1]["provenance"] == {"seed": 1}
-    assert facts["feature_options"] == asdict(FeatureOptions())
+    assert facts["feature_options"] == FeatureOptions().as_dict()
     stored = dict(facts["bytes"])
     assert stored.pop("total") == sum(stored.values()) == sum(p.stat().st_size for p in index_path.rglob("*") if p.is_file())
     assert stored["segments/postings"] >= 2 * 2 * facts["features"]  # two vocabularies, two bytes
