@@ -151,6 +151,7 @@ def test_the_page_on_networks(world: World) -> None:
     (world.folder / "xfeat.json").write_text(json.dumps(onnxfiles.PATCHES | {"name": "xfeat"}), encoding="utf-8")
     world.names = {"20000": "300"}
     world.follow(DOCS / "learned.md")
+    assert Path("xfeat.polyvoc").is_dir() and Path("own.polyvoc").is_dir()
 
 
 def test_the_page_on_copies(world: World) -> None:

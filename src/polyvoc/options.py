@@ -371,7 +371,10 @@ class TrainOptions(Checked):
     seed: int = option(0, "Seed of the random choices; each of several vocabularies needs its own.", minimum=0)
     rounds: int = option(20, "Rounds of k-means, at most.", minimum=1)
     bits: int = option(
-        128, "Bits of a Hamming signature, at most the numbers of a descriptor; 0: no signatures.", minimum=0, maximum=128
+        128,
+        "Bits of a Hamming signature, at most the numbers of a descriptor, or twice as many; 0: no signatures.",
+        minimum=0,
+        maximum=128,
     )
     max_descriptors: int = option(2_000_000, "Descriptors drawn for k-means; the medians use all.", minimum=1)
 

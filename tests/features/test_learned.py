@@ -20,8 +20,9 @@ from polyvoc.features.learned import NetworkDescription, between_pixels, load_ne
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.search.index import Index
-from polyvoc.types import Features, GreyImage
+from polyvoc.types import FeatureKind, Features, GreyImage
 from polyvoc.vocabulary.train import sample_descriptors, train
+from polyvoc.vocabulary.vocabulary import VocabularySet
 from samples import unflushed
 from strangers import opened_files
 
@@ -293,6 +294,18 @@ def test_an_index_without_fitting_vocabularies_is_not_made(folder: Path, network
     line = refuse("index", folder, "--index", tmp_path / "i", "--detector", network)
     assert "the detector makes patches (64 numbers)" in line and f"polyvoc train --detector {network}" in line
     assert not (tmp_path / "i" / "catalogue.sqlite").exists()
+
+
+def test_xfeat_has_a_vocabulary_that_comes_with_polyvoc(folder: Path, tmp_path: Path) -> None:
+    """What it is named decides: these are the spots of other tests."""
+    pytest.importorskip("onnxruntime")
+    file = stored(tmp_path / "models", {**PATCHES, "name": "xfeat"}, name="xfeat.onnx")
+    assert answer("index", folder, "--index", tmp_path / "i", "--detector", file)["added"] == 5
+    facts = answer("info", "--index", tmp_path / "i")
+    shipped = VocabularySet.default(FeatureKind("xfeat", 64)).fine
+    assert shipped is not None and facts["fine_vocabulary"]["fingerprint"] == shipped.fingerprint
+    assert facts["vocabularies"] == [] and shipped.kind == FeatureKind("xfeat", 64)
+    assert searched(folder / "2.png", "--index", tmp_path / "i")["hits"][0]["path"] == str(folder / "2.png")
 
 
 def test_features_are_the_same_through_an_index(folder: Path, network: Path, tmp_path: Path) -> None:

@@ -519,7 +519,7 @@ def lock_folder(path: Path) -> Lock:
 def open_catalogue(folder: IndexFolder, vocabularies: VocabularySet | None, options: FeatureOptions | None) -> Catalogue:
     """Open the catalogue for writing, under the lock; create the index if there is none."""
     if not folder.exists:
-        given = vocabularies or VocabularySet.default()
+        given = vocabularies or VocabularySet.default(None if options is None else options.kind)
         return _create(folder, given, options or FeatureOptions(**_detector_of(given.kind)))
     catalogue = Catalogue.open(folder.path, writable=True)
     settings = catalogue.settings()

@@ -20,7 +20,7 @@ from polyvoc.kernels.vectors import Blocks, largest_products, multiply
 from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
 from polyvoc.vocabulary.assign import Assigner, batches, make_blocks
-from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, full_rotation
+from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, code_axes, full_rotation
 
 PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
@@ -96,26 +96,26 @@ class Coder:
 
     @cached_property
     def _centres(self) -> Floats32:
-        """Return the words in the coordinates of the full rotation [size, dimension]."""
-        words, centres = self.vocabulary.words, np.empty((self.vocabulary.size, self.vocabulary.dimension), np.float32)
+        """Return the words in the coordinates of all axes [size, axes]."""
+        words, centres = self.vocabulary.words, np.empty((self.vocabulary.size, len(self._full)), np.float32)
         thread_map(lambda part: multiply(words.values(part), self._columns, centres[part]), words.parts(), self._threads)
         return centres
 
     @cached_property
     def _full(self) -> Floats32:
-        """Return all axes of the rotation [dimension, dimension], of which codes use the first."""
-        return self.rotation if self.bits == self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
+        """Return all axes [axes, dimension], of which codes use the first: a full rotation, or more if codes are longer."""
+        return self.rotation if self.bits >= self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
 
     def _project(self, descriptors: Descriptors) -> Floats32:
-        """Return descriptors in the coordinates of the full rotation."""
+        """Return descriptors in the coordinates of all axes."""
         rows = np.ascontiguousarray(descriptors, np.float32)
-        z = np.empty(rows.shape, np.float32)
+        z = np.empty((len(rows), len(self._full)), np.float32)
         multiply(rows, self._columns, z)
         return z
 
     @cached_property
     def _columns(self) -> Blocks:
-        """Return the axes of the full rotation as columns."""
+        """Return all axes as columns."""
         return make_blocks(self._full.T, np.zeros(len(self._full), np.float32))
 
     @cached_property
@@ -134,19 +134,20 @@ class Coder:
         z = self._project(descriptors)
         codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
         sign_codes(z, words, self._centres, self.bits, codes)
-        left = np.empty_like(z)
+        left = np.empty((len(z), self.vocabulary.dimension), np.float32)
         multiply(unpack_signs(codes, self.bits), self._decoder_columns, left)
         subtract_decoded(z, words, self._centres, left)
         return codes, quantise_parts(left, self.decoder.parts)
 
     def decode(self, stored: FeatureCodes) -> Floats32:
         """Return approximate descriptors [n, dimension] of codes."""
-        z = self._centres[stored.words] + unpack_signs(stored.codes, self.bits) @ self.decoder.matrix.T
+        dimension = self.vocabulary.dimension
+        z = self._centres[stored.words, :dimension] + unpack_signs(stored.codes, self.bits) @ self.decoder.matrix.T
         width = self.decoder.parts.shape[2]
         for part, values in enumerate(self.decoder.parts):
             at = slice(part * width, min((part + 1) * width, z.shape[1]))
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
-        return z @ self._full
+        return z @ self._full[:dimension]
 
     def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
         """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first.
@@ -207,12 +208,12 @@ def quantise_parts(rows: Floats32, parts: Floats32) -> npt.NDArray[np.uint8]:
 def learn_decoder(descriptors: Floats32, words: Words, vocabulary: Vocabulary, cluster: Callable[[Floats32, int], Floats32],
                   ) -> Decoder:  # fmt: skip
     """Learn what codes of descriptors [n, dimension] with their nearest words [n] leave. cluster: rows, size -> centroids."""
-    bits, rotation = vocabulary.bits, full_rotation(vocabulary.dimension)
+    bits, rotation = vocabulary.bits, code_axes(vocabulary.dimension, vocabulary.bits)
     centres = vocabulary.centroids @ rotation.T
     z = descriptors @ rotation.T
     codes = np.empty((len(z), planes_of(bits)), np.uint64)
     sign_codes(z, words, centres, bits, codes)
-    signs, left = unpack_signs(codes, bits), z - centres[words]
+    signs, left = unpack_signs(codes, bits), (z - centres[words])[:, : vocabulary.dimension]
     gram = signs.T @ signs + np.eye(bits, dtype=np.float32)  # regularised: of few descriptors some signs never vary
     matrix = np.linalg.solve(gram, signs.T @ left).T.astype(np.float32)
     left -= signs @ matrix.T

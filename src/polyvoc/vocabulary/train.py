@@ -190,8 +190,9 @@ def train(
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
     dimension = descriptors.shape[1]
-    # A bit needs an axis. Where not all fit, one uint64: such signatures are compared fastest, and have likelihood tables.
-    bits = options.bits if options.bits <= dimension else min(64, dimension)
+    # A bit needs an axis; two rotations have twice as many. Where not all fit, one uint64: such signatures are compared
+    # fastest, and have likelihood tables.
+    bits = options.bits if options.bits <= dimension or options.bits == 2 * dimension else min(64, dimension)
     rotation = random_rotation(dimension, bits) if bits else None
     random = np.random.default_rng(options.seed)
     clustered = descriptors
