@@ -55,6 +55,7 @@ from polyvoc.search.verify import (
     MIN_INLIERS,
     MIN_LLR,
     TOLERANCE,
+    UNTURNED,
     CodedVerification,
     WordVerification,
     _ranks,
@@ -882,6 +883,17 @@ def test_inliers_by_codes_are_matches_of_a_loop(bits: int) -> None:
         assert len(pairs) == len(set(pairs)) == found.counts[position] and set(pairs) <= kept.keys()
         assert found.weights[position] == pytest.approx(sum(kept[pair] for pair in pairs))
     assert found.counts[[0, 1, 2]].min() > 30 < found.counts[4]
+
+
+def test_weak_matches_without_angles_are_left_out() -> None:
+    """Whatever the table is, its weights of up to UNTURNED nats are those of no match; with angles all above 0 are."""
+    rng, table = np.random.default_rng(8), default_code_table(128)
+    shown = coded_picture(rng, 60)
+    unknown = replace(shown.keypoints, angle=np.full(60, np.nan))
+    turned, unturned = (CodedVerification.of(shown.coded(), at, table, WORDS) for at in (shown.keypoints, unknown))
+    rows = np.array(table.rows)
+    assert np.array_equal(turned.ranks >= 0, rows > 0) and np.array_equal(unturned.ranks >= 0, rows > UNTURNED)
+    assert unturned.weights.min() > UNTURNED and np.array_equal(turned.weights[: len(unturned.weights)], unturned.weights)
 
 
 def test_visits_beyond_the_most_of_a_word_are_not_matched() -> None:
