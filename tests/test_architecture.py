@@ -23,7 +23,7 @@ BASE = ("errors", "types", "options", "threads")  # modules at the root, in thei
 PACKAGES = tuple(re.findall(r"^\| `([a-z]+)` \|", TEXT, re.M))  # in the order of the table
 ORDER = (*BASE, *PACKAGES)
 HEAVY = {
-    "cv2": {"duplicates.alignment", "features.extract", "features.sift"},
+    "cv2": {"duplicates.alignment", "features.extract", "features.learned", "features.sift"},
     "pycolmap": {"features.colmap", "features.extract"},
     "h5py": {"features.hloc"},
     "faiss": set(),
@@ -46,7 +46,7 @@ HEAVY = {
     "matplotlib": {"experiments.report.plots"},
     "pyhesaff": {"experiments.datasets.hessian_affine"},
     "pandas": {"search.hits"},
-    "onnxruntime": {"features.embedding"},
+    "onnxruntime": {"features.onnx"},
     "ray": {"cluster.connect"},
     "fsspec": {"storage.stores"},
 }

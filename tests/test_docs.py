@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -36,6 +37,7 @@ PREPARED = {
     "photogrammetry.md",
     "features.md",
     "several.md",
+    "learned.md",
     "duplicates.md",
     "stores.md",
     "findings.md",
@@ -148,6 +150,14 @@ def test_the_page_on_features(world: World) -> None:
 def test_the_page_on_several_indexes(world: World) -> None:
     world.names = {"20000": "300"}
     world.follow(DOCS / "several.md")
+
+
+def test_the_page_on_networks(world: World) -> None:
+    (world.folder / "xfeat.onnx").write_bytes(onnxfiles.patches())
+    (world.folder / "xfeat.json").write_text(json.dumps(onnxfiles.PATCHES | {"name": "xfeat"}), encoding="utf-8")
+    world.names = {"20000": "300"}
+    world.follow(DOCS / "learned.md")
+    assert Path("xfeat.polyvoc").is_dir() and Path("own.polyvoc").is_dir()
 
 
 def test_the_page_on_copies(world: World) -> None:

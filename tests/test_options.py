@@ -33,6 +33,7 @@ from scenes import engine_of, picture, seen_again
 __all__ = ["unflushed"]
 
 FITTED = "code_table"  # fitted to an index only, thus no option
+READ = "network"  # read from the file that the option detector names
 RECORDS = (FeatureOptions, ScoringOptions, SearchOptions, PairOptions, TrainOptions, ClusterOptions)
 
 
@@ -68,7 +69,7 @@ def test_impossible_values_raise(record: Any, changes: dict[str, Any], expected:
 def test_every_field_is_an_option_with_help(record: Any) -> None:
     """The defaults are within the limits of a server, and the fields of a search have a stage."""
     options = options_of(record)
-    assert [one.name for one in options] == [name for name in record.__dataclass_fields__ if name != FITTED]
+    assert [one.name for one in options] == [name for name in record.__dataclass_fields__ if name not in (FITTED, READ)]
     for one in options:
         assert one.help.endswith(".") and not one.help[0].islower(), one.name
         assert bool(one.stage) == issubclass(record, (ScoringOptions, ClusterOptions))

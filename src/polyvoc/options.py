@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from polyvoc.errors import OptionError
-from polyvoc.types import CodeTable, FeatureKind, LikelihoodTable
+from polyvoc.types import CodeTable, FeatureKind, LikelihoodTable, NetworkFile
 
 Merge = Literal["codes", "likelihood", "posterior", "bayes", "b0", "b1", "b2"]
 Idf = Literal["average", "plain", "none"]
@@ -42,6 +42,7 @@ DETECTOR_KINDS: Mapping[str, FeatureKind] = {
     "orb": FeatureKind("orb", 256, True),
     "akaze": FeatureKind("akaze", 486, True),
 }
+NETWORK_SUFFIX = ".onnx"  # of a detector that is a file
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,45 @@ class FeatureOptions(Checked):
         minimum=32,
     )
     max_features: int = option(3000, "Strongest features kept of each photograph.", minimum=1)
-    detector: Detector = option(
-        "sift", "Detector of features; orb and akaze need vocabularies of their own, affine needs pycolmap."
+    detector: str = option(
+        "sift",
+        f"Detector of features: {', '.join(DETECTOR_KINDS)}, or a network, an ONNX file with a JSON file beside it; orb, akaze "
+        "and networks need vocabularies of their own, affine needs pycolmap.",
+        metavar="NAME|FILE",
     )
+
+    # Of a detector that is a file: read by `features.learned.resolved`. No option: `detector` then holds its name.
+    network: NetworkFile | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        super().__post_init__()
+        if isinstance(self.network, dict):
+            object.__setattr__(self, "network", NetworkFile(**self.network))
+        if self.network is None and self.detector not in DETECTOR_KINDS and not self.is_file:
+            names = ", ".join(DETECTOR_KINDS)
+            raise OptionError(f"detector={self.detector!r} should be one of {names}, or a file {NETWORK_SUFFIX}")
+
+    @property
+    def is_file(self) -> bool:
+        """Return whether the detector is a file that has not been read yet."""
+        return self.network is None and self.detector.lower().endswith(NETWORK_SUFFIX)
 
     @property
     def kind(self) -> FeatureKind:
-        """Return what the detector makes."""
+        """Return what the detector makes; raise OptionError for a file that has not been read yet."""
+        if self.network is not None:
+            return self.network.kind
+        if self.is_file:
+            raise OptionError(f"detector={self.detector!r} is not read yet; give features.learned.resolved(options)")
         return DETECTOR_KINDS[self.detector]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = asdict(self)
+        if self.network is None:
+            del values["network"]
+        return values
 
 
 class NormKey(NamedTuple):
@@ -339,7 +371,10 @@ class TrainOptions(Checked):
     seed: int = option(0, "Seed of the random choices; each of several vocabularies needs its own.", minimum=0)
     rounds: int = option(20, "Rounds of k-means, at most.", minimum=1)
     bits: int = option(
-        128, "Bits of a Hamming signature, at most the numbers of a descriptor; 0: no signatures.", minimum=0, maximum=128
+        128,
+        "Bits of a Hamming signature, at most the numbers of a descriptor, or twice as many; 0: no signatures.",
+        minimum=0,
+        maximum=128,
     )
     max_descriptors: int = option(2_000_000, "Descriptors drawn for k-means; the medians use all.", minimum=1)
 

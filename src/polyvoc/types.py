@@ -50,6 +50,21 @@ class FeatureKind:
         return f"{self.name} ({self.dimension} {'bits' if self.binary else 'numbers'})"
 
 
+@dataclass(frozen=True)
+class NetworkFile:
+    """The file of a network that finds features, and what it makes. Where it lies is no part of what it is."""
+
+    file: str = field(compare=False)  # absolute path
+    fingerprint: str  # 16 hex digits that change with the network and its description
+    name: str  # of the kind of its features
+    dimension: int  # numbers of a descriptor
+
+    @property
+    def kind(self) -> FeatureKind:
+        """Return what it makes."""
+        return FeatureKind(self.name, self.dimension)
+
+
 @dataclass(frozen=True, eq=False)
 class GreyImage:
     """An upright photograph in grey, reduced, and its size before that."""
@@ -68,7 +83,7 @@ class Features:
 
     xy: Floats32  # [n, 2]
     scale: Floats32  # [n]  diameter of the region
-    angle: Floats32  # [n]  degrees, clockwise from the x axis
+    angle: Floats32  # [n]  degrees, clockwise from the x axis; NaN: unknown
     descriptors: Descriptors
     width: int  # of the upright photograph at its full size
     height: int
@@ -137,14 +152,14 @@ class Keypoints:
 
     xy: Floats64  # [n, 2]
     scale: Floats64  # [n]
-    angle: Floats64  # [n] degrees, clockwise from the x axis
+    angle: Floats64  # [n] degrees, clockwise from the x axis; NaN: unknown
 
     def __post_init__(self) -> None:
         """Convert arrays of any number type; raise OptionError if shapes differ or values are impossible."""
         for name in ("xy", "scale", "angle"):
             values = np.asarray(getattr(self, name), np.float64)
             object.__setattr__(self, name, values)
-            if not np.isfinite(values).all():
+            if not (np.isfinite(values) | (np.isnan(values) if name == "angle" else False)).all():
                 raise OptionError(f"geometry: {name} holds values that are not finite; extract the features again")
         n = len(self.xy)
         if self.xy.shape != (n, 2) or self.scale.shape != (n,) or self.angle.shape != (n,):

@@ -453,7 +453,11 @@ def test_a_plain_image_has_no_features(detector: Detector, size: tuple[int, int]
 
 
 @pytest.mark.parametrize(
-    "use", ["extract import check_detector as use; use('affine')", "colmap import match_pairs as use; use('.', [])"]
+    "use",
+    [
+        "extract import check_detector as use, FeatureOptions; use(FeatureOptions(detector='affine'))",
+        "colmap import match_pairs as use; use('.', [])",
+    ],
 )
 def test_pillow_is_loaded_before_pycolmap(use: str) -> None:
     """Else Pillow would crash when it writes PNG."""

@@ -256,8 +256,16 @@ def test_unknown_scales_and_extreme_ones() -> None:
     scale = np.array([0, 5, np.inf, np.nan, 1e-9, 1e9, 1.0])
     angle = np.array([90, np.nan, 90, 90, 90, 90, 359.9])
     found = stored(np.zeros((7, 2)), scale, angle)
-    assert found.scale.tolist() == [0, 0, 0, 0, 2**-4, pytest.approx(2 ** (254 / 15 - 4)), 1]
-    assert found.angle.tolist() == [0, 0, 0, 0, 90, 90, 0]
+    assert found.scale.tolist() == [0, pytest.approx(5, rel=0.03), 0, 0, 2**-4, pytest.approx(2 ** (254 / 15 - 4)), 1]
+    assert np.isnan(found.angle[1]) and np.delete(found.angle, 1).tolist() == [0, 0, 0, 90, 90, 0]
+
+
+def test_an_unknown_angle_leaves_the_scale() -> None:
+    scale = 2 ** np.random.default_rng(1).uniform(-4, 12.9, 50)
+    found = stored(np.zeros((50, 2)), scale, np.full(50, np.nan))
+    assert np.isnan(found.angle).all() and np.abs(np.log2(found.scale / scale)).max() <= 1 / 30 + 1e-9
+    again = stored(np.zeros((50, 2)), found.scale, found.angle)
+    assert np.array_equal(again.scale, found.scale) and np.isnan(again.angle).all()
 
 
 def test_images_are_rounded_apart() -> None:

@@ -55,6 +55,7 @@ from polyvoc.search.verify import (
     MIN_INLIERS,
     MIN_LLR,
     TOLERANCE,
+    UNTURNED,
     CodedVerification,
     WordVerification,
     _ranks,
@@ -348,6 +349,43 @@ def test_unknown_scales(known: int) -> None:
     assert_found(case, verified(query, image))
 
 
+def unturned(image: ImageFeatures) -> ImageFeatures:
+    """Return features whose angles are unknown, as those of a network."""
+    return reframed(image, angle=np.full(len(image.words), np.nan))
+
+
+def upright(turned: Array, **planted: Any) -> Case:
+    case = plant(turned, **planted)
+    return replace(case, query=unturned(case.query), image=unturned(case.image))
+
+
+@pytest.mark.parametrize("turned", [np.eye(2), rotation(40), rotation(-55, 0.6), rotation(20, 3.0), TURNED["stretched"]])
+def test_a_transform_is_found_without_angles(turned: Array) -> None:
+    case = upright(turned, outliers=80)
+    assert_found(case, verified(case.query, case.image), share=0.8)
+
+
+def test_without_angles_scales_of_inliers_fit() -> None:
+    case = upright(np.eye(2), inliers=40, outliers=0, noise=0.0)
+    number, keypoints = case.image.words[:, 0], case.image.keypoints
+    scale = np.where(number < 10, keypoints.scale * 4, keypoints.scale)
+    assert sorted(verified(case.query, reframed(case.image, scale=scale)).numbers) == list(range(10, 40))
+
+
+@pytest.mark.parametrize("turned", [rotation(90), rotation(180)])
+def test_features_without_angles_are_not_confirmed_in_turned_photographs(turned: Array) -> None:
+    """What a network matches there is chance."""
+    case = upright(turned)
+    assert verified(case.query, case.image).count < FEW
+
+
+def test_chance_matches_without_angles_have_few_inliers() -> None:
+    """Not more than those of features with angles, whose limits are `FEW`."""
+    cases = [upright(np.eye(2), inliers=0, outliers=100, seed=seed) for seed in range(50)]
+    found = [verified(case.query, case.image) for case in cases]
+    assert max(one.count for one in found) < FEW
+
+
 def test_angles_are_cyclic() -> None:
     case = exact(40)
     angle = case.query.keypoints.angle + np.where(np.arange(40) % 2, 355, -715)
@@ -375,7 +413,8 @@ def test_shapes_that_are_not_finite_are_unknown(value: float) -> None:
     scale, angle = at.scale.copy(), at.angle.copy()
     scale[:5] = angle[5:10] = value
     shapes = Geometry.of(at.xy, scale, angle, np.array([0, 40])).shapes
-    assert not shapes[:10].any() and np.array_equal(shapes[10:], segment.arrays["shapes"][10:])
+    assert not shapes[:5].any() and np.array_equal(shapes[10:], segment.arrays["shapes"][10:])
+    assert not shapes[5:10, 0].any() and np.array_equal(shapes[5:10, 1], segment.arrays["shapes"][5:10, 0])
     assert verify_images(prepared(case.query, segment), with_shapes(segment, shapes), [0]).counts[0] == 40
 
 
@@ -393,10 +432,14 @@ def test_geometry_is_read_as_it_is_stored() -> None:
     read = unpack_keypoints(frame, positions, shapes)
     np.testing.assert_allclose(pairs[[X, Y]], query[:, :2].T)
     np.testing.assert_allclose(pairs[[U, V]], read.xy.T)
-    known = read.scale > 0
-    assert known.sum() == n - 52 and np.isnan(pairs[OCTAVES:WEIGHT, ~known]).all()
-    np.testing.assert_allclose(pairs[OCTAVES, known], np.log2(read.scale[known] / 2))
-    np.testing.assert_allclose(pairs[TURN, known], (read.angle[known] - 10 + 180) % 360 - 180, atol=1e-9)
+    scaled, turned = read.scale > 0, ~np.isnan(read.angle) & (read.scale > 0)
+    assert scaled.sum() == n - 1 and turned.sum() == n - 52
+    assert np.isnan(pairs[OCTAVES, ~scaled]).all() and np.isnan(pairs[TURN, ~turned]).all()
+    np.testing.assert_allclose(pairs[OCTAVES, scaled], np.log2(read.scale[scaled] / 2))
+    np.testing.assert_allclose(pairs[TURN, turned], (read.angle[turned] - 10 + 180) % 360 - 180, atol=1e-9)
+    query[:, 3] = np.nan
+    write_pairs(matches, rows, np.full(n, 0.5), np.array([3.0, 7.0]), query, frame, positions, shapes, pairs)
+    assert np.isnan(pairs[TURN]).all() and np.array_equal(~np.isnan(pairs[OCTAVES]), scaled)
     np.testing.assert_allclose(pairs[WEIGHT], np.where(rows % 2, 3.5, 1.5))
 
 
@@ -501,8 +544,9 @@ def test_near_copies_keep_all_their_inliers() -> None:
 # -- errors
 
 
-@pytest.mark.parametrize("name", ["xy", "scale", "angle"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "name, value", [("xy", np.nan), ("xy", np.inf), ("scale", np.nan), ("scale", np.inf), ("angle", np.inf), ("angle", -np.inf)]
+)
 def test_keypoints_that_are_not_finite_raise(name: str, value: float) -> None:
     keypoints = plant(np.eye(2)).query.keypoints
     values = getattr(keypoints, name).copy()
@@ -839,6 +883,17 @@ def test_inliers_by_codes_are_matches_of_a_loop(bits: int) -> None:
         assert len(pairs) == len(set(pairs)) == found.counts[position] and set(pairs) <= kept.keys()
         assert found.weights[position] == pytest.approx(sum(kept[pair] for pair in pairs))
     assert found.counts[[0, 1, 2]].min() > 30 < found.counts[4]
+
+
+def test_weak_matches_without_angles_are_left_out() -> None:
+    """Whatever the table is, its weights of up to UNTURNED nats are those of no match; with angles all above 0 are."""
+    rng, table = np.random.default_rng(8), default_code_table(128)
+    shown = coded_picture(rng, 60)
+    unknown = replace(shown.keypoints, angle=np.full(60, np.nan))
+    turned, unturned = (CodedVerification.of(shown.coded(), at, table, WORDS) for at in (shown.keypoints, unknown))
+    rows = np.array(table.rows)
+    assert np.array_equal(turned.ranks >= 0, rows > 0) and np.array_equal(unturned.ranks >= 0, rows > UNTURNED)
+    assert unturned.weights.min() > UNTURNED and np.array_equal(turned.weights[: len(unturned.weights)], unturned.weights)
 
 
 def test_visits_beyond_the_most_of_a_word_are_not_matched() -> None:

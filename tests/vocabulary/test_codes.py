@@ -12,9 +12,9 @@ from polyvoc.options import TrainOptions
 from polyvoc.types import FeatureCodes
 from polyvoc.vocabulary.codes import CodedQuery, Coder, neighbour_order, quantise_parts, unpack_signs
 from polyvoc.vocabulary.train import train
-from polyvoc.vocabulary.vocabulary import full_rotation
+from polyvoc.vocabulary.vocabulary import code_axes
 
-SIZES = [(16, 16), (64, 64), (80, 70), (128, 128)]  # of descriptors and codes: one and two planes, full and not
+SIZES = [(16, 16), (64, 64), (80, 70), (128, 128), (40, 80), (64, 128)]  # of descriptors and codes: of one and two planes
 
 
 def blobs(count: int, dimension: int, seed: int = 0) -> np.ndarray:
@@ -31,7 +31,7 @@ def coder_of(dimension: int, bits: int) -> Coder:
 
 
 def coordinates(coder: Coder, rows: np.ndarray) -> np.ndarray:
-    return rows @ full_rotation(coder.vocabulary.dimension).T
+    return rows @ code_axes(coder.vocabulary.dimension, coder.bits).T
 
 
 def differences(coder: Coder, descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -64,10 +64,17 @@ def test_decoding_errs_less_than_the_word_alone(dimension: int, bits: int) -> No
     coder, descriptors = coder_of(dimension, bits), blobs(1000, dimension, seed=1)
     stored = coder.encode(descriptors)
     word = errors(descriptors, coder.vocabulary.centroids[stored.words])
-    centres = coordinates(coder, coder.vocabulary.centroids)[stored.words]
+    centres = coordinates(coder, coder.vocabulary.centroids)[stored.words, :dimension]
     signs = centres + unpack_signs(stored.codes, bits) @ coder.decoder.matrix.T
-    code = errors(coordinates(coder, descriptors), signs)
+    code = errors(coordinates(coder, descriptors)[:, :dimension], signs)
     assert errors(descriptors, coder.decode(stored)) < 0.8 * code < 0.8 * 0.6 * word
+
+
+def test_twice_as_many_bits_as_numbers_tell_more() -> None:
+    descriptors = blobs(1000, 64, seed=1)
+    short, long = ((coder := coder_of(64, bits)).decode(coder.encode(descriptors)) for bits in (64, 128))
+    assert errors(descriptors, long) < 0.9 * errors(descriptors, short)
+    assert np.array_equal(coder_of(64, 128).encode(descriptors).codes[:, 0], coder_of(64, 64).encode(descriptors).codes[:, 0])
 
 
 def test_bits_are_unpacked_and_parts_are_the_nearest() -> None:

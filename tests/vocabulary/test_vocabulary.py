@@ -355,6 +355,15 @@ def test_rotations_keep_lengths(dimension: int, bits: int) -> None:
     assert np.array_equal(rotation, random_rotation(dimension, dimension)[:bits])
 
 
+@pytest.mark.parametrize("dimension", [8, 64])
+def test_twice_as_many_axes_are_two_rotations(dimension: int) -> None:
+    axes = random_rotation(dimension, 2 * dimension)
+    for one in (axes[:dimension], axes[dimension:]):
+        assert np.allclose(one @ one.T, np.eye(dimension), atol=1e-6)
+    assert np.array_equal(axes[:dimension], random_rotation(dimension, dimension))
+    assert np.abs(axes[:dimension] @ axes[dimension:].T).max() < 0.99
+
+
 @pytest.mark.parametrize("bits", [0, 9, 65])
 def test_impossible_bits(bits: int) -> None:
     with pytest.raises(OptionError, match=f"bits={bits} should be 1 to 8"):

@@ -352,7 +352,7 @@ def print_info(facts: dict[str, Any]) -> None:
               *(list(map(vocabulary_text, facts["vocabularies"])) or ["none"]))  # fmt: skip
     options = FeatureOptions(**facts["feature_options"])
     external = f"another program, max features {options.max_features}"
-    print_row("features by", _listed(facts["feature_options"]) if options.kind == kind else external)
+    print_row("features by", _listed(_flat(facts["feature_options"])) if options.kind == kind else external)
     model = facts["embedding"]
     made = None if model is None else f"{model['file'] or 'a function'} ({model['fingerprint']})"
     print_row("embedding", "none" if model is None else f"{model['dimension']} numbers by {made}")
@@ -391,6 +391,13 @@ def vocabulary_text(facts: dict[str, Any]) -> str:
     """Return one line about a vocabulary."""
     sizes = f"{facts['size']:,} words of {FeatureKind(**facts['kind'])}"
     return f"{facts['fingerprint']}: {sizes}; {_listed(facts['provenance'])}"
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Return feature options with what is known of a network among them."""
+    network = values.get("network")
+    known = {} if network is None else {"file": network["file"], "fingerprint": network["fingerprint"]}
+    return {name: value for name, value in values.items() if name != "network"} | known
 
 
 def _listed(values: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Image -> one global vector, by an ONNX model or any function. The only user of onnxruntime."""
+"""Image -> one global vector, by an ONNX model or any function."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError, one_line
 from polyvoc.features.decode import MIN_SIDE, read_rgb
+from polyvoc.features.onnx import fingerprint_of, open_session, read_model
 from polyvoc.storage.stores import display_name
-from polyvoc.threads import count_threads
 from polyvoc.types import Array, Floats32, Source
 
 Pixels = npt.NDArray[np.uint8]  # [h, w, 3]  red, green, blue
@@ -27,7 +27,6 @@ Triple = tuple[float, float, float]  # for red, green, blue
 # pixels, 87.5 with 384, 88.2 with 448; time grows with the square.
 DEFAULT_SIDE = 384
 MAX_SIDE = 2048  # memory grows with its square
-MAX_BYTES = 1 << 31  # of a model's file: the limit of its format
 _INPUT_TYPES: dict[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
@@ -87,11 +86,11 @@ class Embedder:
         """
         file = Path(path)
         preprocessing = preprocessing or Preprocessing.beside(file)
-        data = _read_model(file)
+        data = read_model(file)
         network = _Network.open(data, preprocessing, threads, display_name(file))
         long_side = max(MIN_SIDE, 2 * max(network.size)) if network.size else preprocessing.side or DEFAULT_SIDE
         settings = network.output, network.gain.tolist(), network.shift.tolist(), long_side
-        fingerprint = _digest(hashlib.sha256(data).hexdigest(), *settings)
+        fingerprint = fingerprint_of(hashlib.sha256(data).hexdigest(), *settings)
         return replace(cls._probed(network, long_side, fingerprint, display_name(file)), file=os.path.abspath(file))
 
     @classmethod
@@ -101,7 +100,7 @@ class Embedder:
         Change `name`, which is part of the fingerprint, whenever the function changes its results.
         """
         Preprocessing(side=side)  # checks the side
-        return cls._probed(model, side, _digest(name, side), f"model {name!r}")
+        return cls._probed(model, side, fingerprint_of(name, side), f"model {name!r}")
 
     @classmethod
     def _probed(cls, model: Model, long_side: int, fingerprint: str, name: str) -> Embedder:
@@ -144,7 +143,7 @@ class _Network:
 
     @classmethod
     def open(cls, data: bytes, preprocessing: Preprocessing, threads: int | None, name: str) -> _Network:
-        session, inputs, outputs = _session(data, threads, name)
+        session, inputs, outputs = open_session(data, threads, name)
         input_name, dtype, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
         last = len(shape) == 4 and shape[1] != 3 and shape[3] == 3
         if len(shape) != 4 or dtype not in _INPUT_TYPES or not (_fits(shape[0], 1) and _fits(shape[3 if last else 1], 3)):
@@ -165,36 +164,6 @@ class _Network:
         batch = values if self.channels_last else np.ascontiguousarray(values.transpose(2, 0, 1))
         result: Array = np.asarray(self.session.run([self.output], {self.input_name: batch[None]})[0])
         return result.mean(axis=(1, 2) if self.channels_last else (2, 3), dtype=np.float64) if result.ndim == 4 else result
-
-
-def _read_model(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            raise OptionError(f"{display_name(path)}: no such file; give the path of an ONNX file")
-        if path.stat().st_size > MAX_BYTES:
-            raise OptionError(f"{display_name(path)}: more than {MAX_BYTES >> 30} GB; choose a smaller model")
-        return path.read_bytes()
-    except (OSError, ValueError, MemoryError) as error:
-        raise OptionError(f"{display_name(path)}: cannot be read ({one_line(error)}); check its permissions") from error
-
-
-def _session(data: bytes, threads: int | None, name: str) -> tuple[Any, list[tuple[str, str, list[Any]]], list[str]]:
-    """Return a session, the (name, type, shape) of each input, and the names of its outputs."""
-    count_threads(threads)  # checks the number
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise OptionError(f"models need onnxruntime ({error}): pip install 'polyvoc[embedding]'") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or 0
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads would use the cores of searches
-    options.log_severity_level = 4  # errors are raised as well
-    try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-        inputs = [(entry.name, entry.type, list(entry.shape)) for entry in session.get_inputs()]
-        return session, inputs, [entry.name for entry in session.get_outputs()]
-    except Exception as error:  # its classes are private
-        raise OptionError(f"{name}: not a model that onnxruntime can run ({one_line(error)}); replace it") from error
 
 
 def _fixed_size(sides: list[Any], wanted: int | None, name: str) -> tuple[int, int] | None:
@@ -226,10 +195,6 @@ def _unit(output: npt.ArrayLike) -> Floats32:
         raise ValueError("its output is all zero or not finite")
     values = values / peak
     return np.asarray(values / np.linalg.norm(values), np.float32)
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Pixels -> local features. A new detector is one entry of `_DETECTORS` and its kind in `options`."""
+"""Pixels -> local features. A new detector is one entry of `_DETECTORS` and its kind in `options`; networks are `learned`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import cv2
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from polyvoc.errors import ImageError, OptionError, UnreachableError
 from polyvoc.features.decode import read_grey
+from polyvoc.features.learned import load_network, resolved
 from polyvoc.features.sift import find_sift
 from polyvoc.options import DETECTOR_KINDS, Detector, FeatureOptions
 from polyvoc.storage.stores import display_name
@@ -39,8 +40,8 @@ class RawFeatures(NamedTuple):
 
     xy: Floats32  # [n, 2]
     scale: Floats32  # [n] diameter
-    angle: Floats32  # [n] degrees
-    descriptors: npt.NDArray[np.uint8]  # [n, 128] of SIFT, or [n, bytes] of packed bits
+    angle: Floats32  # [n] degrees; NaN: unknown
+    descriptors: npt.NDArray[np.uint8] | Floats32  # [n, 128] of SIFT, [n, bytes] of packed bits, or those of a network
 
 
 def extract(source: Source, options: FeatureOptions = DEFAULTS, root: bool = True, name: str | None = None) -> Features:
@@ -72,6 +73,8 @@ def extract_many(
         except ImageError as error:
             return type(error)(str(error))  # without the traceback, which would keep the pixels in memory
 
+    options = resolved(options)
+
     def run(count: int) -> Generator[tuple[_L, Features | ImageError], None, None]:
         with single_cv2_thread():
             yield from ordered_map(attempt, sources, count, "polyvoc-extract")
@@ -81,32 +84,40 @@ def extract_many(
 
 def detect(image: GreyImage, options: FeatureOptions, name: Source = "image", root: bool = True, threads: int = 1) -> Features:
     """Return the features of decoded pixels, strongest first; perhaps none."""
-    check_detector(options.detector)
+    options = resolved(options)
+    check_detector(options)
+    find = _DETECTORS[cast(Detector, options.detector)] if options.network is None else _learned
     try:
-        raw = _off_main_thread(_DETECTORS[options.detector], image.pixels, options, threads)
+        raw = _off_main_thread(find, image.pixels, options, threads)
+    except ImageError as error:
+        raise ImageError(f"{display_name(name)}: {error}") from error
     except (MemoryError, cv2.error) as error:
         if isinstance(error, MemoryError) or getattr(error, "code", None) == cv2.Error.StsNoMem:
             reason = "not enough memory to find its features now; close other programs, or reduce it"
             raise UnreachableError(f"{display_name(name)}: {reason}") from error
         reason = f"{options.detector.upper()} fails on it ({type(error).__name__})"
         raise ImageError(f"{display_name(name)}: {reason}; remove it") from error
-    (height, width), kind = image.pixels.shape, DETECTOR_KINDS[options.detector]
+    (height, width), kind = image.pixels.shape, options.kind
     # Full-size pixels per reduced pixel. Edges of the image lie half a pixel outside the centres: (x + 0.5) * factor - 0.5.
     factor = np.array([image.width / width, image.height / height])
     xy = ((raw.xy + 0.5) * factor - 0.5).astype(np.float32)
     scale = (raw.scale * np.sqrt(factor.prod())).astype(np.float32)
     if kind.binary:
         descriptors: Descriptors = unpack_bits(raw.descriptors, kind.dimension)
+    elif options.network is not None:
+        descriptors = raw.descriptors.astype(np.float32, copy=False)
     else:
         descriptors = root_sift(raw.descriptors) if root else raw.descriptors.astype(np.float32)
     return Features(xy, scale, raw.angle, descriptors, image.width, image.height, kind.name)
 
 
-def check_detector(detector: Detector) -> None:
-    """Raise OptionError if the libraries on this machine lack a detector."""
-    if detector == "akaze":
+def check_detector(options: FeatureOptions) -> None:
+    """Raise OptionError if this machine lacks a library, or the file, of a detector."""
+    if options.network is not None:
+        load_network(options.network)
+    elif options.detector == "akaze":
         _akaze_factory()
-    elif detector == "affine":
+    elif options.detector == "affine":
         load_pycolmap("affine regions")
 
 
@@ -154,7 +165,8 @@ def check_features(features: Features, kind: FeatureKind, holder: str = "this in
     if features.kind != kind:
         raise OptionError(f"{holder} holds {kind}, not {features.kind}; give features of that kind, or make another index")
     for name in ("xy", "scale", "angle", "descriptors"):
-        if not np.isfinite(getattr(features, name)).all():
+        values = getattr(features, name)
+        if not (np.isfinite(values) | (np.isnan(values) if name == "angle" else False)).all():
             raise OptionError(f"features: {name} holds values that are not finite; extract them again")
     if (features.scale < 0).any():
         raise OptionError("features: some scales are negative; extract them again")
@@ -238,6 +250,12 @@ def _affine(pixels: Pixels, options: FeatureOptions, threads: int) -> RawFeature
         angle=(np.degrees(np.arctan2(a21, a11)) % 360).astype(np.float32),
         descriptors=np.asarray(descriptors.data, np.uint8)[:max_features].reshape(-1, dimension),
     )
+
+
+def _learned(pixels: Pixels, options: FeatureOptions, threads: int) -> RawFeatures:
+    assert options.network is not None
+    table, descriptors = load_network(options.network).find(pixels, options.max_features, threads)
+    return RawFeatures(table[:, :2], table[:, 2], table[:, 3], descriptors)
 
 
 _DETECTORS: dict[Detector, Callable[[Pixels, FeatureOptions, int], RawFeatures]] = {

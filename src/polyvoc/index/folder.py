@@ -37,7 +37,7 @@ from polyvoc.storage.files import (
     write_errors,
 )
 from polyvoc.storage.trust import Trust, is_identity, new_identity
-from polyvoc.types import Array, Descriptors, FeatureCodes, FeatureKind, Signatures, Words
+from polyvoc.types import Array, Descriptors, FeatureCodes, FeatureKind, NetworkFile, Signatures, Words
 from polyvoc.vocabulary.assign import Quantiser
 from polyvoc.vocabulary.codes import Coder, planes_of
 from polyvoc.vocabulary.vocabulary import FINE, Vocabulary, VocabularySet
@@ -268,11 +268,23 @@ class IndexFolder:
 
     @property
     def extraction(self) -> FeatureOptions:
-        """Return the options to read a photograph with; raise OptionError if polyvoc does not extract such features."""
+        """Return the options to read a photograph with; raise OptionError if polyvoc does not extract such features.
+
+        A network is loaded here, from its file: raise NotAllowedError for one that may not be read.
+        """
         if self.feature_options.kind != self.kind:
             raise OptionError(f"{self.path} holds {self.kind}, which polyvoc does not extract from photographs; add and search "
                               "with features made elsewhere, or search with an image of the index (--image ID)")  # fmt: skip
+        if self.feature_options.network is not None:
+            self._check_network(self.feature_options.network)
         return self.feature_options
+
+    def _check_network(self, network: NetworkFile) -> None:
+        """Raise an error unless the network of this index may be read and is there."""
+        if not os.path.isfile(self.trust.require(network.file)):
+            raise OptionError(f"{network.file}, the detector of {self.path}, is missing; give its new path: polyvoc index "
+                              f"--index {self.path} --detector FILE")  # fmt: skip
+        check_detector(self.feature_options)
 
     @cached_property
     def kind(self) -> FeatureKind:
@@ -507,13 +519,17 @@ def lock_folder(path: Path) -> Lock:
 def open_catalogue(folder: IndexFolder, vocabularies: VocabularySet | None, options: FeatureOptions | None) -> Catalogue:
     """Open the catalogue for writing, under the lock; create the index if there is none."""
     if not folder.exists:
-        given = vocabularies or VocabularySet.default()
+        given = vocabularies or VocabularySet.default(None if options is None else options.kind)
         return _create(folder, given, options or FeatureOptions(**_detector_of(given.kind)))
     catalogue = Catalogue.open(folder.path, writable=True)
     settings = catalogue.settings()
     stored = FeatureOptions(**settings["features"])
     if options is not None and options != stored:
         raise OptionError(f"{folder.path} was made with {stored}; leave the options out, or make another index with --index")
+    if options is not None and options.as_dict() != stored.as_dict():  # the file of a network lies elsewhere now
+        with catalogue.transaction():
+            catalogue.put_settings({"features": options.as_dict()})
+            catalogue.count_commit()  # open indexes are reopened
     if vocabularies is not None and not VocabularyNames.of(settings).are(vocabularies):
         raise OptionError(f"{folder.path} was made with other vocabularies; leave them out, or make another index with --index")
     return catalogue
@@ -527,9 +543,11 @@ def complete_feature_options(
         return None
     if folder.exists:
         try:
-            return FeatureOptions(**{"detector": folder.feature_options.detector, **changes})
+            stored = folder.feature_options
         finally:
             folder.close()
+        known = {} if "detector" in changes else {"detector": stored.detector, "network": stored.network}
+        return FeatureOptions(**{**known, **changes})
     return FeatureOptions(**{**(_detector_of(vocabularies.kind) if vocabularies else {}), **changes})
 
 
@@ -541,10 +559,11 @@ def _detector_of(kind: FeatureKind) -> dict[str, Any]:
 def _check_kinds(kind: FeatureKind, options: FeatureOptions) -> None:
     """Raise OptionError if the detector's features do not fit the vocabularies, unless features are made elsewhere anyhow."""
     if options.kind == kind:
-        check_detector(options.detector)
-    elif _detector_of(kind):
+        check_detector(options)
+    elif _detector_of(kind) or options.network is not None:
+        detector = options.detector if options.network is None else options.network.file
         raise OptionError(f"the vocabularies are of {kind}, the detector makes {options.kind}; take another detector, or train "
-                          f"vocabularies for it: polyvoc train --detector {options.detector}")  # fmt: skip
+                          f"vocabularies for it: polyvoc train --detector {detector}")  # fmt: skip
     elif options.detector != FeatureOptions().detector:
         raise OptionError(f"the vocabularies are of {kind}, the detector makes {options.kind}; leave the detector out, and add "
                           "features made elsewhere")  # fmt: skip
@@ -579,7 +598,7 @@ def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOp
         "bits": vocabularies.bits,
         "fine": None if fine is None else _fine_setting(fine, folder),
         "kind": asdict(vocabularies.kind),
-        "features": asdict(options),
+        "features": options.as_dict(),
         UUID: new_identity(),
         ROOTS: [],
     }

@@ -7,7 +7,8 @@ paper (`index.words`); either may be absent. Both refer to the same features, nu
     feature_starts uint32 [n + 1]   features of each image
     frames         float32 [n, 3]   left, top and step of the positions of each image
     positions      uint16 [F, 2]    x and y of a feature, in steps from left and top
-    shapes         uint8 [F, 2]     scale, in 1/15 octaves, and angle, in 1/256 of a turn; scale 0: both unknown
+    shapes         uint8 [F, 2]     scale, in 1/15 octaves, and angle, in 1/256 of a turn; scale 0: both unknown, but if the
+                                    angle is not 0, it is the scale, and the angle alone is unknown
     embeddings     float16 [n, d]   optional: the unit vector of each image, zeros where it has none
 """
 
@@ -55,7 +56,7 @@ class Geometry(NamedTuple):
 
     @classmethod
     def of(cls, xy: Array, scale: Array, angle: Array, feature_starts: Array) -> Geometry:
-        """Round positions [F, 2], scales and angles [F] of images; scale 0 means that scale and angle are unknown."""
+        """Round positions [F, 2], scales and angles [F] of images; scale 0: both are unknown, angle NaN: the angle is."""
         n_images, xy = len(feature_starts) - 1, np.asarray(xy, np.float64)
         frames = np.zeros((n_images, 3), np.float32)
         frames[:, 2] = 1
@@ -67,11 +68,13 @@ class Geometry(NamedTuple):
             frames[filled, 2] = np.where(span > 0, span / STEPS, 1)
         own = np.repeat(frames, np.diff(feature_starts), axis=0)
         positions = np.rint((xy - own[:, :2]) / own[:, 2:])
-        known = np.isfinite(angle) & np.isfinite(scale) & (np.asarray(scale) > 0)
-        octaves = np.log2(np.where(known, scale, 1), dtype=np.float64)
+        sized = np.isfinite(scale) & (np.asarray(scale) > 0)
+        known = np.isfinite(angle) & sized
+        octaves = np.log2(np.where(sized, scale, 1), dtype=np.float64)
+        sizes = np.where(sized, np.clip(np.rint((octaves + SMALLEST) * OCTAVE) + 1, 1, 255), 0)
         shapes = np.zeros((len(xy), 2), np.uint8)
-        shapes[:, 0] = np.where(known, np.clip(np.rint((octaves + SMALLEST) * OCTAVE) + 1, 1, 255), 0)
-        shapes[:, 1] = np.where(known, np.rint(np.where(known, angle, 0) * (TURN / 360)) % TURN, 0)
+        shapes[:, 0] = np.where(known, sizes, 0)
+        shapes[:, 1] = np.where(known, np.rint(np.where(known, angle, 0) * (TURN / 360)) % TURN, sizes)
         return cls(frames, np.clip(positions, 0, STEPS).astype(np.uint16), shapes)
 
     @classmethod
@@ -83,9 +86,12 @@ class Geometry(NamedTuple):
 
 def unpack_keypoints(frame: Floats32, positions: Array, shapes: Array) -> Keypoints:
     """Return the keypoints of one image."""
-    scale, angle = shapes.astype(np.float64).T
+    first, second = shapes.astype(np.float64).T
     xy = frame[:2].astype(np.float64) + positions * np.float64(frame[2])
-    return Keypoints(xy, np.where(scale > 0, 2 ** ((scale - 1) / OCTAVE - SMALLEST), 0.0), angle * (360 / TURN))
+    turned = (first > 0) | (second == 0)  # else the second is the scale, and the angle is unknown
+    scale = np.where(turned, first, second)
+    angle = np.where(turned, second * (360 / TURN), np.nan)
+    return Keypoints(xy, np.where(scale > 0, 2 ** ((scale - 1) / OCTAVE - SMALLEST), 0.0), angle)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from polyvoc.features.decode import Decoders
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_features, single_cv2_thread
 from polyvoc.features.feature_files import FeatureFile, features_digest, kind_of, largest_features
+from polyvoc.features.learned import resolved
 from polyvoc.index.build import (
     Building,
     BuildItem,
@@ -105,19 +106,23 @@ class IndexWriter:
                 f"{folder.path} is not a polyvoc index; make it with: polyvoc index FOLDER --index {folder.path}"
             )
         model = None if embedding is None else load_model(embedding, threads=1)  # before anything is written
+        options = None if feature_options is None else resolved(feature_options)
+        given_file = not folder.exists or (feature_options is not None and feature_options.is_file)  # not named by the index
         prepare_folder(folder.path)
         lock = lock_folder(folder.path)
         try:
             given = vocabularies
             if given is not None and not isinstance(given, VocabularySet):
                 given = VocabularySet.of(given)
-            catalogue = open_catalogue(folder, given, feature_options)
+            catalogue = open_catalogue(folder, given, options)
             set_embedding(catalogue, model)
             writer = cls(folder, catalogue, lock, model, limits)
             writer._commits.remove_unreferenced()
             writer._commits.remove_staging()
             if model is not None and model.file is not None:
                 writer.record_roots([model.file])
+            if options is not None and options.network is not None and given_file:
+                writer.record_roots([options.network.file])
         except BaseException:
             lock.release()
             raise

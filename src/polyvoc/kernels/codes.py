@@ -60,12 +60,12 @@ def write_signs(codes, signs):
 
 @kernel
 def subtract_decoded(z, words, centres, decoded):
-    """Write what words and codes leave of descriptors z [n, dimension].
+    """Write what words and codes leave of descriptors z [n, >= dimension].
 
     decoded: [n, dimension] what the codes tell. out: the same array.
     """
     for row in range(len(words)):
-        for i in range(z.shape[1]):
+        for i in range(decoded.shape[1]):
             decoded[row, i] = z[row, i] - centres[words[row], i] - decoded[row, i]
 
 

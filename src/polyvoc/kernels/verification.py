@@ -13,8 +13,10 @@ X, Y, U, V, OCTAVES, TURN, WEIGHT = range(7)  # rows of `pairs`: position in que
 BIN_OCTAVES, BIN_DEGREES = 0.5, 30.0  # of a bin of the vote; a peak is three bins wide
 SCALE_BINS, ANGLE_BINS = 32, 12  # changes of scale up to 2^8 either way
 SCALE_SLACK, ANGLE_SLACK = 1.0, 45.0  # octaves and degrees by which an inlier may differ from the transform
+UPRIGHT = 60.0  # degrees: features with a scale and no angle are those of a network, which finds little in turned photographs
 HYPOTHESES = 64  # similarities tried: those of the heaviest matches of the peak
-PARTNERS = 24  # heaviest matches without scale, of which every two define a similarity
+PARTNERS = 24  # heaviest matches without angle, of which every two define a similarity
+UPRIGHT_PARTNERS = 48  # the same of those with a scale: it excludes most similarities at once
 PROPOSALS = HYPOTHESES + PARTNERS * (PARTNERS - 1) // 2
 MAX_SUPPORT = 512  # heaviest matches that may support them, so that near copies cost no more
 REFINED = 8  # best similarities that are fitted to their inliers, at most
@@ -156,13 +158,13 @@ def bin_of(octaves, turn):
 
 @kernel
 def find_peak(pairs, n, peak):
-    """Mark the matches in the heaviest bin of (change of scale, rotation) and its neighbours, and those without scale.
+    """Mark the matches in the heaviest bin of (change of scale, rotation) and its neighbours, and those without angle.
 
     Weak geometric consistency: Jegou, Douze, Schmid, ECCV 2008. out: peak [n].
     """
     votes = np.zeros((SCALE_BINS, ANGLE_BINS))
     for i in range(n):
-        if not math.isnan(pairs[OCTAVES, i]):
+        if not math.isnan(pairs[TURN, i]):
             scale, angle = bin_of(pairs[OCTAVES, i], pairs[TURN, i])
             votes[scale, angle] += pairs[WEIGHT, i]
     best, most = 0, -1.0
@@ -175,7 +177,7 @@ def find_peak(pairs, n, peak):
                 best, most = scale * ANGLE_BINS + angle, total
     for i in range(n):
         peak[i] = True
-        if not math.isnan(pairs[OCTAVES, i]):
+        if not math.isnan(pairs[TURN, i]):
             scale, angle = bin_of(pairs[OCTAVES, i], pairs[TURN, i])
             apart = (angle - best % ANGLE_BINS + 1) % ANGLE_BINS
             peak[i] = abs(scale - best // ANGLE_BINS) <= 1 and apart <= 2
@@ -198,28 +200,42 @@ def write_similarity(transform, c, s, x, y, u, v):
     transform[1, 0], transform[1, 1], transform[1, 2] = s, c, v - s * x - c * y
 
 
+@inlined
+def fits_upright(turn, one, other):
+    """Return whether a similarity, as a complex number, is nearly upright and fits the changes of scale of two matches."""
+    size = abs(turn)
+    if not size > 0 or abs(math.atan2(turn.imag, turn.real)) > math.radians(UPRIGHT):
+        return False
+    octaves = math.log2(size)
+    return not (abs(octaves - one) > SCALE_SLACK or abs(octaves - other) > SCALE_SLACK)
+
+
 @kernel
 def propose_similarities(pairs, n, peak, transforms, origins):
     """Write the similarities that each match of the peak defines alone, by its scales and angles; heaviest first.
 
-    Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Of matches without scale every two define one. out: transforms,
-    origins: the match that each was made from; returns their number.
+    Philbin, Chum, Isard, Sivic, Zisserman, CVPR 2007. Of matches without angle every two define one; where their scales are
+    known, it must fit them, and be upright. out: transforms, origins: the match that each was made from; returns their number.
     """
     count = 0
     for i in range(n):
-        if peak[i] and not math.isnan(pairs[OCTAVES, i]) and count < HYPOTHESES:
+        if peak[i] and not math.isnan(pairs[TURN, i]) and count < HYPOTHESES:
             factor, turn = 2.0 ** pairs[OCTAVES, i], math.radians(pairs[TURN, i])
             c, s = factor * math.cos(turn), factor * math.sin(turn)
             write_similarity(transforms[count], c, s, pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i])
             origins[count] = i
             count += 1
-    unknown = np.flatnonzero(np.isnan(pairs[OCTAVES, :n]))[:PARTNERS]
+    unknown = np.flatnonzero(np.isnan(pairs[TURN, :n]))
+    scaled = len(unknown) > 0 and not math.isnan(pairs[OCTAVES, unknown[0]])
+    unknown = unknown[: UPRIGHT_PARTNERS if scaled else PARTNERS]
     for j in range(len(unknown)):
         for i in unknown[:j]:
             before = complex(pairs[X, unknown[j]] - pairs[X, i], pairs[Y, unknown[j]] - pairs[Y, i])
             after = complex(pairs[U, unknown[j]] - pairs[U, i], pairs[V, unknown[j]] - pairs[V, i])
-            if before != 0:
+            if before != 0 and count < PROPOSALS:
                 turn = after / before
+                if scaled and not fits_upright(turn, pairs[OCTAVES, i], pairs[OCTAVES, unknown[j]]):
+                    continue
                 write_similarity(transforms[count], turn.real, turn.imag, pairs[X, i], pairs[Y, i], pairs[U, i], pairs[V, i])
                 origins[count] = i
                 count += 1
@@ -353,7 +369,7 @@ def find_transform(pairs, n, tolerance, transforms, near, transform, inliers):
     n_inliers = n_scaled = 0
     for i in range(n):
         n_inliers += inliers[i]
-        n_scaled += inliers[i] and not math.isnan(pairs[OCTAVES, i])
+        n_scaled += inliers[i] and not math.isnan(pairs[TURN, i])
     if n_inliers < (MIN_INLIERS if n_scaled > 0 else MIN_POSITIONS):
         n_inliers = 0
         transform[:] = np.nan
@@ -372,8 +388,10 @@ def write_pairs(matches, kept, shares, rank_weights, query_keypoints, frame, xy,
         pairs[X, i], pairs[Y, i] = query_keypoints[q, 0], query_keypoints[q, 1]
         pairs[U, i], pairs[V, i] = frame[0] + frame[2] * np.float64(xy[f, 0]), frame[1] + frame[2] * np.float64(xy[f, 1])
         octaves = turn = np.nan
-        if query_keypoints[q, 2] > 0 and shape[f, 0] > 0:
-            octaves = (np.float64(shape[f, 0]) - 1.0) / OCTAVE - SMALLEST - math.log2(query_keypoints[q, 2])
+        if query_keypoints[q, 2] > 0 and (shape[f, 0] > 0 or shape[f, 1] > 0):
+            size = shape[f, 0] if shape[f, 0] > 0 else shape[f, 1]  # without an angle the scale has its place
+            octaves = (np.float64(size) - 1.0) / OCTAVE - SMALLEST - math.log2(query_keypoints[q, 2])
+        if query_keypoints[q, 2] > 0 and shape[f, 0] > 0 and not math.isnan(query_keypoints[q, 3]):
             turn = np.float64(shape[f, 1]) * (360.0 / TURN_STEPS) - query_keypoints[q, 3]
             turn -= 360.0 * math.floor((turn + 180.0) / 360.0)
         pairs[OCTAVES, i], pairs[TURN, i], pairs[WEIGHT, i] = octaves, turn, rank_weights[rank] * shares[i]

@@ -51,7 +51,7 @@ def index_info(index: Index) -> dict[str, Any]:
         "fine_vocabulary": None if vocabularies.fine is None else describe_vocabulary(vocabularies.fine),
         "signatures": vocabularies.bits,
         "kind": asdict(folder.kind),
-        "feature_options": asdict(folder.feature_options),
+        "feature_options": folder.feature_options.as_dict(),
         "embedding": settings.get("embedding"),
         "default_options": index.default_options.as_dict(),
         "lines": {kind: list(line) for kind, line in index.lines.items()},

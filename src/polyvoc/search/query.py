@@ -131,14 +131,14 @@ class Query:
 class PhotoReader:
     """Reads photographs as those of an index were read, and makes queries of them."""
 
-    options: FeatureOptions | None  # None: polyvoc does not extract the features of this index
+    options: FeatureOptions | None  # None: polyvoc does not extract the features of this index, or by a network to be loaded
     folder: IndexFolder
 
     @classmethod
     def of(cls, folder: IndexFolder) -> PhotoReader:
         """Take what is needed of an index."""
         options = folder.feature_options
-        return cls(options if options.kind == folder.kind else None, folder)
+        return cls(options if options.kind == folder.kind and options.network is None else None, folder)
 
     def query(self, photo: str | bytes | Features, search: SearchOptions, region: Region | None, seconds: dict[str, float],
               threads: int | None = None) -> Query:  # fmt: skip
@@ -167,7 +167,7 @@ class PhotoReader:
         if isinstance(photo, Features):
             check_features(photo, self.folder.kind, str(self.folder.path))
             return photo
-        options = self.options or self.folder.extraction  # which raises
+        options = self.options or self.folder.extraction  # which may raise
         with timed(seconds, "decode"):
             grey = read_grey(photo, options.long_side)
         with timed(seconds, "sift"):

@@ -21,7 +21,7 @@ from polyvoc.threads import thread_map
 from polyvoc.types import Descriptors, FeatureCodes, Floats32, Words
 from polyvoc.vocabulary.assign import Assigner, batches
 from polyvoc.vocabulary.products import make_blocks, products
-from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, full_rotation
+from polyvoc.vocabulary.vocabulary import Decoder, Vocabulary, code_axes, full_rotation
 
 PARTS = 8  # bytes that keep what a code leaves of a descriptor
 PART_VALUES = 256  # of each
@@ -97,29 +97,29 @@ class Coder:
 
     @cached_property
     def _centres(self) -> Floats32:
-        """Return the words in the coordinates of the full rotation [size, dimension]."""
-        words, centres = self.vocabulary.words, np.empty((self.vocabulary.size, self.vocabulary.dimension), np.float32)
+        """Return the words in the coordinates of all axes [size, axes]."""
+        words, centres = self.vocabulary.words, np.empty((self.vocabulary.size, len(self._full)), np.float32)
         thread_map(lambda part: multiply(words.values(part), self._columns, centres[part]), words.parts(), self._threads)
         return centres
 
     @cached_property
     def _full(self) -> Floats32:
-        """Return all axes of the rotation [dimension, dimension], of which codes use the first."""
-        return self.rotation if self.bits == self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
+        """Return all axes [axes, dimension], of which codes use the first: a full rotation, or more if codes are longer."""
+        return self.rotation if self.bits >= self.vocabulary.dimension else full_rotation(self.vocabulary.dimension)
 
     def _project(self, descriptors: Descriptors) -> Floats32:
-        """Return descriptors in the coordinates of the full rotation."""
+        """Return descriptors in the coordinates of all axes."""
         return products(np.asarray(descriptors, np.float32), self._columns, len(self._full))
 
     @cached_property
     def _columns(self) -> Blocks:
-        """Return the axes of the full rotation as columns."""
+        """Return all axes as columns."""
         return make_blocks(self._full.T)
 
     @cached_property
     def _rows(self) -> Blocks:
-        """Return the way back: the axes of the full rotation as rows."""
-        return make_blocks(self._full)
+        """Return the way back: the axes of a full rotation as rows."""
+        return make_blocks(self._full[: self.vocabulary.dimension])
 
     @cached_property
     def _decoder_columns(self) -> Blocks:
@@ -137,19 +137,20 @@ class Coder:
         z = self._project(descriptors)
         codes = np.empty((len(z), planes_of(self.bits)), np.uint64)
         sign_codes(z, words, self._centres, self.bits, codes)
-        left = products(unpack_signs(codes, self.bits), self._decoder_columns, z.shape[1])
+        left = products(unpack_signs(codes, self.bits), self._decoder_columns, self.vocabulary.dimension)
         subtract_decoded(z, words, self._centres, left)
         return codes, quantise_parts(left, self.decoder.parts)
 
     def decode(self, stored: FeatureCodes) -> Floats32:
         """Return approximate descriptors [n, dimension] of codes."""
-        z = products(unpack_signs(stored.codes, self.bits), self._decoder_columns, self._centres.shape[1])
-        z += self._centres[stored.words]
+        dimension = self.vocabulary.dimension
+        z = products(unpack_signs(stored.codes, self.bits), self._decoder_columns, dimension)
+        z += self._centres[stored.words, :dimension]
         width = self.decoder.parts.shape[2]
         for part, values in enumerate(self.decoder.parts):
             at = slice(part * width, min((part + 1) * width, z.shape[1]))
             z[:, at] += values[stored.rest[:, part], : at.stop - at.start]
-        return products(z, self._rows, z.shape[1])
+        return products(z, self._rows, dimension)
 
     def query(self, descriptors: Descriptors, assignments: int, cut: float, effort: float = 1.0) -> CodedQuery:
         """Return descriptors [Q, dimension] as a query: their nearest words, up to `cut` times as far as the first.
@@ -210,12 +211,12 @@ def quantise_parts(rows: Floats32, parts: Floats32) -> npt.NDArray[np.uint8]:
 def learn_decoder(descriptors: Floats32, words: Words, vocabulary: Vocabulary, cluster: Callable[[Floats32, int], Floats32],
                   ) -> Decoder:  # fmt: skip
     """Learn what codes of descriptors [n, dimension] with their nearest words [n] leave. cluster: rows, size -> centroids."""
-    bits, rotation = vocabulary.bits, full_rotation(vocabulary.dimension)
+    bits, rotation = vocabulary.bits, code_axes(vocabulary.dimension, vocabulary.bits)
     centres = vocabulary.centroids @ rotation.T
     z = descriptors @ rotation.T
     codes = np.empty((len(z), planes_of(bits)), np.uint64)
     sign_codes(z, words, centres, bits, codes)
-    signs, left = unpack_signs(codes, bits), z - centres[words]
+    signs, left = unpack_signs(codes, bits), (z - centres[words])[:, : vocabulary.dimension]
     gram = signs.T @ signs + np.eye(bits, dtype=np.float32)  # regularised: of few descriptors some signs never vary
     matrix = np.linalg.solve(gram, signs.T @ left).T.astype(np.float32)
     left -= signs @ matrix.T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from polyvoc import __version__
 from polyvoc.errors import ExchangeError, ImageError, OptionError, VocabularyError
 from polyvoc.features.extract import check_features, extract_many
 from polyvoc.features.feature_files import FeatureFile, kind_of
+from polyvoc.features.learned import resolved
 from polyvoc.kernels.vectors import Points, Probes, WordTable, scan_cells, score_words, sum_by_word
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.storage.stores import display_name
@@ -137,7 +138,7 @@ def sample_descriptors(
     """Return at most `limit` descriptors of photographs, drawn with equal probability; unusable files are `problems`."""
     if limit < 1:
         raise OptionError(f"limit={limit!r} should be at least 1")
-    reservoir = _Reservoir(limit)
+    reservoir, options = _Reservoir(limit), resolved(options)
     problems = []
     for done, drawn in enumerate(workers.draw(paths, options, seed, lambda: reservoir.max_key), 1):
         if isinstance(drawn, Problem):
@@ -149,7 +150,7 @@ def sample_descriptors(
     used = len(paths) - len(problems)
     if not used:
         raise VocabularyError(f"none of {len(paths)} photographs could be used: give a folder of photographs")
-    provenance = {"photographs": used, "features": asdict(options)}
+    provenance = {"photographs": used, "features": options.as_dict()}
     return Sample(reservoir.descriptors(), provenance, tuple(problems), options.kind.name)
 
 
@@ -189,8 +190,9 @@ def train(
     sample = sample if isinstance(sample, Sample) else Sample(np.asarray(sample), {}, name=name)
     descriptors = _checked(sample.descriptors, options.size)
     dimension = descriptors.shape[1]
-    # A bit needs an axis. Where not all fit, one uint64: such signatures are compared fastest, and have likelihood tables.
-    bits = options.bits if options.bits <= dimension else min(64, dimension)
+    # A bit needs an axis; two rotations have twice as many. Where not all fit, one uint64: such signatures are compared
+    # fastest, and have likelihood tables.
+    bits = options.bits if options.bits <= dimension or options.bits == 2 * dimension else min(64, dimension)
     rotation = random_rotation(dimension, bits) if bits else None
     random = np.random.default_rng(options.seed)
     clustered = descriptors

@@ -33,6 +33,7 @@ MAX_BITS = 128  # a signature is one or two uint64
 SHIPPED = 3  # vocabularies of words that come with the package, beside the fine one
 DEFAULT_COUNT = 2  # of them that an index takes
 FINE = "fine"  # folder of the vocabulary that codes refer to
+LEARNED = {"xfeat": FeatureKind("xfeat", 64)}  # shipped vocabularies of other kinds, for codes: folder and kind
 _ENTRIES = {"fingerprint": str, "size": int, "bits": int, "kind": dict, "provenance": dict, "checksums": dict}  # of meta.json
 _ROTATION_SEED = 2008  # one for all vocabularies, so that a descriptor is projected once for all of them
 
@@ -300,7 +301,7 @@ def default_fine_vocabulary() -> Vocabulary:
 
 def find_shipped(fingerprint: str) -> Vocabulary | None:
     """Return the vocabulary shipped with the package that has a fingerprint, None if there is none."""
-    every = (_shipped(name) for name in (FINE, *map(str, range(SHIPPED))))
+    every = (_shipped(name) for name in (FINE, *map(str, range(SHIPPED)), *LEARNED))
     return next((one for one in every if one.fingerprint == fingerprint), None)
 
 
@@ -332,9 +333,10 @@ class VocabularySet:
             check_rotations(self.words)
 
     @classmethod
-    def default(cls) -> VocabularySet:
-        """Return those that come with the package."""
-        return cls(default_vocabularies(), default_fine_vocabulary())
+    def default(cls, kind: FeatureKind | None = None) -> VocabularySet:
+        """Return those that come with the package for a kind of features; where there are none, those of SIFT."""
+        learned = next((name for name, its in LEARNED.items() if its == kind), None)
+        return cls(default_vocabularies(), default_fine_vocabulary()) if learned is None else cls((), _shipped(learned))
 
     @classmethod
     def of(cls, words: Sequence[Vocabulary], fine: Vocabulary | None = None, signed: bool | None = None,
@@ -433,17 +435,28 @@ def check_vocabulary_target(target: Path) -> None:
 
 
 def random_rotation(dimension: int, bits: int) -> Floats32:
-    """Return the first axes of a random rotation: float32 [bits, dimension]; the same for every vocabulary."""
+    """Return the first axes of a random rotation: float32 [bits, dimension]; the same for every vocabulary.
+
+    Twice as many bits as numbers are the axes of two rotations: they tell more of a descriptor than one, though less than
+    as many bits of independent numbers.
+    """
     most = min(MAX_BITS, dimension)
-    if not 1 <= bits <= most:
+    if not 1 <= bits <= most and not bits == 2 * dimension <= MAX_BITS:
         raise OptionError(f"bits={bits!r} should be 1 to {most} for descriptors of {dimension} numbers")
-    return full_rotation(dimension)[:bits]
+    return code_axes(dimension, bits)[:bits]
+
+
+def code_axes(dimension: int, bits: int) -> Floats32:
+    """Return the axes of codes: a full rotation [dimension, dimension], for longer codes two of them."""
+    if bits <= dimension:
+        return full_rotation(dimension)
+    return np.concatenate([full_rotation(dimension), full_rotation(dimension, _ROTATION_SEED + 1)])
 
 
 @cache
-def full_rotation(dimension: int) -> Floats32:
+def full_rotation(dimension: int, seed: int = _ROTATION_SEED) -> Floats32:
     """Return a random rotation: float32 [dimension, dimension], of which signatures use the first axes."""
-    gauss = np.random.default_rng(_ROTATION_SEED).standard_normal((dimension, dimension))
+    gauss = np.random.default_rng(seed).standard_normal((dimension, dimension))
     axes, triangle = np.linalg.qr(gauss)
     # Signs are LAPACK's choice; a positive diagonal makes the decomposition unique.
     rotation = np.ascontiguousarray(axes * np.sign(np.diag(triangle)), dtype=np.float32)

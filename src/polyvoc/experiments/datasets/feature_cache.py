@@ -201,7 +201,8 @@ def state_of(files: Sequence[Path], kind: Kind, options: Detection) -> str:
 
 
 def _digest_of(states: list[list[str | int]], kind: Kind, options: Detection) -> str:
-    named = {**asdict(options), "detector": _NAMES_IN_DIGESTS.get(options.detector, options.detector)}
+    plain = options.as_dict() if isinstance(options, FeatureOptions) else asdict(options)
+    named = {**plain, "detector": _NAMES_IN_DIGESTS.get(options.detector, options.detector)}
     return digest_of(VERSION, kind, named if kind == "photographs" else None, states)
 
 
