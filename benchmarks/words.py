@@ -3,13 +3,13 @@
     python benchmarks/words.py PHOTOGRAPHS DATA [--cache FOLDER] [--photographs 4096] [--rounds 8]
                                [--trials 20000:3,5,10 65536:5,10,20 262144:10,20,30]
 
-The vocabularies of the trials are trained on all descriptors of some of PHOTOGRAPHS, drawn at random; the shipped one, which all are
-compared with, on 8,091 of Flickr8k. DATA holds the folders holidays150, ukbench500 and photos1200. Every photograph of a group is a
-query, among the 1,200 others; tables are fitted on the other set, anew for each vocabulary and number of words. Each value is
-given for the groups with even and with odd numbers, too. Milliseconds are processor time of one thread, of all trials in turn: of
-quantising, of scoring the 1,622 photographs of Holidays, and of scoring a collection that holds each of them 20 times, whose lists
-are 20 times as long. Features, vocabularies and values are cached: an interrupted run goes on where it was. 4,096 photographs need
-10 GB of memory.
+The vocabularies of the trials are trained on all descriptors of some of PHOTOGRAPHS, drawn at random; the shipped one, which
+all are compared with, on 8,091 of Flickr8k. DATA holds the folders holidays150, ukbench500 and photos1200. Every photograph
+of a group is a query, among the 1,200 others; tables are fitted on the other set, anew for each vocabulary and number of
+words. Each value is given for the groups with even and with odd numbers, too. Milliseconds are processor time of one thread,
+of all trials in turn: of quantising, of scoring the 1,622 photographs of Holidays, and of scoring a collection that holds
+each of them 20 times, whose lists are 20 times as long. Features, vocabularies and values are cached: an interrupted run goes
+on where it was. 4,096 photographs need 10 GB of memory.
 """
 
 from __future__ import annotations
