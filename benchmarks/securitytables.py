@@ -43,10 +43,13 @@ def _power_cuts() -> list[str]:
 def _corruptions() -> list[str]:
     measured = result("corruptions")
     outcomes = measured["outcomes"]["all"]
-    count = sum(outcomes.values())
     parts = [f"{outcomes.get(key, 0):,} {text}" for key, text in (*OUTCOMES.items(), *DECEIVING.items())]
     tried = f"one of the {measured['files']} files of an index changed: bits, bytes, blocks, cut, made longer; then searches"
-    return [tried, f"{count:,} corruptions", ", ".join(parts) + f"; repaired: {_counted(measured['repairs'])}"]
+    return [
+        tried,
+        f"{sum(outcomes.values()):,} corruptions",
+        ", ".join(parts) + f"; repaired: {_counted(measured['repairs'])}",
+    ]
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -97,7 +100,7 @@ def verification() -> str:
         verified, plain = (1000 * cost["median_seconds"][f"{stage}, {way}"] for way in ("verified", "not verified"))
         rows.append([stage, f"{verified:.1f}", f"{plain:.1f}"])
     note = (f"Milliseconds, medians, in turns in one run: {cost['images']:,} images of {cost['features_per_image']:,} features, {cost['bytes'] / 1e9:.1f} GB on disk. `benchmarks/corruptions.py`; "
-            f"{where(measured)}.")  # fmt: skip
+            f"{where(cost if 'machine' in cost else measured)}.")  # fmt: skip
     return markdown(["", "verified", "not verified"], rows, right=True) + "\n\n" + note
 
 
