@@ -223,7 +223,7 @@ class Catalogue(Database):
 
     def count_commit(self) -> None:
         """Number this commit, and record its segments; readers that see another number open the index again."""
-        layout = {str(number): self._deleted_checksum(number) for number in self.segments()}
+        layout = {str(number): _row_checksum(*self.deleted(number)) for number in self.segments()}
         self.put_settings({LAYOUT: layout, "commit": self.setting("commit") + 1})
 
     # -- segments
@@ -277,21 +277,16 @@ class Catalogue(Database):
         return [row[0] for row in rows]
 
     def sound_deleted(self) -> dict[int, tuple[int, ...]]:
-        """Return the positions of the deleted images of every live segment; DAMAGED where they are not those recorded."""
-        damaged = set(self.damaged_layout())
-        return {number: DAMAGED if number in damaged else tuple(self.deleted(number)) for number in self.segments()}
+        """Return the positions of the deleted images of every live segment; DAMAGED where they are not those recorded.
 
-    def damaged_layout(self) -> list[int]:
-        """Return the live segments whose deleted positions are not those recorded; raise DamagedError if one is missing."""
-        recorded, live = self.settings().get(LAYOUT), self.segments()
+        Raise DamagedError if a segment is missing.
+        """
+        recorded, found = self.settings().get(LAYOUT), {number: tuple(self.deleted(number)) for number in self.segments()}
         if recorded is None:  # nothing was committed since this is recorded
-            return []
-        if not isinstance(recorded, dict) or recorded.keys() != {str(number) for number in live}:
+            return found
+        if not isinstance(recorded, dict) or recorded.keys() != {str(number) for number in found}:
             raise DamagedError(f"{self.path}: the rows of segments are not those of the last commit; {REPAIR}")
-        return [number for number in live if recorded[str(number)] != self._deleted_checksum(number)]
-
-    def _deleted_checksum(self, segment: int) -> int:
-        return _row_checksum(*self.deleted(segment))
+        return {n: at if recorded[str(n)] == _row_checksum(*at) else DAMAGED for n, at in found.items()}
 
     # -- images
 
@@ -442,7 +437,9 @@ class Catalogue(Database):
         for table, (key, _) in CHECKED.items():
             for _, name in self.damaged_rows(table):
                 yield f"{self.path}: the row of {table} with {key} {name!r} is damaged"
-        for number in self.damaged_layout():
+        with self.snapshot():
+            deleted = self.sound_deleted()
+        for number in [number for number, positions in deleted.items() if positions == DAMAGED]:
             yield f"{self.path}: the deleted images of segment {number} are not those recorded"
 
     def structure_errors(self) -> Iterator[str]:
