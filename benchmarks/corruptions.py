@@ -1,15 +1,16 @@
 """What becomes of a search when files of the index are damaged: thousands of corruptions, and what verification costs.
 
-    python benchmarks/corruptions.py PHOTOGRAPHS QUERY... --work FOLDER [--count 2000] [--images 100000]
+    python benchmarks/corruptions.py PHOTOGRAPHS QUERY... --training FOLDER --work FOLDER [--count 2000] [--images 100000]
 
-PHOTOGRAPHS are indexed, in several commits, with links. Then one file of a copy of the index, any file, is changed at random (a bit, a
+PHOTOGRAPHS are indexed, in several commits, some of them removed again, with links. Then one file of a copy of the index, any file, is changed at random (a bit, a
 byte, a block of up to 4 KB of noise, zeros, ones or other content of the file; cut, or made longer), and a process of its own
 opens the copy and searches for each QUERY, by the default search and by the paper's rules. "same": right answers; "incomplete": right for
 the parts that were searched, and the answer says which images are missing; "refused": an error of one line. "wrong" and "died"
-must not occur. What was damaged is then repaired and checked, for every tenth corruption.
+must not occur. What was damaged is then repaired and checked, for every tenth corruption. Further runs go on with other corruptions and
+add to the counts in the result file; `--anew` starts again.
 
 The cost of verification is that of opening an index, and of its first and later searches, with checksums and limits compared and
-with both skipped, in turns; over IMAGES images of 786 features drawn from those of PHOTOGRAPHS.
+with both skipped, in turns; over IMAGES images of 786 features drawn from those of the photographs in the folder of `--training`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
+import json
 import os
 import shutil
 import statistics as st
@@ -28,14 +30,14 @@ from unittest import mock
 
 import numpy as np
 
-from machine import RESULTS, write_result
+from machine import RESULTS, machine, write_result
 from million import draw_batch, real_features, usual
 from polyvoc.errors import PolyvocError
 from polyvoc.features.extract import extract
 from polyvoc.index.build import CommitLimits
 from polyvoc.index.check import check
 from polyvoc.index.repair import repair
-from polyvoc.index.segment import MAX_IMAGES, Segment
+from polyvoc.index.segment import Segment
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import CODE_CUT, FeatureOptions
 from polyvoc.scoring.engine import Engine
@@ -51,7 +53,11 @@ sys.path.append(str(RESULTS.parent.parent / "tests"))
 
 import corruption
 
-COMMIT_FEATURES = 40_000
+NAME = "corruptions"
+COMMIT_FEATURES = 20_000
+REMOVED = 3  # photographs
+SAVED_EVERY = 50  # corruptions
+SEGMENT_IMAGES = 25_000  # of the measurement of cost: building a segment takes about 90 bytes of memory per feature
 FEATURES = 786
 REPEATS = 5
 
@@ -60,31 +66,35 @@ def make_index(photographs: Path, path: Path) -> None:
     with IndexWriter.open(path, limits=CommitLimits(features=COMMIT_FEATURES)) as writer:
         writer.update([photographs])
     with IndexWriter.open(path) as writer, Index.open(path) as index:
+        writer.remove([row.path for row in index.images()][1 : 3 * REMOVED : 3])
+    with IndexWriter.open(path) as writer, Index.open(path) as index:
         link(writer, index.stored_queries, 5)
 
 
-def corrupt_all(index: Path, queries: list[Path], work: Path, count: int, first: int) -> dict[str, Any]:
-    """Return outcomes by kind of corruption and by file."""
-    features = [extract(query, FeatureOptions()) for query in queries]
-    expected = corruption.Answers.of(index, features)
-    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    repairs: collections.Counter[str] = collections.Counter()
+def corrupt_all(index: Path, queries: list[Path], work: Path, count: int, result: dict[str, Any]) -> None:
+    """Count outcomes by kind of corruption and by file, and outcomes of repairs; save them now and then."""
+    expected = corruption.Answers.of(index, [extract(query, FeatureOptions()) for query in queries])
+    first = result["corruptions"]
     for seed in range(first, first + count):
         copy = Path(shutil.copytree(index, work / "copy.polyvoc", copy_function=copy_or_link))
         what = corruption.corrupt(copy, np.random.default_rng(seed))
         outcome = expected.compare(copy)
-        kind, _, rest = what.partition(" of ")
-        outcomes[kind][outcome] += 1
-        outcomes[rest.partition(" at ")[0].split("/")[0]][outcome] += 1
-        outcomes["all"][outcome] += 1
         if outcome not in corruption.RIGHT:
             print(seed, what, outcome, flush=True)
+        kind, _, rest = what.partition(" of ")
+        for name in (kind, rest.partition(" at ")[0].split("/")[0], "all"):
+            add_one(result["outcomes"].setdefault(name, {}), outcome)
         if seed % 10 == 0:
-            repairs[try_repair(copy)] += 1
+            add_one(result["repairs"], try_repair(copy))
         shutil.rmtree(copy)
-        if seed % 100 == 99:
-            print(seed + 1, dict(outcomes["all"]), flush=True)
-    return {"outcomes": {name: dict(counter) for name, counter in outcomes.items()}, "repairs": dict(repairs)}
+        result["corruptions"] += 1
+        if (seed + 1) % SAVED_EVERY == 0 or seed == first + count - 1:
+            write_result(NAME, result)
+            print(seed + 1, result["outcomes"]["all"], flush=True)
+
+
+def add_one(counts: dict[str, int], name: str) -> None:
+    counts[name] = counts.get(name, 0) + 1
 
 
 def copy_or_link(source: str, target: str) -> None:
@@ -105,8 +115,8 @@ def cost(training: Path, queries: list[Path], work: Path, n_images: int) -> dict
     """Return seconds of opening, first and later searches, verified and not, in turns."""
     coder = Coder(default_fine_vocabulary())
     real, folders = real_features(training, work, coder, FEATURES), []
-    for first in range(0, n_images, MAX_IMAGES):
-        batch = draw_batch(real, first, min(MAX_IMAGES, n_images - first), FEATURES)
+    for first in range(0, n_images, SEGMENT_IMAGES):
+        batch = draw_batch(real, first, min(SEGMENT_IMAGES, n_images - first), FEATURES)
         folders.append(work / f"cost-{first}")
         Segment.build(batch, (), coder.vocabulary.size).save(folders[-1])
     found = [extract(query, FeatureOptions()) for query in queries]
@@ -142,21 +152,31 @@ def main() -> None:
     parser.add_argument("queries", type=Path, nargs="+")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first corruption")
-    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--anew", action="store_true", help="without the counts of earlier runs")
+    parser.add_argument("--images", type=int, default=100_000, help="of the measurement of cost; 0: keep the earlier one")
     parser.add_argument("--training", type=Path, required=True, help="photographs whose features the cost is measured with")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    index = arguments.work / "index.polyvoc"
-    make_index(arguments.photographs, index)
-    result = {
-        "files": sum(path.is_file() for path in index.rglob("*")),
-        "bytes": sum(p.stat().st_size for p in index.rglob("*")),
-    }
-    result |= corrupt_all(index, arguments.queries, arguments.work, arguments.count, arguments.first)
-    result["cost"] = cost(arguments.training, arguments.queries, arguments.work, arguments.images)
-    print(write_result("corruptions", result))
+    index, result = arguments.work / "index.polyvoc", earlier(arguments.anew)
+    if arguments.count:
+        make_index(arguments.photographs, index)
+        result["files"] = sum(path.is_file() for path in index.rglob("*"))
+        result["bytes"] = sum(path.stat().st_size for path in index.rglob("*"))
+        corrupt_all(index, arguments.queries, arguments.work, arguments.count, result)
+    if arguments.images:
+        result["cost"] = cost(arguments.training, arguments.queries, arguments.work, arguments.images)
+        result["cost"]["machine"] = machine()
+        print(write_result(NAME, result))
     shutil.rmtree(arguments.work)
+
+
+def earlier(anew: bool) -> dict[str, Any]:
+    """Return the result of earlier runs; of the cost alone, if the counts are not wanted."""
+    path = RESULTS / f"{NAME}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found.pop("machine", None)
+    counts = {"corruptions": 0, "outcomes": {}, "repairs": {}}
+    return {**found, **counts} if anew else {**counts, **found}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 import codetables
 import papertables
 import scaletables
+import securitytables
 import tooltables
 from sources import DIGITS, SETS, bold, markdown, result, where
 
@@ -300,7 +301,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine,
     "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **papertables.TABLES, **scaletables.TABLES,
-    **tooltables.TABLES, **codetables.TABLES,
+    **tooltables.TABLES, **codetables.TABLES, **securitytables.TABLES,
 }  # fmt: skip
 
 

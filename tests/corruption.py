@@ -8,18 +8,22 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from polyvoc.errors import PolyvocError
 from polyvoc.index.catalogue import FILE, _row_checksum
+from polyvoc.index.folder import Models
 from polyvoc.index.segment import Segment
 from polyvoc.search.index import Index
 from polyvoc.storage.blocks import write_arrays
 from polyvoc.storage.files import META, checksum
 from polyvoc.types import Features
+from polyvoc.vocabulary.vocabulary import VocabularySet
 
 Answer = list[tuple[int, float, int]]  # image, score and inliers of each hit
 RIGHT = ("same", "incomplete", "refused")  # outcomes that do not deceive
@@ -88,18 +92,31 @@ def answers(index: Path, queries: Sequence[Features | str]) -> list[tuple[bool, 
         return found
 
 
-def _child(index: Path, queries: Sequence[Features | str], sender: Any) -> None:
+def _child(index: Path, queries: Sequence[Features | str], sender: Any, known: Models | None) -> None:
     try:
-        sender.send(answers(index, queries))
+        with mock.patch("polyvoc.index.folder.Models", partial(_prepare, known)):
+            sender.send(answers(index, queries))
     except PolyvocError as error:
         assert "\n" not in str(error)
         sender.send(str(error))
 
 
-def ask(index: Path, queries: Sequence[Features | str]) -> list[tuple[bool, Answer]] | str | None:
+def _prepare(known: Models | None, vocabularies: VocabularySet) -> Models:
+    """Return vocabularies to be prepared, or known ones of the same numbers: preparing takes most of the time of a search."""
+    same = known is not None and _fingerprints(known.vocabularies) == _fingerprints(vocabularies)
+    return known if same else Models(vocabularies)  # type: ignore[return-value]
+
+
+def _fingerprints(vocabularies: VocabularySet) -> tuple[Any, ...]:
+    """Return what depends on every number of the vocabularies, as they were read."""
+    fine = None if vocabularies.fine is None else vocabularies.fine.fingerprint
+    return [one.fingerprint for one in vocabularies.words], fine, vocabularies.signed
+
+
+def ask(index: Path, queries: Sequence[Features | str], known: Models | None = None) -> list[tuple[bool, Answer]] | str | None:
     """Return the answers of a child process, the line of its error, or None if it died."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(index, queries, sender))
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(index, queries, sender, known))
     child.start()
     sender.close()
     try:
@@ -123,11 +140,15 @@ class Answers:
 
     queries: Sequence[Features | str]
     expected: list[tuple[bool, Answer]]
+    known: Models  # prepared once; a child takes them if its vocabularies are the same
 
     @classmethod
     def of(cls, index: Path, queries: Sequence[Features | str]) -> Answers:
         """Search a sound index."""
-        return cls(queries, answers(index, queries))
+        with Index.open(index) as opened:
+            models = opened.folder.models
+        with mock.patch("polyvoc.index.folder.Models", partial(_prepare, models)):
+            return cls(queries, answers(index, queries), models)
 
     def compare(self, index: Path) -> str:
         """Return what became of a corrupted index.
@@ -135,7 +156,7 @@ class Answers:
         "same": all answers are right; "incomplete": those that differ say that images are missing; "refused": one line; else
         "wrong" or "died".
         """
-        result = ask(index, self.queries)
+        result = ask(index, self.queries, self.known)
         if not isinstance(result, list):
             return "died" if result is None else "refused"
         pairs = list(zip(result, self.expected, strict=True))

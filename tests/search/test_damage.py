@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 
 import corruption
 from polyvoc.errors import DamagedError, PolyvocError
+from polyvoc.index.catalogue import FILE
+from polyvoc.index.check import check
+from polyvoc.index.repair import repair
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from samples import build, coded, collection, features, unflushed
@@ -42,6 +47,59 @@ def test_no_corruption_leads_to_a_wrong_answer(healthy: Path, tmp_path: Path, se
     what = corruption.corrupt(path, np.random.default_rng(seed))
     outcome = expected.compare(path)
     assert outcome in corruption.RIGHT, (what, outcome)
+
+
+@pytest.mark.parametrize("table", ["settings", "segments", "images", "sqlite_autoindex_images_1", "sqlite_autoindex_deleted_1"])
+def test_no_bit_of_the_catalogue_leads_to_a_wrong_answer(healthy: Path, tmp_path: Path, table: str) -> None:
+    """Damage of a page may hide rows, which have no checksum then."""
+    rng, right = np.random.default_rng(1), corruption.Answers.of(healthy, [features(5), features(11)])
+    path = Path(shutil.copytree(healthy, tmp_path / "index.polyvoc"))
+    content = (path / FILE).read_bytes()
+    with closing(sqlite3.connect(path / FILE)) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table])
+        ((size,),) = connection.execute("PRAGMA page_size")
+    used = size * (page - 1) + np.flatnonzero(np.frombuffer(content, np.uint8)[size * (page - 1) : size * page])
+    for at in (*used[:12], *rng.choice(used[12:], 10, replace=False)):  # the first ones are the header
+        changed = bytearray(content)
+        changed[at] ^= 1 << int(rng.integers(8))
+        (path / FILE).write_bytes(changed)
+        assert (outcome := right.compare(path)) in corruption.RIGHT, (at, outcome)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("DELETE FROM images WHERE image = 5", "the row of image 5 is missing"),
+        ("DELETE FROM deleted", "the deleted images of segment 1 are damaged"),
+        ("UPDATE deleted SET position = position - 1", "the deleted images of segment 2 are damaged"),
+    ],
+)
+def test_rows_that_vanish_or_change_are_missing_images(index: Path, sql: str, message: str) -> None:
+    with closing(sqlite3.connect(index / FILE)) as connection, connection:
+        connection.execute(sql)
+    with Index.open(index) as opened:
+        hits = opened.search(features(5), top=16)
+        assert not hits.complete and any(message in line and "--repair" in line for line in hits.damage)
+    assert any("segment" in line for line in check(index))
+    repair(index)
+    assert list(check(index)) == []
+    with Index.open(index) as opened:
+        assert opened.search(features(5), top=16).complete
+
+
+def test_a_segment_whose_row_vanishes_is_one_line(index: Path) -> None:
+    with closing(sqlite3.connect(index / FILE)) as connection, connection:
+        connection.execute("DELETE FROM segments WHERE segment = 2")
+    with pytest.raises(DamagedError, match="rows of segments are not those of the last commit"):
+        Index.open(index)
+    assert list(check(index)) != []
+
+
+def test_an_image_whose_row_vanishes_is_not_called_unknown(index: Path) -> None:
+    with closing(sqlite3.connect(index / FILE)) as connection, connection:
+        connection.execute("DELETE FROM images WHERE image = 5")
+    with Index.open(index) as opened, pytest.raises(DamagedError, match="the row of image 5 is missing"):
+        opened.image(5)
 
 
 def test_the_rest_answers_and_says_what_is_missing(index: Path) -> None:

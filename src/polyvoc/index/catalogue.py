@@ -67,6 +67,10 @@ FILE = "catalogue.sqlite"
 UNFINISHED = "catalogue.partial"  # its name until it holds its first settings
 APPLICATION = 0x706F6C76  # "polv", in the header of the database
 FORMAT = 3  # raised when an older polyvoc could not read the result
+# The setting that has a checksum of the deleted positions of each live segment, since the commit that wrote it: rows without a
+# checksum of their own, and rows that damage has removed, would change answers unnoticed.
+LAYOUT = "layout"
+DAMAGED = (-1,)  # positions that no segment has: reading a segment without them is an error
 LINES: Mapping[SetKind, str] = {"feature": "line", "image": "image_line"}  # settings of term 2 by what the lists are sets of
 TABLES = (
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, row_checksum INTEGER NOT NULL)",
@@ -196,7 +200,11 @@ class Catalogue(Database):
     def settings(self) -> IndexSettings:
         """Return all settings."""
         settings = IndexSettings(self.path)
-        for name, value, row_checksum in self.rows("SELECT name, value, row_checksum FROM settings"):
+        # The count is that of the index of names: rows may vanish from the table, or from there, but not from both.
+        rows = self.rows("SELECT name, value, row_checksum, (SELECT count(name) FROM settings) FROM settings")
+        if len({name for name, *_ in rows}) != (rows[0][-1] if rows else 0):
+            raise DamagedError(f"{self.path}: rows of settings are missing; {REPAIR}")
+        for name, value, row_checksum, _ in rows:
             if row_checksum == _row_checksum(name, value):
                 settings[name] = json.loads(value)
             else:
@@ -215,8 +223,9 @@ class Catalogue(Database):
         self.write("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", rows)
 
     def count_commit(self) -> None:
-        """Number this commit; readers that see another number open the index again."""
-        self.put_settings({"commit": self.setting("commit") + 1})
+        """Number this commit, and record its segments; readers that see another number open the index again."""
+        layout = {str(number): _row_checksum(*self.deleted(number)) for number in self.segments()}
+        self.put_settings({LAYOUT: layout, "commit": self.setting("commit") + 1})
 
     # -- segments
 
@@ -267,6 +276,18 @@ class Catalogue(Database):
         """Return the positions of the deleted images of a segment."""
         rows = self.rows("SELECT position FROM deleted WHERE segment = ? ORDER BY position", [segment])
         return [row[0] for row in rows]
+
+    def sound_deleted(self) -> dict[int, tuple[int, ...]]:
+        """Return the positions of the deleted images of every live segment; DAMAGED where they are not those recorded.
+
+        Raise DamagedError if a segment is missing.
+        """
+        recorded, found = self.settings().get(LAYOUT), {number: tuple(self.deleted(number)) for number in self.segments()}
+        if recorded is None:  # nothing was committed since this is recorded
+            return found
+        if not isinstance(recorded, dict) or recorded.keys() != {str(number) for number in found}:
+            raise DamagedError(f"{self.path}: the rows of segments are not those of the last commit; {REPAIR}")
+        return {n: at if recorded[str(n)] == _row_checksum(*at) else DAMAGED for n, at in found.items()}
 
     # -- images
 
@@ -424,6 +445,10 @@ class Catalogue(Database):
         for table, (key, _) in CHECKED.items():
             for _, name in self.damaged_rows(table):
                 yield f"{self.path}: the row of {table} with {key} {name!r} is damaged"
+        with self.snapshot():
+            deleted = self.sound_deleted()
+        for number in [number for number, positions in deleted.items() if positions == DAMAGED]:
+            yield f"{self.path}: the deleted images of segment {number} are not those recorded"
 
     def structure_errors(self) -> Iterator[str]:
         """Yield one line for each damage of tables and of what rows refer to."""

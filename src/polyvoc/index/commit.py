@@ -132,8 +132,10 @@ class Commits:
         """Return the segments to merge next, none if there is nothing to gain; `busy` ones are being merged."""
         sizes = [size for size in self.catalogue.segment_sizes() if size.segment not in busy]
         numbers = next_merge(sizes)
-        rows = self.catalogue.segment_rows() if numbers else {}
-        return tuple(MergeInput(n, rows[n].checksum, tuple(self.catalogue.deleted(n))) for n in numbers)
+        if not numbers:
+            return ()
+        rows, deleted = self.catalogue.segment_rows(), self.catalogue.sound_deleted()
+        return tuple(MergeInput(n, rows[n].checksum, deleted[n]) for n in numbers)
 
     def remove_unreferenced(self) -> None:
         """Delete segments and side files that no commit refers to: remains of killed writers and of merges."""

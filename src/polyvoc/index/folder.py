@@ -20,7 +20,7 @@ from polyvoc.errors import DamagedError, LockedError, NotAnIndexError, OptionErr
 from polyvoc.features.embedding import Embedder
 from polyvoc.features.extract import check_detector
 from polyvoc.index.additions import Additions
-from polyvoc.index.catalogue import FILE, LINES, UNFINISHED, Catalogue, IndexSettings
+from polyvoc.index.catalogue import FILE, LAYOUT, LINES, UNFINISHED, Catalogue, IndexSettings
 from polyvoc.index.segment import Segment
 from polyvoc.index.words import MAX_VOCABULARIES
 from polyvoc.options import DETECTOR_KINDS, FeatureOptions, ScoringOptions
@@ -330,7 +330,7 @@ class IndexFolder:
         with self.catalogue.snapshot():
             settings = self.catalogue.settings()
             rows = self.catalogue.segment_rows()
-            deleted = {number: tuple(self.catalogue.deleted(number)) for number in rows}
+            deleted = self.catalogue.sound_deleted()
         for name, line in odd_settings(settings).items():
             if name not in OPTIONAL:  # the others are checked where they are used
                 raise DamagedError(f"{line}; {REPAIR}")
@@ -352,7 +352,7 @@ class IndexFolder:
         if not kind.has(segment):
             raise DamagedError(f"{path} belongs to another index; {REPAIR}")
         if not all(isinstance(position, int) and 0 <= position < segment.n_images for position in deleted):
-            raise DamagedError(f"{self.path / FILE}: segment {number} has no such images to delete; {REPAIR}")
+            raise DamagedError(f"{self.path / FILE}: the deleted images of segment {number} are damaged; {REPAIR}")
         return segment.without(deleted)
 
     def read_segments(self, layout: Layout, on_damage: Callable[[SegmentPart, DamagedError], None]) -> list[Segment]:
@@ -439,7 +439,7 @@ class IndexFolder:
 # Of indexes that were calibrated, linked, searched for duplicates, decided on, or have vectors; what trust and updates need.
 OPTIONAL = (
     *LINES.values(), "likelihood_table", "code_table", DUPLICATE_LINES, EMBEDDING, UUID, ROOTS, FOLDERS, EXCLUDE, ADDITIONS,
-    *SIDE_FILES,
+    LAYOUT, *SIDE_FILES,
 )  # fmt: skip
 
 

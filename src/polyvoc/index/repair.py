@@ -189,7 +189,7 @@ class _Repair:
         found = self.catalogue.places_in(number)
         sound = {image: place for image, place in found.items() if image not in damaged and _fits(segment, image, place)}
         deleted = sorted(set(range(segment.n_images)) - {position for position, _ in sound.values()})
-        if len(sound) < len(found) or deleted != self.catalogue.deleted(number):
+        if len(sound) < len(found) or tuple(deleted) != self.catalogue.sound_deleted()[number]:
             lost = len(found) - len(sound)
             with self._commit(f"{self.catalogue.path}: dropped {lost} images of segment {number} whose rows were damaged"):
                 self.catalogue.drop_rows("images", found.keys() - sound.keys())

@@ -36,6 +36,7 @@ from polyvoc.search.pipeline import search
 from polyvoc.search.probability import HitProbability, hit_probability_of
 from polyvoc.search.query import Photo, PhotoReader, PlainPhoto, Query, photo_name, plain_id, plain_photo, query_of_image, timed
 from polyvoc.search.verify import outlines
+from polyvoc.storage.blocks import REPAIR
 from polyvoc.threads import count_threads, ordered_map
 from polyvoc.types import (
     Array,
@@ -410,8 +411,7 @@ class Index:
         """
         missing, rows = engine.shards.missing, dict[int, ImageRow]()
         if self._folder is not None:
-            ids = [one.image for one in candidates]
-            rows = self._folder.catalogue.images_by_id(ids, lambda image, error: damaged.update({image: str(error)}))
+            rows = self._rows([one.image for one in candidates], damaged)
         corners_of = outlines(query.region, [one.transform for one in candidates])
         for one, corners in zip(candidates, corners_of, strict=True):
             row = rows.get(one.image)
@@ -419,6 +419,18 @@ class Index:
                 continue
             path, width, height = ("", 0, 0) if row is None else (row.path, row.width, row.height)
             yield Hit(one.image, path, one.score, one.inliers, corners, width, height, one.probability)
+
+    def _rows(self, images: Sequence[int], damaged: dict[int, str]) -> dict[int, ImageRow]:
+        """Return the rows of images that this snapshot holds, without those that were removed since.
+
+        out: damaged, the reason for each image whose row is damaged, or cannot be found for damage.
+        """
+        catalogue = self.folder.catalogue
+        rows = catalogue.images_by_id(images, lambda image, error: damaged.update({image: str(error)}))
+        absent = [image for image in images if image not in rows and image not in damaged]
+        if absent and catalogue.setting("commit") == self.commit:  # read after the rows: nothing was removed before them
+            damaged.update({image: f"{catalogue.path}: the row of image {image} is missing; {REPAIR}" for image in absent})
+        return rows
 
     # -- images
 
@@ -438,7 +450,10 @@ class Index:
     def image(self, image: int) -> ImageRow:
         """Return the row of one image by its id; raise OptionError if it is not in the index."""
         self.find(image)
-        row = self.folder.catalogue.image(int(image))
+        damaged: dict[int, str] = {}
+        row = self._rows([int(image)], damaged).get(int(image))
+        if damaged:
+            raise DamagedError(damaged[int(image)])
         if row is None:
             raise OptionError(f"image {image} is not in the index")
         return row
