@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics as st
 from collections.abc import Callable
 from typing import Any
 
@@ -275,9 +276,27 @@ def moved() -> str:
         [name, *(f"{one[key]:,}" for key in counts), f"{one['update']:.1f}", f"{one['seconds']:.1f}", f"{one['load']:.1f}"]
         for name, one in measured["steps"].items()
     ]
-    note = (f"{measured['photographs']:,} photographs, {measured['bytes'] / 1e6:.0f} MB, in the page cache. Seconds of the update, and of the whole command with start and imports, beside other work (the last column is the load of the machine). After every step "
-            f"the numbers of all photographs are the same, and nothing was extracted. `benchmarks/moved.py`; {where(measured)}.")  # fmt: skip
+    watched = "; ".join(f"{name} {st.median(seconds):.1f}" for name, seconds in measured["watched"].items())
+    note = (f"{measured['photographs']:,} photographs, {measured['bytes'] / 1e6:.0f} MB, in the page cache. Seconds of the update, and of the whole command with start and imports (the last column is the load of the machine). After every step "
+            "the numbers of all photographs are the same, and nothing was extracted. With `--watch`, median seconds until the index holds a photograph that was "
+            f"{watched}. `benchmarks/moved.py`; {where(measured)}.")  # fmt: skip
     return markdown(["", *counts, "s, update", "s, command", "load"], rows, right=True) + "\n\n" + note
+
+
+def formats() -> str:
+    """Photographs in several formats: indexed, and found by another photograph of the same thing."""
+    measured = result("formats")
+    rows = [
+        [name, f"{one['files']:,}", f"{one['bytes'] / one['files'] / 1000:.0f}", *(f"{one[key]:,}" for key in ("indexed", "found", "likely"))]
+        for name, one in measured["formats"].items()
+    ]
+    broken = measured["broken"]
+    others = ", ".join(f"{count} {kind}" for kind, count in sorted(broken["skipped"].items()))
+    assert not broken["not mentioned"], "every file is indexed, a problem, or skipped"
+    note = (f"The first photographs of {measured['groups']} groups of Ukbench in each format, searched with the second ones: found: it is the first hit; likely: and its probability is 50 % or more. "
+            f"Of {broken['files']} files in all formats that were broken in five ways, or are no photographs, {len(broken['indexed'])} were indexed (the sound ones, and those whose damage a decoder passes over), "
+            f"{sum(broken['problems'].values())} are problems with their reason, and the others are counted as skipped ({others}). `benchmarks/formats.py`; {where(measured)}.")  # fmt: skip
+    return markdown(["format", "files", "KB each", "indexed", "found", "likely"], rows, right=True) + "\n\n" + note
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -290,6 +309,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "duplicates": duplicates,
     "extraction": extraction,
     "features": features,
+    "formats": formats,
     "moved": moved,
     "pairs": pairs,
 }
