@@ -282,6 +282,46 @@ def test_patterns_are_remembered_and_replaced(root: Path) -> None:
         assert index.folder.catalogue.settings().get(EXCLUDE) == []
 
 
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+@pytest.mark.usefixtures("nothing_is_read")
+def test_a_disk_below_a_folder_that_is_unplugged_loses_nothing(root: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
+    disk = root / "photos/sub"
+    mounted = [str(disk)]
+    monkeypatch.setattr("os.path.ismount", lambda path: os.fspath(path) in mounted)
+    before = images(root)
+    assert (counts(report := update(root)), report.absent) == ({"unchanged": 4}, {})
+    disk.rename(root / "away")
+    mounted.clear()
+    if left == "an empty folder":
+        disk.mkdir()
+    for _ in range(2):
+        report = update(root)
+        assert (counts(report), report.absent) == ({"unchanged": 2}, {str(disk): 2})
+        assert images(root) == before
+    shutil.rmtree(disk, ignore_errors=True)
+    (root / "away").rename(disk)
+    mounted.append(str(disk))
+    assert (counts(report := update(root)), report.absent) == ({"unchanged": 4}, {})
+    (disk / "c.png").unlink()  # of a disk that is there, what is gone is gone
+    assert (counts(report := update(root)), report.absent) == ({"removed": 1, "unchanged": 3}, {})
+
+
+def test_a_disk_that_is_gone_for_good_is_forgotten(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = root / "photos/sub"
+    monkeypatch.setattr("os.path.ismount", lambda path: os.fspath(path) == str(disk))
+    update(root)
+    monkeypatch.undo()
+    shutil.rmtree(disk)
+    assert update(root).absent == {str(disk): 2}
+    with IndexWriter.open(root / "index") as writer:
+        assert writer.remove([disk]) == 2
+    assert (counts(report := update(root)), report.absent) == ({"unchanged": 2}, {})
+    photograph(disk / "e.png", 7)
+    update(root)
+    (disk / "e.png").unlink()
+    assert (counts(report := update(root)), report.absent) == ({"removed": 1, "unchanged": 2}, {})
+
+
 def test_a_pattern_that_is_none_changes_nothing(root: Path) -> None:
     with pytest.raises(OptionError, match="'!' is not a pattern"):
         update(root, exclude=["sub/", "!"])

@@ -37,19 +37,28 @@ class FollowedFolder:
     path: str
     skipped: tuple[tuple[str, int], ...] = ()  # files that are no photographs by their names: kinds and numbers
     available: bool = True  # else its photographs are kept, until it is there again
+    disks: tuple[str, ...] = ()  # folders below it where other disks are mounted, or were when they were there
 
     @classmethod
     def all_of(cls, setting: Any) -> list[FollowedFolder]:
         """Read the setting of an index; None: an index without one."""
         return [
-            cls(str(path), tuple((str(kind), int(count)) for kind, count in value["skipped"].items()), bool(value["available"]))
+            cls(
+                str(path),
+                tuple((str(kind), int(count)) for kind, count in value["skipped"].items()),
+                bool(value["available"]),
+                tuple(map(str, value.get("disks", ()))),
+            )
             for path, value in (setting or {}).items()
         ]
 
     @staticmethod
     def setting(followed: Iterable[FollowedFolder]) -> dict[str, Any]:
         """Return the setting."""
-        return {one.path: {"skipped": dict(one.skipped), "available": one.available} for one in followed}
+        return {
+            one.path: {"skipped": dict(one.skipped), "available": one.available} | ({"disks": one.disks} if one.disks else {})
+            for one in followed
+        }
 
 
 def followed_paths(catalogue: Catalogue) -> list[str]:
@@ -87,20 +96,24 @@ class Changes:
     unreadable: list[Problem] = field(default_factory=list)  # folders; what the catalogue holds from there is unchanged
     absent: dict[str, int] = field(default_factory=dict)  # folders that are not there, or empty now; what the catalogue holds
     skipped: dict[str, Counter[str]] = field(default_factory=dict)  # by folder: files that are no photographs, by kind
+    disks: dict[str, set[str]] = field(default_factory=dict)  # by folder: those below it where other disks are mounted
 
 
 def compare_folders(folders: Sequence[Folder], rows: Iterable[ImageRow], problems: dict[str, tuple[FileState, Problem]],
-                    exclude: Sequence[str] = ()) -> Changes:  # fmt: skip
-    """Compare folders with the catalogue, without opening a file. Raise MissingFolderError for one that neither has."""
+                    exclude: Sequence[str] = (), disks: Iterable[str] = ()) -> Changes:  # fmt: skip
+    """Compare folders with the catalogue, without opening a file. Raise MissingFolderError for one that neither has.
+
+    disks: folders where other disks were mounted; what the catalogue holds from there is unchanged while they are not.
+    """
     roots = {absolute_path(folder): folder for folder in folders}
     known = {row.path: row for row in rows if _is_below_one(row.path, roots.keys())}
     unusable = {path: entry for path, entry in problems.items() if _is_below_one(path, roots.keys())}
     changes, seen, empty = Changes(), set[str](), dict[str, MissingFolderError | None]()
     for root, folder in roots.items():
-        skipped = changes.skipped.setdefault(root, Counter())
+        skipped, mounted = changes.skipped.setdefault(root, Counter()), changes.disks.setdefault(root, set())
         found, missing = False, None
         try:
-            for path, state in list_photographs([folder], changes.unreadable.append, exclude, skipped):
+            for path, state in list_photographs([folder], changes.unreadable.append, exclude, skipped, mounted):
                 found = True
                 if path not in seen:
                     seen.add(path)
@@ -111,6 +124,7 @@ def compare_folders(folders: Sequence[Folder], rows: Iterable[ImageRow], problem
             empty[root] = missing
     unreadable = {problem.path for problem in changes.unreadable}
     changes.absent = _absent(empty, known, unusable, unreadable)
+    changes.absent |= _absent_disks([disk for disk in disks if not _is_below_one(disk, changes.absent.keys())], known)
     hidden = unreadable | changes.absent.keys()
     changes.missing = [row for row in known.values() if not _is_below_one(row.path, hidden)]
     changes.unchanged += sum(_is_below_one(path, unreadable) for path in known)
@@ -134,6 +148,11 @@ def _absent(empty: Mapping[str, MissingFolderError | None], known: Collection[st
     return {root: count for root, count in absent.items() if not doubts[root]}
 
 
+def _absent_disks(disks: Iterable[str], known: Collection[str]) -> dict[str, int]:
+    """Return the folders that are empty, or gone, as no disk is mounted there, and how many known images lie below each."""
+    return dict(_count_below(known, {disk for disk in disks if not os.path.ismount(disk) and not _has_entries(disk)}))
+
+
 def _compare(changes: Changes, path: str, state: FileState, row: ImageRow | None,
              unusable: dict[str, tuple[FileState, Problem]]) -> None:  # fmt: skip
     """Compare one file with its row, or with the problem that it was."""
@@ -149,7 +168,7 @@ def _compare(changes: Changes, path: str, state: FileState, row: ImageRow | None
 
 
 def _has_entries(folder: str) -> bool:
-    """Return whether there is anything in a folder: then a file that was given by its name, and is not there, is gone."""
+    """Return whether there is anything in a folder: then what was there by its name, and is not, is gone."""
     try:
         with os.scandir(folder) as entries:
             return any(entries)

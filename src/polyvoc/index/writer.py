@@ -173,7 +173,9 @@ class IndexWriter:
         folders = folders or self.followed_folders()
         self._set_exclude(exclude)
         known = self.catalogue.images_below(map(absolute_path, folders))
-        changes = compare_folders(folders, known, self.catalogue.problems(), self.exclude)
+        followed = FollowedFolder.all_of(self.catalogue.setting(FOLDERS, required=False))
+        disks = [disk for one in followed for disk in one.disks]
+        changes = compare_folders(folders, known, self.catalogue.problems(), self.exclude, disks)
         present = [folder for folder in folders if absolute_path(folder) not in changes.absent]
         self.record_roots(map(_root_of, present))
         report = IndexReport(unchanged=changes.unchanged, problems=changes.unreadable + changes.known_unusable)
@@ -365,12 +367,13 @@ class IndexWriter:
     def _follow(self, changes: Changes) -> None:
         """Record the folders of an update, unless all is recorded already."""
         before = FollowedFolder.all_of(self.catalogue.setting(FOLDERS, required=False))
-        found = {one.path: one for one in before}
+        found, known = {one.path: one for one in before}, {disk for one in before for disk in one.disks}
         for root, skipped in changes.skipped.items():
             counts = (
                 tuple(sorted(skipped.items())) if root not in changes.absent else found.get(root, FollowedFolder(root)).skipped
             )
-            found[root] = FollowedFolder(root, counts, root not in changes.absent)
+            disks = changes.disks[root] | {disk for disk in known if is_below(disk, [root]) and is_below(disk, changes.absent)}
+            found[root] = FollowedFolder(root, counts, root not in changes.absent, tuple(sorted(disks)))
         # A folder below another one is followed with it; one that is not there and has nothing in the index is gone.
         kept = set(merged_roots(found))
         after = [one for path, one in found.items() if path in kept and self._has_anything(path)]

@@ -109,14 +109,17 @@ def check_folders(folders: Iterable[Folder]) -> None:
 
 
 def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = None, exclude: Sequence[str] = (),
-                     skipped: Counter[str] | None = None) -> Iterator[tuple[str, FileState]]:  # fmt: skip
+                     skipped: Counter[str] | None = None,
+                     disks: set[str] | None = None) -> Iterator[tuple[str, FileState]]:  # fmt: skip
     """Yield (absolute path, state) of the photographs below folders, or of single files, sorted by name.
 
     Skips hidden folders, indexes, links to folders, and what patterns (`exclude`) or ignore files leave out. Files that are
-    left out, or are no photographs by their names, are counted by kind in `skipped`. What cannot be read is reported to
-    `on_error`, or raises OptionError; a folder that does not exist raises MissingFolderError.
+    left out, or are no photographs by their names, are counted by kind in `skipped`; folders where another disk is mounted
+    are added to `disks`. What cannot be read is reported to `on_error`, or raises OptionError; a folder that does not exist
+    raises MissingFolderError.
     """
     count = Counter[str]() if skipped is None else skipped
+    mounted = set[str]() if disks is None else disks
     report = on_error or _raise_option_error
     for folder in folders:
         root = absolute_path(folder)
@@ -125,7 +128,7 @@ def list_photographs(folders: Sequence[Folder], on_error: ErrorHandler | None = 
         elif os.path.isfile(root):
             yield root, file_state(root)
         elif os.path.isdir(root):
-            yield from _list_folder(root, report, exclude, count)
+            yield from _list_folder(root, report, exclude, count, mounted)
         else:
             raise _no_folder(folder)
 
@@ -214,9 +217,8 @@ def _list_store(
         raise _no_folder(root) from None
 
 
-def _list_folder(
-    root: str, report: ErrorHandler, exclude: Sequence[str], skipped: Counter[str]
-) -> Iterator[tuple[str, FileState]]:
+def _list_folder(root: str, report: ErrorHandler, exclude: Sequence[str], skipped: Counter[str],
+                 disks: set[str]) -> Iterator[tuple[str, FileState]]:  # fmt: skip
     pending = [(root, Exclusions().within(root, exclude))]
     while pending:
         folder, exclusions = pending.pop()
@@ -240,6 +242,8 @@ def _list_folder(
                 skipped[EXCLUDED] += is_folder or is_photograph
             elif is_folder:
                 subfolders.append((entry.path, exclusions))
+                if os.path.ismount(entry.path):
+                    disks.add(entry.path)
             elif is_photograph:
                 state = _entry_state(entry, report)
                 if state is not None:
