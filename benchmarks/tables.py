@@ -199,8 +199,8 @@ def endtoend() -> str:
     parts = {threads: {k: 1000 * v for k, v in row.items()} for threads, row in measured["verification_median_seconds"].items()}
     one, both = parts["1 thread"], parts["all threads"]
     return markdown(["preset", "decode", "SIFT", "quantise", "score, verify, expand", "all"], rows) + (
-        f"\n\nA 1024-pixel photograph against {measured['images']:,} images ({measured['features'] / 1e6:.0f} million features, three "
-        f"vocabularies, 128 bits), warm, two cores. Scoring alone takes {both['score']:.0f} ms (one thread {one['score']:.0f}), verifying 200 "
+        f"\n\nA 1024-pixel photograph against {measured['images']:,} images ({measured['features'] / 1e6:.0f} million features, "
+        f"{measured['bytes_per_feature']['all']:.1f} bytes each with words of two vocabularies), warm, two cores. Scoring alone takes {both['score']:.0f} ms (one thread {one['score']:.0f}), verifying 200 "
         f"candidates {both['verify 200']:.0f} ms ({one['verify 200']:.0f}); {where(measured)}."
     )
 

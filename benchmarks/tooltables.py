@@ -287,7 +287,12 @@ def formats() -> str:
     """Photographs in several formats: indexed, and found by another photograph of the same thing."""
     measured = result("formats")
     rows = [
-        [name, f"{one['files']:,}", f"{one['bytes'] / one['files'] / 1000:.0f}", *(f"{one[key]:,}" for key in ("indexed", "found", "likely"))]
+        [
+            name,
+            f"{one['files']:,}",
+            f"{one['bytes'] / one['files'] / 1000:.0f}",
+            *(f"{one[key]:,}" for key in ("indexed", "found", "likely")),
+        ]
         for name, one in measured["formats"].items()
     ]
     broken = measured["broken"]

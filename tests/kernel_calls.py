@@ -212,6 +212,8 @@ def _codes(bits: int) -> dict[str, Array]:
     places = Keypoints(keypoints[:, :2], keypoints[:, 2], keypoints[:, 3])
     inliers, counts = np.zeros((5, 2), np.int64), np.zeros((2, 3, 65), np.int64)
     found = verify_images(CodedVerification.of(query, places, TABLE, len(centres)), segment, [2, 1], pairs=inliers)
+    turnless = replace(places, angle=np.full(QUERIES, np.nan))  # whose similarities are made of two matches
+    upright = verify_images(CodedVerification.of(query, turnless, TABLE, len(centres)), segment, [2, 1])
     tally_codes(query.words, table_rows(query, TABLE), query.codes, query.magnitudes, query.totals, TABLE.reach,
                 *(segment.arrays[name] for name in ("code_starts", "codes", "code_images")), np.arange(IMAGES) % 3 - 1,
                 counts)  # fmt: skip
@@ -223,6 +225,7 @@ def _codes(bits: int) -> dict[str, Array]:
         "live": segment.without([2]).live_code_lengths, "pieces": pieces,
         "verified": found.counts, "weights": found.weights,
         "transforms": found.transforms, "inliers": inliers, "counts": counts,
+        "verified upright": upright.counts, "upright transforms": upright.transforms,
         "scores": score_codes(segment, query, CodeWeights(np.linspace(1, 3, QUERIES), TABLE, threads=1)),
     }  # fmt: skip
     return {f"{name} of {bits} bits": array for name, array in results.items()}

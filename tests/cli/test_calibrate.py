@@ -95,7 +95,6 @@ def test_saving_keeps_the_lines_in_the_index(index: Path, views: Path) -> None:
     assert info["default_options"]["line"] == feature
     assert info["lines"] == {"feature": feature, "image": image}
     shown = run("info", "--index", index, "--verbose").stdout
-    assert f"line {tuple(feature)}" in shown
     assert f"term 2        {feature[0]:.3f} r + {feature[1]:.3f} for feature sets\n" in shown
     assert f"{image[0]:.3f} r + {image[1]:.3f} for image sets\n" in shown
     expected = {(): feature, ("--merge", "posterior"): feature, ("--merge", "bayes"): image, ("--merge", "b2"): image,

@@ -56,7 +56,7 @@ def test_demo_and_its_second_run(drawn: None, vocabularies: tuple[Vocabulary, ..
 def test_command(
     drawn: None, vocabularies: tuple[Vocabulary, ...], fine: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(VocabularySet, "default", lambda: VocabularySet(vocabularies, fine))
+    monkeypatch.setattr(VocabularySet, "default", lambda kind: VocabularySet(vocabularies, fine))
     result = answer("demo", "--out", tmp_path)
     assert (result["queries"], result["images"], result["right"]) == (3, 21, 21)
     assert len(result["results"][0]["hits"]) == TOP

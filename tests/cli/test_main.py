@@ -220,7 +220,7 @@ def test_without_folders_those_of_the_index_are_updated(
     assert answer("info", "--index", "new.polyvoc")["commit"] == report["commit"]
     assert run("remove", "two", "--index", "new.polyvoc").stdout == "2 removed\n"
     assert answer(*index)["absent"] == {} and "two" not in run("info", "--index", "new.polyvoc").stdout
-    assert "nothing to index in the folders of this index" in run(*index, "--exclude", "*").stderr
+    assert "nothing to index in the folders of new.polyvoc" in run(*index, "--exclude", "*").stderr
     assert "'!' is not a pattern" in refuse(*index, "--exclude", "!")
     assert "--exclude is for use without --features" in refuse(*index, "--features", "x.db", "--exclude", "a")
 

@@ -379,7 +379,7 @@ def test_a_sample_has_its_kind(folder: Path) -> None:
     sample = sample_descriptors([folder / "cat.png"], FeatureOptions(detector="orb"))
     assert sample.name == "orb" and sample.descriptors.dtype == np.bool_
     assert train(sample, TrainOptions(size=5)).kind == KINDS["orb"]
-    with pytest.raises(PolyvocError, match="detector='surf' should be one of sift, opencv-sift, orb, akaze, affine"):
+    with pytest.raises(PolyvocError, match=r"detector='surf' should be one of sift, .*, or a file"):
         FeatureOptions(detector="surf")  # type: ignore[arg-type]
 
 

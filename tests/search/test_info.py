@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import combinations
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
-from polyvoc.search.info import _sample, index_distributions, index_info, list_images
+from polyvoc.search.info import _sample, disk_bytes, index_distributions, index_info, list_images
 from samples import build, collection, unflushed, vocabularies
 
 __all__ = ["unflushed"]
@@ -89,3 +90,17 @@ def test_index_info(tmp_path: Path) -> None:
     sizes = dict(info["bytes"])
     assert sizes.pop("total") == sum(sizes.values()) and {"catalogue", "vocabularies", "segments/words"} <= set(sizes)
     assert [(one["image"], one["path"], one["name"]) for one in list_images(index)] == [(r.image, r.path, r.path) for r in rows]
+
+
+def test_bytes_are_counted_while_a_writer_deletes_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(tmp_path / "a.polyvoc", collection(30), commits=2)
+    whole, gone = disk_bytes(index.folder), max((tmp_path / "a.polyvoc/segments").iterdir())
+    scan = os.scandir
+
+    def deleted(folder: str | os.PathLike[str]) -> object:
+        if Path(folder) == gone:
+            raise FileNotFoundError(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", deleted)
+    assert 0 < sum(disk_bytes(index.folder).values()) < sum(whole.values())

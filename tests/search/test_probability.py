@@ -201,7 +201,7 @@ def test_an_index_without_a_fitted_model_has_no_probabilities(index_path: Path) 
 def test_a_photograph_finds_itself_with_a_high_probability(index_path: Path, photographs: Path) -> None:
     path = min(photographs.glob("*.jpg"))
     with Index.open(index_path) as index:
-        assert index.probability is SHIPPED
+        assert index.probability == SHIPPED
         hits = index.search(path, min_probability=0.9)
         assert hits[0].path == str(path) and all(hit.probability is not None and hit.probability >= 0.9 for hit in hits)
 

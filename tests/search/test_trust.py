@@ -60,7 +60,7 @@ def test_duplicates_name_the_next_step(index_path: Path, photographs: Path, tmp_
 def test_what_is_allowed_is_read(index_path: Path, photographs: Path, tmp_path: Path) -> None:
     listed = answer("trust", "--index", index_path)
     assert (listed["named"], listed["allowed"]) == ([str(photographs)], [])
-    assert run("trust", "--index", index_path).stdout == f"not allowed    {photographs}\n"
+    assert run("trust", "--index", index_path).stdout == f"not allowed   {photographs}\n"
     with Index.open(index_path) as index:
         with pytest.raises(NotAllowedError):
             index.features(1)

@@ -980,8 +980,17 @@ def test_groups_and_copies(usual: BrowserContext, curated: tuple[str, Path]) -> 
         expect(ui.page.locator("[onerror], img[src=x]")).to_have_count(0)
 
 
-def test_copies_open_large(usual: BrowserContext, curated: tuple[str, Path]) -> None:
-    with Watch(usual, curated[0]) as watch:
+@pytest.fixture(scope="module")
+def compared(curated: tuple[str, Path]) -> tuple[str, Path]:
+    """The same with groups and copies found."""
+    for work in ("groups", "duplicates"):
+        httpx.post(f"{curated[0]}{work}").raise_for_status()
+        servers.wait_until(lambda: httpx.get(f"{curated[0]}job").json()["state"] == "done")
+    return curated
+
+
+def test_copies_open_large(usual: BrowserContext, compared: tuple[str, Path]) -> None:
+    with Watch(usual, compared[0]) as watch:
         ui = Ui(watch.open("#/duplicates"))
         copy = ui.link_named("^Show cat-small.jpg large$")
         copy.click()
@@ -990,17 +999,17 @@ def test_copies_open_large(usual: BrowserContext, curated: tuple[str, Path]) -> 
         ui.press("Escape")
         expect(ui.lightbox).to_be_hidden()
         expect(copy).to_be_visible()
-        assert (curated[1] / "cat-small.jpg").is_file()
+        assert (compared[1] / "cat-small.jpg").is_file()
 
 
-def test_what_is_no_copy_by_a_verdict_is_not_moved(usual: BrowserContext, curated: tuple[str, Path]) -> None:
+def test_what_is_no_copy_by_a_verdict_is_not_moved(usual: BrowserContext, compared: tuple[str, Path]) -> None:
     moves: list[str] = []
 
     def note(route: Route) -> None:
         moves.append(route.request.url)
         route.fulfill(json={"moved": [], "problems": [], "folder": "none"})
 
-    address, _ = curated
+    address, _ = compared
     with Watch(usual, address) as watch:
         ui = Ui(watch.open("#/duplicates"))
         cats = ui.page.get_by_role("region", name=re.compile("^Group 1: 3 files"))
@@ -1018,8 +1027,8 @@ def test_what_is_no_copy_by_a_verdict_is_not_moved(usual: BrowserContext, curate
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_groups_and_copies_on_a_phone(usual: BrowserContext, curated: tuple[str, Path], scheme: str) -> None:
-    with Watch(usual, curated[0]) as watch:
+def test_groups_and_copies_on_a_phone(usual: BrowserContext, compared: tuple[str, Path], scheme: str) -> None:
+    with Watch(usual, compared[0]) as watch:
         ui = Ui(watch.open_anew(**PHONE, color_scheme=scheme))
         for view in ("groups", "duplicates"):
             ui.go(f"#/{view}")

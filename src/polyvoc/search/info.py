@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
@@ -124,9 +125,9 @@ def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
 def disk_bytes(folder: IndexFolder) -> dict[str, int]:
     """Return the bytes of an index on the disk by kind, most first; the arrays of all segments by name."""
     counted: Counter[str] = Counter()
-    for path in folder.path.rglob("*"):
-        with suppress(FileNotFoundError):  # deleted by a writer this very moment
-            if path.is_file():
+    for parent, _, names in os.walk(folder.path):  # which passes over folders that a writer deletes this very moment
+        for path in (Path(parent, name) for name in names):
+            with suppress(FileNotFoundError):  # and so is this one
                 counted[_kind(path.relative_to(folder.path))] += path.stat().st_size
     for path in (folder.path / SEGMENTS).iterdir():
         with suppress(DamagedError):
