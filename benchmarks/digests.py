@@ -36,16 +36,16 @@ LENGTH = 16  # hexadecimal digits
 
 @dataclass(frozen=True)
 class Needs:
-    """What to look for beside the imports of a script."""
+    """What to look for beside the imports of a script.
+
+    `also`: modules that it reaches in other ways, such as other processes, as patterns of paths in the repository. `without`: what does not
+    matter although it is imported, packages, modules and data, as paths in the package.
+    """
 
     script: str  # path in the repository
-    also: tuple[
-        str, ...
-    ] = ()  # modules that it reaches in other ways, such as other processes: patterns of paths in the repository
+    also: tuple[str, ...] = ()
     data: tuple[str, ...] = ()  # special data (`Sources.special`) that it reads
-    without: tuple[
-        str, ...
-    ] = ()  # what does not matter although it is imported: packages, modules and data, as paths in the package
+    without: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()  # results that it reads
 
 
@@ -129,8 +129,8 @@ class Sources:
         else:
             places = [] if importer.startswith(PACKAGE) else [importer.partition("/")[0], "benchmarks", "tests"]
         for dotted in (name, f"{name}.{part}" if part else name):
-            below = dotted.replace(".", "/")
-            paths = [f"{place}/{below}{suffix}" for place in places for suffix in (".py", "/__init__.py")]
+            ending = dotted.replace(".", "/")
+            paths = [f"{place}/{ending}{suffix}" for place in places for suffix in (".py", "/__init__.py")]
             yield from [path for path in paths if (self.root / path).is_file()][:1]
 
     def tree(self, path: str) -> ast.Module:
