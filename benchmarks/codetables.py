@@ -106,6 +106,27 @@ def codes_million() -> str:
     return markdown(head, rows, right=True) + "\n\n" + note
 
 
+def codes_growth() -> str:
+    """Times of a search by number of words, size of the query, and instructions of the processor."""
+    words, others = (
+        result("million-words"),
+        {"": result("million"), "-large": result("million-large"), "-avx2": result("million-avx2")},
+    )
+    rows = [_growth_row(f"{name.split()[0]} words", size, one)
+            for size, entry in words["sizes"].items() for name, one in entry.items() if name.endswith(" words")]  # fmt: skip
+    names = {"": "usual queries", "-large": "large queries", "-avx2": "usual queries, AVX2 instead of AVX-512"}
+    for name, measured in others.items():
+        size, entry = max(measured["sizes"].items(), key=lambda item: int(item[0]))
+        rows.append(_growth_row(names[name], size, entry["10 words"]))
+    note = f"Milliseconds as above. `benchmarks/million.py` with `--assignments`, `--least-features`, `--avx2`; {where(words)}."
+    return markdown(["", "images", "query features", "score", "`--fast`", "default"], rows, right=True) + "\n\n" + note
+
+
+def _growth_row(name: str, size: str, found: dict[str, Any]) -> list[str]:
+    times = [f"{1000 * found['median_seconds'][f'{stage}, 2 threads']:.0f}" for stage in ("score", "fast", "default")]
+    return [name, f"{int(size):,}", f"{found['query_features']:,.0f}", *times]
+
+
 def growth(measured: dict[str, Any]) -> float:
     """Return the slope of ln seconds over ln images, from the smallest to the largest collection."""
     points = [(int(size), entry["10 words"]["median_seconds"]["fast, 2 threads"]) for size, entry in measured["sizes"].items()]
@@ -115,4 +136,5 @@ def growth(measured: dict[str, Any]) -> float:
 
 TABLES: dict[str, Callable[[], str]] = {
     "codes_accuracy": codes_accuracy, "codes_limits": codes_limits, "codes_bytes": codes_bytes, "codes_million": codes_million,
+    "codes_growth": codes_growth,
 }  # fmt: skip

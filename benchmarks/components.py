@@ -1,10 +1,10 @@
 """What each component of a search gains: one on top of the other, and each alone against a common base, on two sets.
 
-    python benchmarks/components.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER] [--embeddings FOLDER] [--only TABLE ...]
+    python benchmarks/components.py --holidays FOLDER --ukbench FOLDER [--cache FOLDER] [--embedding FILE] [--only TABLE ...]
 
 Search by words and signatures of the three shipped vocabularies, trained on other photographs; likelihood tables are fitted on the other set. Times are those of scoring,
 verification and expansion, from words on; ratios are medians over the queries, each ranked in all ways before the next.
---embeddings: a folder of holidays.npy and ukbench.npy, unit vectors, one row per photograph, as `polyvoc.Embedder` returns.
+--embedding: the ONNX file of a global embedding, as `examples/efficientnet_lite.py` makes one, for the table of fusion.
 --only measures some tables again and keeps the others of the last result. Rows of the stored result that are not made here
 (bursts inter and both, norm self, Hamming expansion, other thresholds of reliable hits) are of options that were removed.
 """
@@ -26,6 +26,7 @@ from machine import RESULTS, write_result
 from polyvoc.experiments.cache import default_cache
 from polyvoc.experiments.datasets.readers import READERS, first_questions
 from polyvoc.experiments.workbench import Workbench
+from polyvoc.features.embedding import Embedder
 from polyvoc.options import SearchOptions
 from polyvoc.search.fuse import fuse, score_of_cosines
 from polyvoc.search.pipeline import score_all
@@ -180,20 +181,21 @@ def main() -> None:
     parser.add_argument("--holidays", type=Path, required=True)
     parser.add_argument("--ukbench", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=default_cache())
-    parser.add_argument("--embeddings", type=Path)
+    parser.add_argument("--embedding", type=Path)
     parser.add_argument("--questions", type=int, default=10**9, help="of each set, at most: to try it out")
     parser.add_argument("--only", nargs="+", choices=EVERY, default=EVERY)
     arguments = parser.parse_args()
     workbench, vocabularies = Workbench(arguments.cache), default_vocabularies(3)
     sets = {name: READERS[name](getattr(arguments, name)) for name in ("holidays", "ukbench")}
     result: dict[str, Any] = {"vocabularies": [v.fingerprint for v in vocabularies], "sets": {name: {} for name in sets}}
+    embedder = None if arguments.embedding is None else Embedder.load(arguments.embedding)
     last = RESULTS / "components.json"
     if tuple(arguments.only) != EVERY and last.exists():
         result["sets"] = json.loads(last.read_text(encoding="utf-8"))["sets"]
     for name, dataset in sets.items():
         other = next(one for key, one in sets.items() if key != name)
         comparison = Comparison(workbench, first_questions(dataset, arguments.questions), other, vocabularies)
-        vectors = None if arguments.embeddings is None else np.load(arguments.embeddings / f"{name}.npy")
+        vectors = None if embedder is None else np.stack([embedder.embed(str(file)) for file in comparison.dataset.images])
         for table in arguments.only:
             rows = measure(comparison, table, vectors)
             if rows is None:

@@ -1,6 +1,6 @@
 """What decoding in separate processes costs: `polyvoc index` and `polyvoc search` of two versions of polyvoc, side by side.
 
-    python benchmarks/decoding.py PHOTOGRAPHS QUERY --before SOURCES --work FOLDER [--images 300] [--repeats 5]
+    python benchmarks/decoding.py PHOTOGRAPHS QUERY... --before SOURCES --work FOLDER [--images 300] [--repeats 5]
 
 SOURCES is the folder `src` of a version that decodes in its own process, such as that of commit c2e8464. The commands of both versions alternate;
 wall-clock and processor time (with all child processes) are compared pair by pair, so that other work on the machine weighs on both.
@@ -55,23 +55,28 @@ def compare(before: list[Times], after: list[Times]) -> dict[str, object]:
     }
 
 
+def index_of(sources: Path, work: Path) -> Path:
+    """Return where the index of a version is: formats may differ."""
+    return work / ("index" if sources == OURS else "index before")
+
+
 def index_both(folder: Path, before: Path, work: Path, repeats: int) -> dict[str, object]:
     """Index a folder from scratch, with both versions in turn."""
     times: dict[Path, list[Times]] = {before: [], OURS: []}
     for number in range(repeats + 1):  # the first run compiles
         for sources in (before, OURS) if number % 2 else (OURS, before):
-            shutil.rmtree(work / "index", ignore_errors=True)
-            spent = run(sources, "index", folder, "--index", work / "index")
+            shutil.rmtree(index_of(sources, work), ignore_errors=True)
+            spent = run(sources, "index", folder, "--index", index_of(sources, work))
             times[sources] += [spent] if number else []
     return compare(times[before], times[OURS])
 
 
-def search_both(query: Path, before: Path, work: Path, repeats: int) -> dict[str, object]:
-    """Search with a photograph, with both versions in turn."""
+def search_both(queries: list[Path], before: Path, work: Path, repeats: int) -> dict[str, object]:
+    """Search with photographs, with both versions in turn."""
     times: dict[Path, list[Times]] = {before: [], OURS: []}
     for number in range(repeats + 1):
         for sources in (before, OURS) if number % 2 else (OURS, before):
-            spent = run(sources, "search", query, "--index", work / "index")
+            spent = run(sources, "search", *queries, "--index", index_of(sources, work))
             times[sources] += [spent] if number else []
     return compare(times[before], times[OURS])
 
@@ -100,7 +105,7 @@ def per_photograph(files: list[bytes]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photographs", type=Path)
-    parser.add_argument("query", type=Path)
+    parser.add_argument("queries", type=Path, nargs="+")
     parser.add_argument("--before", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--images", type=int, default=300)
@@ -117,7 +122,7 @@ def main() -> None:
     result = {
         "images": len(chosen),
         "index": index_both(folder, before, arguments.work, arguments.repeats),
-        "search": search_both(arguments.query, before, arguments.work, 2 * arguments.repeats),
+        "search": search_both(arguments.queries, before, arguments.work, 2 * arguments.repeats),
         "processor milliseconds": {name: st.median(one[name] for one in single) for name in single[0]},
     }
     print(write_result("decoding", result))

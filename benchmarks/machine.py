@@ -1,4 +1,4 @@
-"""Result files, each with the machine, its load, the commit and the date of its measurement."""
+"""Result files, each with the machine, its load, the commit and the date of its measurement, and the code that made it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import json
 import os
 import platform
 import subprocess
+import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from polyvoc import __version__
+from registry import benchmark_of
+from states import ROOT, code_of, sources_of
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = ROOT / "benchmarks" / "results"
+STARTED = time.time()
 LOAD_BEFORE = os.getloadavg()[0]  # when the script started
 LIBRARIES = ("polyvoc", "numpy", "numba", "faiss-cpu", "opencv-python-headless", "pillow")
 
@@ -51,9 +56,10 @@ def commit() -> str | None:
     return done.stdout.strip() + "+" * bool(changed.stdout) if done.returncode == 0 else None
 
 
-def write_result(name: str, result: dict[str, Any]) -> Path:
-    """Write a result, with what `machine` returns, to results/NAME.json."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n", encoding="utf-8")
+def write_result(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result, with what `machine` and `code_of` return, to NAME.json in a folder."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
+    own = {"machine": machine(), "code": code_of(sources_of(ROOT), benchmark_of(name), sys.argv, STARTED)}
+    path.write_text(json.dumps({**own, **result, **own}, indent=1) + "\n", encoding="utf-8")  # they come first
     return path

@@ -11,8 +11,10 @@ The floor is the time to read the codes and images of all visited lists once, in
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics as st
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,7 @@ from polyvoc.vocabulary.codes import Coder
 from polyvoc.vocabulary.vocabulary import default_fine_vocabulary
 
 FEATURES = 475
+AVX2 = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma,+bmi2"}
 SCANNED = ("codes", "code_images", "code_starts")
 
 
@@ -186,7 +189,10 @@ def main() -> None:
     parser.add_argument("--assignments", type=int, nargs="+", default=[10])
     parser.add_argument("--name", default="million")
     parser.add_argument("--keep", action="store_true", help="keep the segments for another run")
+    parser.add_argument("--avx2", action="store_true", help="without AVX-512")
     arguments = parser.parse_args()
+    if arguments.avx2 and not AVX2.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **AVX2})  # numba reads them when it is imported
     arguments.work.mkdir(parents=True, exist_ok=True)
     coder = Coder(default_fine_vocabulary())
     real = real_features(arguments.training, arguments.work, coder, arguments.features)

@@ -1,7 +1,7 @@
 """polyvoc beside asmk, COLMAP's visual index, plain B0 and a perceptual hash, in one run.
 
     pip install asmk pycolmap imagehash
-    python benchmarks/peers.py DATA TRAINING [--embedding FILE] [--cache FOLDER] [--out FILE]
+    python benchmarks/peers.py DATA TRAINING [--embedding FILE] [--cache FOLDER] [--name peers]
 
 DATA holds the folders holidays150 and ukbench500. All but the hash get the same rootSIFT descriptors, and words trained on the
 photographs of TRAINING, from which the shipped vocabularies come. At every query the methods run in random order, so that
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import random
 import statistics as st
 import tempfile
@@ -34,7 +33,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import RESULTS, machine
+from machine import write_result
 from peermethods import (
     FINE_WORDS,
     PRESETS,
@@ -137,7 +136,7 @@ def main() -> None:
     parser.add_argument("training", type=Path)
     parser.add_argument("--embedding", type=Path, help="ONNX file of a global embedding")
     parser.add_argument("--cache", type=Path, default=default_cache())
-    parser.add_argument("--out", type=Path, default=RESULTS / "peers.json")
+    parser.add_argument("--name", default="peers", help="of the result")
     parser.add_argument("--questions", type=int, help="of each set, at most: for a trial")
     arguments = parser.parse_args()
     training = Training(Workbench(arguments.cache), arguments.training)
@@ -158,8 +157,8 @@ def main() -> None:
         show(name, collection, entries)
         result["sets"][name] = {"images": len(dataset.images), "queries": len(dataset.questions), "measure": dataset.measure,
                                 "features": collection.store.n_features, "methods": entries, "missing": missing}  # fmt: skip
-        arguments.out.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n", encoding="utf-8")
-    print(arguments.out)
+        path = write_result(arguments.name, result)
+    print(path)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/ray.py INDEX PHOTOGRAPHS [--images 300] [--searches 60]
 
-INDEX: of several segments, such as the synthetic one of `serve.py`. Its own images are the queries, in turn to the local index and to the
+INDEX: of several segments, such as that of `synthetic.py`. Its own images are the queries, in turn to the local index and to the
 same index held by a cluster of two Ray nodes on this machine, one core each, which share the cores that the local index has alone.
 PHOTOGRAPHS: some of them are indexed by the local writer, and by a cluster of one and of two workers.
 """

@@ -125,7 +125,7 @@ def main() -> None:
         "warm_median_seconds": {name: st.median(stage[name] for stage in stages) for name in stages[0]},
         "sift_median_seconds": {name: st.median(row[name] for row in threads) for name in threads[0]},
         "command_median_seconds": st.median(seconds for seconds, _ in commands),
-        "command_stages": [answer["seconds"] for _, answer in commands],
+        "command_stages": [answer["results"][0]["seconds"] for _, answer in commands],
         "warm": stages,
         "sift": threads,
         "commands": [seconds for seconds, _ in commands],

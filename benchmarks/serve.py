@@ -2,8 +2,7 @@
 
     python benchmarks/serve.py PHOTOGRAPHS --work FOLDER [--images 10000] [--cache FOLDER]
 
-The index is synthesised from the features of the real PHOTOGRAPHS as in `endtoend.py`, but complete, with a catalogue; it is made
-once and kept in FOLDER. The queries are real files, enlarged or reduced to a long side of 1024 pixels. The server is a process of
+The index is that of `synthetic.py`, from the features of the real PHOTOGRAPHS; it is made once and kept in FOLDER. The queries are real files, enlarged or reduced to a long side of 1024 pixels. The server is a process of
 its own with its default settings, the clients are another; only the searches in the library run in this one.
 """
 
@@ -30,21 +29,15 @@ import numpy.typing as npt
 
 import clients
 from clients import Connection, Reply, Request, get, post
-from endtoend import Photographs, medians
+from endtoend import medians
 from machine import write_result
 from polyvoc.experiments.cache import default_cache
-from polyvoc.index.catalogue import ImageRow, SegmentRow
-from polyvoc.index.check import check
-from polyvoc.index.segment import Batch, Segment
-from polyvoc.index.writer import IndexWriter
 from polyvoc.search.hits import Hits
 from polyvoc.search.index import Index
-from polyvoc.storage.files import META, checksum
-from polyvoc.storage.folders import FileState, file_state
 from polyvoc.web.settings import Settings
 from search import at_1024
+from synthetic import synthetic_index
 
-SEGMENT = 2_500  # images
 CLIENTS = (1, 4, 16, 64)
 PAUSE = 0.02  # seconds before each search of a pair: threads of the previous one may still be spinning
 START_SECONDS = 120
@@ -56,43 +49,6 @@ PICTURES = 60  # images whose thumbnails are requested
 
 def log(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
-
-
-# --- the index
-
-
-def synthetic_index(folder: Path, files: list[Path], count: int, cache: Path) -> None:
-    """Make a synthetic index unless it exists; the first images have the paths of real files, for thumbnails."""
-    if folder.exists():
-        return
-    log("making a synthetic index")
-    photographs = Photographs(files, cache)
-    partial = folder.with_name(f"{folder.name}.partial")
-    with IndexWriter.open(partial) as writer:
-        for first in range(writer.catalogue.next_image(), count + 1, SEGMENT):
-            commit(writer, photographs.images(first, min(SEGMENT, count + 1 - first)), files)
-            log(f"images {first} and following")
-    errors = list(check(partial))
-    assert not errors, errors
-    partial.rename(folder)
-
-
-def commit(writer: IndexWriter, batch: Batch, files: list[Path]) -> None:
-    """Add a batch to an index, as the writer does for photographs."""
-    catalogue, number = writer.catalogue, writer.catalogue.next_segment()
-    folder = writer.folder.segment_folder(number)
-    segment = Segment.build(batch, tuple(catalogue.setting("sizes")), catalogue.setting("fine")["size"])
-    segment.save(folder)
-    rows = []
-    for position, (image, length) in enumerate(zip(batch.ids.tolist(), np.diff(batch.feature_starts).tolist(), strict=True)):
-        path, state = f"/synthetic/{image:06d}.jpg", FileState(None, None)
-        if image <= len(files):
-            path, state = str(files[image - 1]), file_state(files[image - 1])
-        rows.append(ImageRow(image, path, state, None, 1024, 768, length, number, position))
-    with catalogue.transaction():
-        catalogue.add_segment(number, SegmentRow(segment.n_images, segment.n_features, checksum(folder / META)))
-        catalogue.add_images(rows)
-        catalogue.count_commit()
 
 
 # --- the server

@@ -34,7 +34,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from machine import RESULTS, machine
+from machine import RESULTS, machine, write_result
 from polyvoc.experiments.datasets.readers import list_images
 from polyvoc.experiments.report.figures import Figure, Panel, Series
 from polyvoc.experiments.report.plots import save_svg
@@ -514,7 +514,7 @@ def main() -> None:
     if not arguments.trial:
         before = json.loads(RESULT.read_text())["pieces"] if RESULT.exists() else []
         pieces = [*before, {**piece, "machine": machine()}]
-        RESULT.write_text(json.dumps({"machine": machine(), "pieces": pieces}, indent=1) + "\n", encoding="utf-8")
+        write_result("soak", {"pieces": pieces})
         save_svg(plot(pieces), PLOT)
     passed = piece["exit_code"] == 0 and not (piece["wrong"] or piece["inconsistent"] or piece["damage"] or piece["tracebacks"])
     raise SystemExit(0 if passed else 1)

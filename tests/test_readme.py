@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
 import typer
 
 import polyvoc
+from benchmark_modules import BENCHMARKS, ROOT, tables
 from polyvoc.cli.main import app
 
-ROOT = Path(__file__).parent.parent
-BENCHMARKS = str(ROOT / "benchmarks")
-sys.path.insert(0, BENCHMARKS)
-
-import tables  # noqa: E402
-
-sys.path.remove(BENCHMARKS)  # a file there has the name of a library
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

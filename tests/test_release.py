@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -127,6 +128,20 @@ def test_workflows_run_scripts_that_exist() -> None:
 def test_a_tag_that_is_not_the_version_is_an_error() -> None:
     done = subprocess.run([ROOT / "scripts" / "release", "--tag", "v9.9.9"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and f"the version in pyproject.toml {polyvoc.__version__}" in done.stderr
+
+
+def test_results_of_other_code_are_an_error(tmp_path: Path) -> None:
+    """Nothing is built, and git is not called, before `benchmarks/all --check` succeeds."""
+    for name in ("scripts/release", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    check = tmp_path / "benchmarks" / "all"
+    check.parent.mkdir()
+    check.write_text('#!/bin/sh\n[ "$1" = --check ] || exit 2\necho "search  stale: scoring/rules.py changed"\nexit 1\n')
+    check.chmod(0o755)
+    done = subprocess.run([tmp_path / "scripts" / "release"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "search  stale: scoring/rules.py changed\n")
+    assert done.stderr.startswith("these results are not of the code of today") and done.stderr.count("\n") == 1
 
 
 # -- container

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-BENCHMARKS = str(Path(__file__).parent.parent / "benchmarks")
-sys.path.insert(0, BENCHMARKS)
-from simulation import Cluster, Layout, Link, Phase, Spread, Work  # noqa: E402
+from benchmark_modules import simulation
 
-sys.path.remove(BENCHMARKS)  # a script there has the name of a library
-
+Cluster, Layout, Link, Phase, Spread, Work = (
+    simulation.Cluster, simulation.Layout, simulation.Link, simulation.Phase, simulation.Spread, simulation.Work,
+)  # fmt: skip
 EVEN = Spread(np.ones(1), np.ones(1))
 SCAN = Phase(segment=0.010, locked=0.0, fixed=0.001, floor=0.0, sent=0.0, received=0.0, pack=0.002, take=0.0001)
 LAYOUT = Layout(shards=1, replicas=1, threads=2, segments=4, copies=1)

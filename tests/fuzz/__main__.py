@@ -107,7 +107,7 @@ def add_result(path: Path, folder: Path, outcomes: list[Outcome]) -> None:
     one at which it was added.
     """
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from machine import machine
+    from machine import machine, write_result
 
     sys.path.remove(str(ROOT / "benchmarks"))  # a file there has the name of a library
 
@@ -122,7 +122,7 @@ def add_result(path: Path, folder: Path, outcomes: list[Outcome]) -> None:
     for one in (one for piece in pieces for one in piece["targets"]):
         sums[one["target"]] = sums.get(one["target"], 0) + one["inputs"]
     result = {"inputs": sum(sums.values()), "inputs_by_target": dict(sorted(sums.items())), "pieces": pieces}
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_result(path.stem, result, path.parent)
 
 
 def _options() -> argparse.Namespace:
