@@ -14,7 +14,7 @@ from conftest import draw_scene
 from polyvoc.errors import NotAllowedError, NotAnIndexError, OptionError
 from polyvoc.index.build import LocalWorkers
 from polyvoc.web import setup
-from polyvoc.web.jobs import Cancelled, Jobs, Outcome
+from polyvoc.web.jobs import Cancelled, JobResult, Jobs
 from polyvoc.web.settings import Settings
 from polyvoc.web.setup import FolderChooser
 from servers import BEARER, TOKEN, Gate, Served, refused, serving, wait_until
@@ -192,7 +192,7 @@ def test_server_with_an_index_has_nothing_to_choose(served: Served) -> None:
 def test_jobs_report_unexpected_errors_and_can_be_cancelled(gate: Gate) -> None:
     jobs = Jobs()
 
-    def fail(progress: Any) -> Outcome:
+    def fail(progress: Any) -> JobResult:
         progress("failing", 1, 2)
         raise RuntimeError("secret")
 
@@ -201,7 +201,7 @@ def test_jobs_report_unexpected_errors_and_can_be_cancelled(gate: Gate) -> None:
     assert "RuntimeError" in jobs.state()["error"] and "secret" not in jobs.state()["error"]
     assert (jobs.state()["stage"], jobs.state()["done"], jobs.state()["total"]) == ("failing", 1, 2)
 
-    def loop(progress: Any) -> Outcome:
+    def loop(progress: Any) -> JobResult:
         gate.before(lambda: None)()
         progress("on", 0, 0)
         raise AssertionError("it goes on")
