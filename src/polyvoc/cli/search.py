@@ -15,7 +15,7 @@ import typer
 
 from polyvoc.cli.answers import print_paths, print_results
 from polyvoc.cli.flags import (
-    DEFAULT_INDEX,
+    DEFAULT_TEXT,
     IndexPaths,
     Json,
     Ray,
@@ -23,6 +23,7 @@ from polyvoc.cli.flags import (
     flag,
     flag_name,
     from_record,
+    named_indexes,
     path_flag,
     switch,
 )
@@ -166,10 +167,7 @@ def _search_all(opened: Index | Indexes, photos: list[str | int], searching: dic
     return results
 
 
-SERVED = (
-    f"Folder of the index; default: POLYVOC_INDEX, else {DEFAULT_INDEX}. "
-    "Where there is none, the page begins with the choice of a folder."
-)
+SERVED = f"Folder of the index; {DEFAULT_TEXT} Where there is none, the page begins with the choice of a folder."
 ServedIndex = Annotated[Path | None, typer.Argument(metavar="INDEX", help=SERVED, show_default=False)]
 SERVED_TOO = "The same as INDEX; repeatable: several are searched as one, and not changed."
 
@@ -194,8 +192,7 @@ def serve_command(
     parts: dict[str, Any],
 ) -> None:
     """Serve a web page and an HTTP API to search an index, or several as one."""
-    named = [*([] if index is None else [index]), *(indexes or [])]
-    first, *others = chosen_indexes(named)
+    first, *others = named_indexes(index, indexes)
     given = _token(token_file)
     open_to_others = chosen.get("write", False) and not is_local(chosen.get("host", "127.0.0.1"), *chosen.get("allow_host", ()))
     needs_token = chosen.get("private", False) or open_to_others
@@ -206,7 +203,7 @@ def serve_command(
         others=tuple(others),
         token=random if given is None else given,
         cluster=cluster,
-        beside=not named and not os.environ.get("POLYVOC_INDEX"),
+        beside=not (index or indexes or os.environ.get("POLYVOC_INDEX")),
         **chosen,
     )
     what = "No index yet, choose a folder" if settings.sets_up else f"Serving {', '.join(map(str, settings.indexes))}"

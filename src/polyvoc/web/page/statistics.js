@@ -49,20 +49,14 @@ function several({ photographs, indexes }) {
   ]);
   const details = el("div", {}, ...sections(indexes[0]));
   const text = `${count(photographs, "photograph")} in ${count(indexes.length, "index", "indexes")}; one in several counts once.`;
-  const choice = el(
-    "div",
-    { class: "statistics" },
-    el("p", { class: "prose" }, text),
-    table(head, rows),
-    segmented({
-      legend: "Details of",
-      name: "index",
-      value: "0",
-      choices: indexes.map(({ index }, i) => [String(i), baseName(index), index]),
-      onChange: (i) => details.replaceChildren(...sections(indexes[i])),
-    }),
-  );
-  return [choice, details];
+  const choice = segmented({
+    legend: "Details of",
+    name: "index",
+    value: "0",
+    choices: indexes.map(({ index }, i) => [String(i), baseName(index), index]),
+    onChange: (i) => details.replaceChildren(...sections(indexes[i])),
+  });
+  return [el("div", { class: "statistics" }, el("p", { class: "prose" }, text), table(head, rows), choice, details)];
 }
 
 function sections(info) {
