@@ -204,7 +204,7 @@ class PhotoReader:
         options = self.options or self.folder.extraction  # which may raise
         with timed(seconds, "decode"):
             grey = read_grey(photo, options.long_side)
-        with timed(seconds, "sift"):
+        with timed(seconds, options.detector):
             return extract_pixels(grey, options, photo, threads=count_threads(threads))
 
 
