@@ -13,9 +13,9 @@ from PIL import Image, ImageDraw
 
 from polyvoc.features.extract import extract
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import TrainOptions
+from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.vocabulary.assign import project
-from polyvoc.vocabulary.train import train
+from polyvoc.vocabulary.train import sample_descriptors, train
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet, random_rotation
 
 # A busy machine is slow, not wrong.
@@ -24,7 +24,7 @@ settings.load_profile("patient")
 
 # What needs more than Python: left out by `scripts/test --fast`.
 SLOW = {
-    "browser": ("web/test_browser.py",),
+    "browser": ("web/test_browser",),
     "cluster": ("cluster/",),
     "network": ("storage/test_stores.py", "web/test_store_requests.py"),
     "site": ("test_docs.py",),
@@ -159,6 +159,21 @@ def _session_coded_index(photographs: Path, _make_coded: MakeCoded) -> Path:
 def coded_views(views: Path, _make_coded: MakeCoded) -> Path:
     """An index of the views with codes. Read it, do not change it."""
     return _make_coded(views)
+
+
+@pytest.fixture(scope="session")
+def orb_words(photographs: Path) -> Vocabulary:
+    """A vocabulary of 500 words that codes of ORB refer to."""
+    paths = [photographs / f"{name}-a.jpg" for name in SCENES]
+    return train(sample_descriptors(paths, FeatureOptions(detector="orb")), TrainOptions(size=500, rounds=3))
+
+
+@pytest.fixture(scope="session")
+def _session_orb_index(photographs: Path, orb_words: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("index") / "photos.orb.polyvoc"
+    with IndexWriter.open(path, VocabularySet((), orb_words), FeatureOptions(detector="orb")) as writer:
+        writer.update([photographs])
+    return path
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import polyvoc
 from commands import answer, refuse, run, searched
 from polyvoc.index.writer import IndexWriter
+from polyvoc.web.settings import Settings
 
 
 @pytest.fixture
@@ -55,3 +56,31 @@ def test_what_cannot_be_joined_is_one_line(parts: tuple[Path, Path], photographs
     assert "leave it out, or search one index" in refuse("search", photo, *flags, "--fuse")
     assert "each index counts its own commits" in refuse("search", photo, *flags, "--since", 1)
     assert "missing" in refuse("search", photo, *flags, "--index", tmp_path / "missing")
+
+
+def test_serve_takes_several_indexes(parts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("polyvoc.web.server.serve", lambda settings, ready: served.append(settings))
+    monkeypatch.setenv("POLYVOC_INDEX", str(tmp_path / "not this one"))
+    first, second = parts
+    for arguments in (["--index", first, "--index", second], [first, "--index", second]):
+        assert run("serve", *arguments).exit_code == 0
+        assert served.pop().indexes == parts
+    assert run("serve", "--index", second).exit_code == 0
+    assert served[-1].indexes == (second,) and not served[-1].sets_up
+    assert run("serve").exit_code == 0
+    assert served[-1].index == tmp_path / "not this one" and served[-1].sets_up and not served[-1].beside
+    missing = tmp_path / "missing"
+    assert run("serve", first, "--index", missing).exit_code == 0
+    assert not served[-1].sets_up, "the page begins with the choice of a folder for one index only"
+    assert "serve one of them" in refuse("serve", first, "--index", second, "--write")
+    assert "only photographs may be in a store" in refuse("serve", "--index", "s3://bucket/photos.polyvoc")
+
+
+def test_an_agent_has_one_index(parts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mcp")
+    served: list[Path] = []
+    monkeypatch.setattr("polyvoc.agent.server.serve_tools", lambda index, roots: served.append(index))
+    for arguments in ([parts[1]], ["--index", parts[1]]):
+        assert run("mcp", *arguments).exit_code == 0 and served.pop() == parts[1]
+    assert "an agent has the tools of one index" in refuse("mcp", "--index", parts[0], "--index", parts[1])

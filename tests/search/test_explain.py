@@ -24,7 +24,7 @@ from polyvoc.errors import OptionError
 from polyvoc.options import Norm, SearchOptions, Sets, preset
 from polyvoc.scoring.codes import default_code_table
 from polyvoc.scoring.engine import Engine
-from polyvoc.search.explain import Explanation, explain, explanation_as_dict, name_set
+from polyvoc.search.explain import Explanation, explain, name_set
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
 from polyvoc.search.pipeline import score_all, search
@@ -218,7 +218,7 @@ def test_explanations_as_json(views: Path, views_index: Path) -> None:
     with Index.open(views_index) as index:
         hit = index.search(photograph, region=region)[0]
         explanation = index.explain(photograph, hit, region=region)
-        values = json.loads(json.dumps(explanation_as_dict(explanation, region, {"width": 1, "height": 1}, 5)))
+        values = json.loads(json.dumps(explanation.as_dict(region, {"width": 1, "height": 1}, 5)))
     assert len(values["matches"]) == 5 < values["n_matches"] <= len(explanation.weight)
     assert (values["inliers"], values["n_vocabularies"]) == (hit.inliers, 2)
     assert values["score"] == pytest.approx(explanation.weight.sum())
@@ -361,5 +361,5 @@ def test_photographs_are_explained_by_codes_as_they_were_found(coded_index_path:
                 assert outline((0, 0, size.width, size.height), explanation.transform) == hit.outline
                 confirmed += hit.inliers > 20
         assert confirmed >= 3
-        values = json.loads(json.dumps(explanation_as_dict(explanation, None, {"width": 9, "height": 9}, 5)))
+        values = json.loads(json.dumps(explanation.as_dict(None, {"width": 9, "height": 9}, 5)))
     assert values["n_vocabularies"] == 1 and values["inliers"] == hit.inliers and len(values["matches"]) <= 5

@@ -19,7 +19,7 @@ from conftest import SCENES, draw_scene, view_of
 from polyvoc.errors import ImageError, NotAllowedError, NotAnIndexError, OptionError
 from polyvoc.features.pictures import KINDS
 from polyvoc.index.writer import IndexWriter
-from polyvoc.options import FeatureOptions, Preset, TrainOptions
+from polyvoc.options import FeatureOptions, Preset
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.joint import PRIOR, JointHit, logit
@@ -27,29 +27,13 @@ from polyvoc.search.photographs import STRIDE, Photographs
 from polyvoc.search.probability import default_hit_probability, logistic
 from polyvoc.search.several import Indexes
 from polyvoc.types import Features
-from polyvoc.vocabulary.train import sample_descriptors, train
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from samples import unflushed
 
 __all__ = ["unflushed"]
 
-ORB = FeatureOptions(detector="orb")
 PRESETS: tuple[Preset, ...] = ("fast", "default", "best")
 Make = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def orb_words(photographs: Path) -> Vocabulary:
-    paths = [photographs / f"{name}-a.jpg" for name in SCENES]
-    return train(sample_descriptors(paths, ORB), TrainOptions(size=500, rounds=3))
-
-
-@pytest.fixture(scope="module")
-def _session_orb(photographs: Path, orb_words: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("index") / "photos.orb.polyvoc"
-    with IndexWriter.open(path, VocabularySet((), orb_words), ORB) as writer:
-        writer.update([photographs])
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +48,9 @@ def sift(coded_index_path: Path) -> Path:
 
 
 @pytest.fixture
-def orb(_session_orb: Path, tmp_path: Path) -> Path:
+def orb(_session_orb_index: Path, tmp_path: Path) -> Path:
     """An index of ORB of the same photographs."""
-    return Path(shutil.copytree(_session_orb, tmp_path / "photos.orb.polyvoc"))
+    return Path(shutil.copytree(_session_orb_index, tmp_path / "photos.orb.polyvoc"))
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyvoc.options import FeatureOptions
+from polyvoc.search.query import PhotoFeatures
 from polyvoc.web.caches import BytesCache, StoredUpload, UploadCache
 from samples import features
 
 
 def upload(name: str) -> StoredUpload:
-    return StoredUpload(name, features(1), None, b"picture")
+    return StoredUpload(name, PhotoFeatures({FeatureOptions(): features(1)}), None, b"picture")
 
 
 SIZE = upload("x").size

@@ -473,7 +473,9 @@ def test_metrics_show_what_caches_hold(served: Served, photographs: Path) -> Non
     before = samples(served)["polyvoc_cache_bytes", "queries"]
     stored = served.store(photographs / "wall-a.jpg")
     upload = served.service.uploads.get(stored)
-    assert upload is not None and upload.size > upload.features.descriptors.nbytes + len(upload.picture)
+    assert upload is not None
+    (found,) = upload.features.kinds
+    assert upload.size > found.descriptors.nbytes + len(upload.picture)
     assert samples(served)["polyvoc_cache_bytes", "queries"] == before + upload.size
 
 

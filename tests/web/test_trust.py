@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from commands import answer
 from polyvoc.index.writer import IndexWriter
 from polyvoc.search.index import Index
 from polyvoc.storage.trust import note_roots
+from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from servers import refused, serving
 from strangers import opened_files
 
@@ -93,3 +95,31 @@ def test_a_note_for_another_index_allows_nothing(
     note_roots("0" * 32, tmp_path, [str(photographs)])
     with serving(index_path) as served:
         refused(served.get("/images/1/thumbnail"), 403)
+
+
+def test_an_index_of_a_stranger_beside_an_own_one(
+    photographs: Path, fine: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the own index may have read is no permission for what the other one alone names."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    names = ("tower-a.jpg", "wall-a.jpg")
+    for name in names:
+        shutil.copy(photographs / name, folder)
+    own, other = (tmp_path / name for name in ("own.polyvoc", "strange.polyvoc"))
+    for path, files in ((own, [folder / names[0]]), (other, [folder])):
+        with IndexWriter.open(path, VocabularySet((), fine)) as writer:
+            writer.update(files)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nobody"))
+    answer("trust", folder, "--index", own)
+    with serving(other, others=(own,), originals=True) as served, opened_files(folder) as opened:
+        rows = {row["name"]: row["image"] for row in served.get("/images").json()["images"]}
+        assert rows.keys() == set(names)
+        for path in (f"/images/{rows[names[1]]}/thumbnail", f"/images/{rows[names[1]]}/file"):
+            assert "may not read" in refused(served.get(path), 403)
+        assert names[1] in served.search(query=rows[names[1]]).json()["error"], (
+            "the own index lacks it, and its file is not read"
+        )
+        assert opened == []
+        assert served.get(f"/images/{rows[names[0]]}/thumbnail").status_code == 200
+        assert served.search(query=rows[names[0]]).status_code == 200

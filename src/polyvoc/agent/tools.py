@@ -17,7 +17,6 @@ from polyvoc.errors import ImageError, NotAllowedError, OptionError
 from polyvoc.features.decode import read_thumbnail
 from polyvoc.index.catalogue import ImageFilter, ImageRow
 from polyvoc.options import SearchOptions
-from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_info
@@ -110,7 +109,7 @@ class Tools:
             source = index.features(photo)
             frame = {"width": source.width, "height": source.height}
             pictures = (Thumbnail(f"query: {display_name(name)}", read_thumbnail(photo, THUMBNAIL)),)
-        found = explanation_as_dict(index.explain(source, image, options, region=query.region), query.region, frame, MATCHES)
+        found = index.explain(source, image, options, region=query.region).as_dict(query.region, frame, MATCHES)
         values = {
             "query": {"name": redact(name), "width": frame["width"], "height": frame["height"]},
             "image": _listed(row),

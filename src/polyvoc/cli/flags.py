@@ -17,6 +17,7 @@ from polyvoc.storage.files import require_local_path
 from polyvoc.types import LikelihoodTable
 
 DEFAULT_INDEX = Path("photos.polyvoc")
+DEFAULT_TEXT = f"default: POLYVOC_INDEX, else {DEFAULT_INDEX}."
 NONE = "none"  # typed for None
 RECEIVER = "chosen"  # the parameter of a command that receives the flags: {name of the field: value}
 RESEARCH = "Research: rules of the paper"
@@ -51,17 +52,19 @@ def chosen_indexes(given: Sequence[Path] | None) -> list[Path]:
     return paths
 
 
+def named_indexes(argument: Path | None, flags: Sequence[Path] | None) -> list[Path]:
+    """Return the folders of indexes that were given as an argument and by flags, else as `chosen_indexes`."""
+    return chosen_indexes([*([] if argument is None else [argument]), *(flags or [])])
+
+
 def path_flag(metavar: str, text: str, *names: str, **more: Any) -> Any:
     """Return a flag with a path on disk."""
     return flag(metavar, text, *names, callback=on_disk, **more)
 
 
 IndexPath = Annotated[Path, path_flag("PATH", "Folder of the index.", "--index", envvar="POLYVOC_INDEX")]
-SEVERAL = "Folder of the index; repeatable: several are searched as one. Default: POLYVOC_INDEX, else photos.polyvoc."
+SEVERAL = f"Folder of the index; repeatable: several are searched as one; {DEFAULT_TEXT}"
 IndexPaths = Annotated[list[Path] | None, flag("PATH", SEVERAL, "--index")]
-IndexArgument = Annotated[
-    Path, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help="Folder of the index.", callback=on_disk)
-]
 # Paths or addresses, kept as they are typed: `Path` would drop a slash of s3://bucket.
 Folders = Annotated[
     list[str] | None,

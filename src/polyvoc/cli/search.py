@@ -15,7 +15,7 @@ import typer
 
 from polyvoc.cli.answers import print_paths, print_results
 from polyvoc.cli.flags import (
-    DEFAULT_INDEX,
+    DEFAULT_TEXT,
     IndexPaths,
     Json,
     Ray,
@@ -23,7 +23,7 @@ from polyvoc.cli.flags import (
     flag,
     flag_name,
     from_record,
-    on_disk,
+    named_indexes,
     path_flag,
     switch,
 )
@@ -127,7 +127,7 @@ def _preset(**given: bool) -> Preset:
 def _open(paths: Sequence[Path], ray: str | None) -> Index | Indexes:
     """Open an index, or several as one, and load their vocabularies."""
     from polyvoc.search.index import Index
-    from polyvoc.search.several import Indexes
+    from polyvoc.search.several import open_together
 
     def open_one(path: str | os.PathLike[str]) -> Index:
         if ray is None:
@@ -139,7 +139,7 @@ def _open(paths: Sequence[Path], ray: str | None) -> Index | Indexes:
     with progress_bar() as progress:
         if ray is not None:
             progress(OPENING, 0, 1)
-        opened = open_one(paths[0]) if len(paths) == 1 else Indexes.open(paths, open_one)
+        opened = open_together(paths, open_one)
         opened.load()
     return opened
 
@@ -167,18 +167,22 @@ def _search_all(opened: Index | Indexes, photos: list[str | int], searching: dic
     return results
 
 
-SERVED = f"Folder of the index; default: {DEFAULT_INDEX}. Where there is none, the page begins with the choice of a folder."
-ServedIndex = Annotated[
-    Path | None, typer.Argument(metavar="INDEX", envvar="POLYVOC_INDEX", help=SERVED, callback=on_disk, show_default=False)
-]
+SERVED = f"Folder of the index; {DEFAULT_TEXT} Where there is none, the page begins with the choice of a folder."
+ServedIndex = Annotated[Path | None, typer.Argument(metavar="INDEX", help=SERVED, show_default=False)]
+SERVED_TOO = "The same as INDEX; repeatable: several are searched as one, and not changed."
 
 
-@app.command("serve", epilog="Example: polyvoc serve photos.polyvoc --open\n\nExample: polyvoc serve --write --host 0.0.0.0")
+@app.command(
+    "serve",
+    epilog="Example: polyvoc serve photos.polyvoc --open\n\nExample: polyvoc serve --write --host 0.0.0.0\n\n"
+    "Example: polyvoc serve --index photos.polyvoc --index photos.orb.polyvoc",
+)
 @from_record(Settings)
 @from_record(ClusterOptions, without=("address",), receiver="parts")
 def serve_command(
     *,
     index: ServedIndex = None,
+    indexes: Annotated[list[Path] | None, flag("PATH", SERVED_TOO, "--index")] = None,
     show: Annotated[bool, switch("--open/--no-open", "Open the page in the browser.")] = False,
     chosen: dict[str, Any],
     token_file: Annotated[
@@ -187,16 +191,22 @@ def serve_command(
     ray: Ray = None,
     parts: dict[str, Any],
 ) -> None:
-    """Serve a web page and an HTTP API to search an index."""
+    """Serve a web page and an HTTP API to search an index, or several as one."""
+    first, *others = named_indexes(index, indexes)
     given = _token(token_file)
     open_to_others = chosen.get("write", False) and not is_local(chosen.get("host", "127.0.0.1"), *chosen.get("allow_host", ()))
     needs_token = chosen.get("private", False) or open_to_others
     random = secrets.token_urlsafe(24) if needs_token and given is None and sys.stderr.isatty() else None
     cluster = None if ray is None else ClusterOptions(ray, **parts)
     settings = Settings(
-        index or DEFAULT_INDEX, token=random if given is None else given, cluster=cluster, beside=index is None, **chosen
+        first,
+        others=tuple(others),
+        token=random if given is None else given,
+        cluster=cluster,
+        beside=not (index or indexes or os.environ.get("POLYVOC_INDEX")),
+        **chosen,
     )
-    what = "No index yet, choose a folder" if settings.sets_up else f"Serving {settings.index}"
+    what = "No index yet, choose a folder" if settings.sets_up else f"Serving {', '.join(map(str, settings.indexes))}"
     opening = ExitStack()
 
     def ready(address: str) -> None:

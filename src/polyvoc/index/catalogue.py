@@ -367,6 +367,11 @@ class Catalogue(Database):
         sql = f"SELECT * FROM images WHERE {condition} ORDER BY image LIMIT ? OFFSET ?"
         return [self._image(row) for row in self.rows(sql, [*values, count, first])]
 
+    def ids(self, chosen: ImageFilter = ANY_IMAGE) -> list[int]:
+        """Return the ids of the live images, all or those of a filter, ascending."""
+        condition, values = chosen.as_sql()
+        return [image for (image,) in self.rows(f"SELECT image FROM images WHERE {condition} ORDER BY image", values)]
+
     def paths(self) -> Iterator[str]:
         """Yield the paths of all live images, by id."""
         return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,25 @@ class Explanation:
         ends = (query.points(self.query_xy[rows]), image.points(self.feature_xy[rows]))
         corners = () if self.region is None or self.transform is None else outline(self.region, self.transform)
         return list(zip(*ends, self.inlier[rows].tolist(), strict=True)), image.points(np.array(corners).reshape(-1, 2))
+
+    def as_dict(self, region: Region | None, frame: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Return plain values, with at most `limit` matches, the heaviest. region: of the query, by default its whole frame.
+
+        Only matches that vote or are inliers count: features may share a word and yet be too far apart in Hamming space.
+        """
+        n_vocabularies = self.words.shape[1]
+        counted = np.flatnonzero((self.weight > 0) | self.inlier)
+        box = region or (0, 0, frame["width"], frame["height"])
+        return {
+            "score": float(self.weight.sum()),
+            "inliers": int(self.inlier.sum()),
+            "outline": None if self.transform is None else outline(box, self.transform),
+            "transform": None if self.transform is None else self.transform.tolist(),
+            "n_vocabularies": n_vocabularies,
+            "image_sets": self.image_sets,
+            "n_matches": len(counted),
+            "matches": [_match_as_dict(self, number, n_vocabularies) for number in counted[:limit].tolist()],
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,27 +270,6 @@ def _image_masks(q: Array, mask: Array, n_queries: int) -> Array:
     united = np.zeros(n_queries, np.int64)
     np.bitwise_or.at(united, q, mask)
     return united[q]
-
-
-def explanation_as_dict(found: Explanation, region: Region | None, frame: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Return an explanation as plain values, with at most `limit` matches, the heaviest.
-
-    Only matches that vote or are inliers count: features may share a word and yet be too far apart in Hamming space.
-    """
-    n_vocabularies = found.words.shape[1]
-    counted = np.flatnonzero((found.weight > 0) | found.inlier)
-    box = region or (0, 0, frame["width"], frame["height"])
-    transform = found.transform
-    return {
-        "score": float(found.weight.sum()),
-        "inliers": int(found.inlier.sum()),
-        "outline": None if transform is None else outline(box, transform),
-        "transform": None if transform is None else transform.tolist(),
-        "n_vocabularies": n_vocabularies,
-        "image_sets": found.image_sets,
-        "n_matches": len(counted),
-        "matches": [_match_as_dict(found, number, n_vocabularies) for number in counted[:limit].tolist()],
-    }
 
 
 def _match_as_dict(found: Explanation, number: int, n_vocabularies: int) -> dict[str, Any]:

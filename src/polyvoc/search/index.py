@@ -34,7 +34,18 @@ from polyvoc.search.links import LinkGraph, read_links
 from polyvoc.search.pairs import Pairs, StoredQueries, find_pairs
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import HitProbability, hit_probability_of
-from polyvoc.search.query import Photo, PhotoReader, PlainPhoto, Query, photo_name, plain_id, plain_photo, query_of_image, timed
+from polyvoc.search.query import (
+    Photo,
+    PhotoFeatures,
+    PhotoReader,
+    PlainPhoto,
+    Query,
+    photo_name,
+    plain_id,
+    plain_photo,
+    query_of_image,
+    timed,
+)
 from polyvoc.search.verify import outlines
 from polyvoc.storage.blocks import REPAIR
 from polyvoc.threads import count_threads, ordered_map
@@ -156,6 +167,10 @@ class Index:
     def load(self) -> None:
         """Load the vocabularies now, rather than with the first search."""
         _ = self.folder.models
+
+    def may_read(self, path: str) -> bool:
+        """Return whether the file of one of its photographs may be read here."""
+        return self.folder.trust.allows(path)
 
     def refused(self) -> list[str]:
         """Return one line if some of its photographs may not be read here."""
@@ -400,6 +415,11 @@ class Index:
 
     def _source(self, photo: PlainPhoto) -> str | bytes | Features:
         """Return where the file of a photograph is, its bytes, or its features; raise NotAllowedError if it may not be read."""
+        if isinstance(photo, PhotoFeatures):
+            found = photo.of(self.folder.extraction)
+            if isinstance(found, ImageError):
+                raise found
+            return found
         if isinstance(photo, (bytes, Features)):
             return photo
         return self.folder.trust.require(self.image(photo).path) if isinstance(photo, int) else photo

@@ -28,7 +28,7 @@ from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.photographs import STRIDE, Photographs
 from polyvoc.search.probability import DEPTH, HitProbability, logistic
 from polyvoc.storage.trust import Readable
-from polyvoc.types import FeatureKind, Spans
+from polyvoc.types import FeatureKind, Region, Spans
 
 PRIOR = -6.0  # logit P, of SIFT and ORB on Holidays and Ukbench (benchmarks/several.py)
 SURE = 34.0  # logit beyond which probabilities are rounded
@@ -62,6 +62,10 @@ class ExplanationPart:
     kind: str
     explanation: Explanation
 
+    def as_dict(self, region: Region | None, frame: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Return plain values, as `Explanation.as_dict`."""
+        return {"index": self.index, "kind": self.kind, **self.explanation.as_dict(region, frame, limit)}
+
 
 @dataclass(frozen=True, eq=False)
 class JointExplanation:
@@ -88,6 +92,10 @@ class JointExplanation:
                 corners, most = outline, int(part.explanation.inlier.sum())
         lines.sort(key=lambda line: line[0])  # stable: inliers above the others
         return draw_lines(query.pixels, image.pixels, [line[1:] for line in lines], corners)
+
+    def as_dict(self, region: Region | None, frame: Mapping[str, Any], limit: int) -> dict[str, Any]:
+        """Return plain values: for each kind what `Explanation.as_dict` returns, with at most `limit` matches."""
+        return {"parts": [part.as_dict(region, frame, limit) for part in self.parts]}
 
 
 @dataclass(frozen=True, eq=False)

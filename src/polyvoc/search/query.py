@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ from polyvoc.types import (
     Descriptors,
     Features,
     Floats32,
+    GreyImage,
     ImageFeatures,
     Keypoints,
     Region,
@@ -40,16 +41,49 @@ from polyvoc.vocabulary.codes import CodedQuery, Coder
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+ReadGrey = Callable[[str | bytes, int], GreyImage]  # decodes a photograph, reduced to some pixels on its long side
+MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoFeatures:
+    """The features of one photograph by the options that they were extracted with, for indexes of several kinds."""
+
+    found: Mapping[FeatureOptions, Features | ImageError]  # an error where it has none; features for at least one
+
+    @property
+    def kinds(self) -> list[Features]:
+        """Return the features of every kind that it has."""
+        return [one for one in self.found.values() if isinstance(one, Features)]
+
+    @property
+    def width(self) -> int:
+        """Return the width of the photograph."""
+        return self.kinds[0].width
+
+    @property
+    def height(self) -> int:
+        """Return the height of the photograph."""
+        return self.kinds[0].height
+
+    def __len__(self) -> int:
+        """Return the number of features of all kinds."""
+        return sum(map(len, self.kinds))
+
+    def of(self, options: FeatureOptions) -> Features | ImageError:
+        """Return the features for some options, or why there are none."""
+        return self.found.get(options, ImageError("features as another index has them; upload the photograph again"))
+
+
 # A path, the address of a file in a store, the bytes of a file, an open file, an image of Pillow, an array of grey or RGB
 # bytes, features made elsewhere, or the id of an image of the index.
-Photo: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image | npt.NDArray[np.uint8] | Features | int"
-PlainPhoto = str | bytes | Features | int  # what the others become
-MARGIN = 0.25  # of the query's extent, by which features of a hit may lie outside of it
+Photo: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | Image | npt.NDArray[np.uint8] | Features | PhotoFeatures | int"
+PlainPhoto = str | bytes | Features | PhotoFeatures | int  # what the others become
 
 
 def plain_photo(photo: Photo) -> PlainPhoto:
     """Return a photograph as a path, the bytes of a file, features or an id; raise ImageError for what is none."""
-    if isinstance(photo, (str, bytes, Features)):
+    if isinstance(photo, (str, bytes, Features, PhotoFeatures)):
         return photo
     if isinstance(photo, (int, np.integer)):
         return plain_id(photo)
@@ -170,13 +204,13 @@ class PhotoReader:
         options = self.options or self.folder.extraction  # which may raise
         with timed(seconds, "decode"):
             grey = read_grey(photo, options.long_side)
-        with timed(seconds, "sift"):
+        with timed(seconds, options.detector):
             return extract_pixels(grey, options, photo, threads=count_threads(threads))
 
 
 def read_features(photo: str | bytes, wanted: Iterable[FeatureOptions], seconds: dict[str, float],
-                  threads: int | None = None) -> dict[FeatureOptions, Features | ImageError]:  # fmt: skip
-    """Return the features of a photograph for each of some options, or why it has none; it is decoded once for each size.
+                  threads: int | None = None, read: ReadGrey | None = None) -> PhotoFeatures:  # fmt: skip
+    """Return the features of a photograph for each of some options; it is decoded once for each size.
 
     Write the seconds of each stage to `seconds`. Raise the error if it has features for none of the options.
     """
@@ -184,7 +218,7 @@ def read_features(photo: str | bytes, wanted: Iterable[FeatureOptions], seconds:
     for long_side, several in groupby(sorted(set(wanted), key=astuple), key=lambda options: options.long_side):
         before = seconds.pop("decode", 0.0)
         with timed(seconds, "decode"):
-            grey = read_grey(photo, long_side)
+            grey = (read or read_grey)(photo, long_side)
         seconds["decode"] += before
         for options in several:
             with timed(seconds, options.detector):
@@ -196,7 +230,7 @@ def read_features(photo: str | bytes, wanted: Iterable[FeatureOptions], seconds:
                     found[options] = error
     if not any(isinstance(one, Features) for one in found.values()):
         raise next(one for one in found.values() if isinstance(one, ImageError))
-    return found
+    return PhotoFeatures(found)
 
 
 def query_of_image(stored: ImageFeatures, search: SearchOptions, coder: Coder | None, size: tuple[int, int] = (0, 0),

@@ -19,12 +19,14 @@ from polyvoc.options import FeatureOptions, Preset, SearchOptions
 from polyvoc.search.hits import Hit, Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index, search_each
 from polyvoc.search.joint import ExplanationPart, IndexAnswer, JointExplanation, JointHit, JointTrust, join, shifted
+from polyvoc.search.listing import Listing
 from polyvoc.search.photographs import STRIDE, Photographs
-from polyvoc.search.query import Photo, PlainPhoto, plain_id, plain_photo, read_features
+from polyvoc.search.query import Photo, PhotoFeatures, PlainPhoto, ReadGrey, plain_id, plain_photo, read_features
 from polyvoc.storage.folders import absolute_path
-from polyvoc.types import Features, Problem, Progress, Region, Source
+from polyvoc.types import Features, Floats32, Problem, Progress, Region, Source
 
 Failure = ImageError | EmptyRegionError
+OpenIndex = Callable[[str | os.PathLike[str]], Index]
 
 
 class Indexes:
@@ -34,17 +36,19 @@ class Indexes:
     all; a photograph that several hold has the id of the first. The first search reads all rows of all catalogues.
     """
 
-    def __init__(self, indexes: Iterable[Index]) -> None:
-        """Take open indexes; raise OptionError if there are none, or one is not on the disk."""
+    def __init__(self, indexes: Iterable[Index], read: ReadGrey | None = None) -> None:
+        """Take open indexes; raise OptionError if there are none, or one is not on the disk. read: decodes photographs."""
         self.indexes = tuple(sorted(indexes, key=lambda index: absolute_path(index.folder.path)))
+        self._read = read
         if not self.indexes:
             raise OptionError("no index given: give at least one")
 
     @classmethod
-    def open(cls, paths: Iterable[str | os.PathLike[str]], open_one: Callable[..., Index] = Index.open) -> Self:
+    def open(cls, paths: Iterable[str | os.PathLike[str]], open_one: OpenIndex = Index.open,
+             read: ReadGrey | None = None) -> Self:  # fmt: skip
         """Open indexes on the disk; `open_one` opens each, here or on a cluster."""
         with ExitStack() as opened:
-            indexes = cls([opened.enter_context(open_one(path)) for path in paths])
+            indexes = cls([opened.enter_context(open_one(path)) for path in paths], read)
             opened.pop_all()
         return indexes
 
@@ -52,13 +56,22 @@ class Indexes:
         """Return the indexes as of their last commits: this object if there is no other commit."""
         after = [index.reopened() for index in self.indexes]
         same = all(new is old for new, old in zip(after, self.indexes, strict=True))
-        return self if same else type(self)(after)
+        return self if same else type(self)(after, self._read)
 
     def load(self) -> None:
         """Load the vocabularies now, and compare the images of all, rather than with the first search."""
         for index in self.indexes:
             index.load()
         _ = self.photographs
+
+    @property
+    def commit(self) -> int:
+        """Return the sum of their commits, which every commit raises."""
+        return sum(index.commit for index in self.indexes)
+
+    def may_read(self, path: str) -> bool:
+        """Return whether the file of a photograph may be read here: where an index that holds it may have it read."""
+        return any(index.may_read(path) and index.folder.catalogue.image_at(path) is not None for index in self.indexes)
 
     def refused(self) -> list[str]:
         """Return one line for each index of whose photographs some may not be read here."""
@@ -80,12 +93,14 @@ class Indexes:
     # -- searching
 
     def search(self, photo: Photo, options: SearchOptions | None = None, *, preset: Preset | None = None,
-               region: Region | None = None, threads: int | None = None, **changes: Any) -> Hits:  # fmt: skip
+               region: Region | None = None, threads: int | None = None, vector: Floats32 | None = None,
+               on_first: Callable[[Hits], None] | None = None, **changes: Any) -> Hits:  # fmt: skip
         """Find the photographs that show the same thing in any of the indexes, the most probable first.
 
         A photograph is what `Index.search` takes. It is decoded once; features are extracted once per kind. The evidence of
         different kinds is added (`search.joint`), each hit is a `JointHit`. Without options, those of each index are used;
-        keywords change them in all.
+        keywords change them in all. `vector` and `on_first` are for one index, and not used: `fuse` is refused here, and
+        there is no ranking before that of all.
         """
         chosen = self._options(options, preset, changes)
         queries, seconds = self._queries(plain_photo(photo), threads)
@@ -146,6 +161,10 @@ class Indexes:
         """Return the options of the first index; those of the others differ where their own defaults do."""
         return self._options(options, preset, changes)[0]
 
+    def preset(self, name: Preset) -> SearchOptions:
+        """Return the options of a preset for the first index."""
+        return self.options(preset=name)
+
     @property
     def default_options(self) -> SearchOptions:
         """Return the options of a search without options, those of the first index."""
@@ -186,13 +205,14 @@ class Indexes:
         where = ", ".join(str(index.folder.path) for index in self.indexes)
         return f"<polyvoc.Indexes of {where}: {len(self):,} photographs>"
 
+    @cached_property
+    def listing(self) -> Listing:
+        """Return the list of all photographs, in pages and by filters."""
+        return Listing(self.indexes, self.photographs)
+
     def images(self) -> Iterator[ImageRow]:
         """Yield all photographs, by id, each as the first index that holds it has it."""
-        firsts = set(self.photographs.firsts.tolist())
-        for number, index in enumerate(self.indexes):
-            for row in index.images():
-                if row.image + number * STRIDE in firsts:
-                    yield replace(row, image=row.image + number * STRIDE)
+        return self.listing.images()
 
     def image(self, image: int) -> ImageRow:
         """Return the row of a photograph by the id of any of its images; raise OptionError if there is none."""
@@ -249,6 +269,8 @@ class Indexes:
             return self._stored_queries(photo, threads)
         if isinstance(photo, Features):
             return [photo] * len(self.indexes), {}
+        if isinstance(photo, PhotoFeatures):
+            return [photo.of(index.folder.extraction) for index in self.indexes], {}
         return self._extracted(photo, list(self.indexes), threads)
 
     def _stored_queries(self, image: int, threads: int | None) -> tuple[list[PlainPhoto | ImageError], dict[str, float]]:
@@ -282,7 +304,7 @@ class Indexes:
         """Return what finds the files of a query and of an image of an index."""
 
         def sources() -> tuple[Source, Source]:
-            if isinstance(photo, Features):
+            if isinstance(photo, (Features, PhotoFeatures)):
                 raise OptionError("draw needs the pixels of the query: explain with a photograph, not its features")
             query = self._file(photo) if isinstance(photo, int) else photo
             return query, index.folder.trust.require(index.image(own).path)
@@ -294,8 +316,8 @@ class Indexes:
         """Return the features of a photograph for each index."""
         wanted: list[FeatureOptions] = [index.folder.extraction for index in indexes]
         seconds: dict[str, float] = {}
-        found = read_features(photo, wanted, seconds, threads)
-        return [found[options] for options in wanted], seconds
+        found = read_features(photo, wanted, seconds, threads, self._read)
+        return [found.of(options) for options in wanted], seconds
 
     def _place(self, image: int) -> tuple[Index, int]:
         """Return the index that an id belongs to, and the id there."""
@@ -331,3 +353,14 @@ class Indexes:
     def _plain_hit(self, image: int) -> Hit:
         row = self.image(image)
         return Hit(row.image, row.path, 0.0, width=row.width, height=row.height)
+
+
+def open_together(paths: Sequence[str | os.PathLike[str]], open_one: OpenIndex = Index.open,
+                  read: ReadGrey | None = None) -> Index | Indexes:  # fmt: skip
+    """Open an index, or several as one."""
+    return open_one(paths[0]) if len(paths) == 1 else Indexes.open(paths, open_one, read)
+
+
+def indexes_of(opened: Index | Indexes) -> tuple[Index, ...]:
+    """Return the indexes that are searched: one, or several."""
+    return opened.indexes if isinstance(opened, Indexes) else (opened,)

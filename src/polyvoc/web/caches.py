@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from polyvoc.types import Features, Floats32
+from polyvoc.search.query import PhotoFeatures
+from polyvoc.types import Floats32
 
 T = TypeVar("T")
 UPLOAD_SECONDS = 3600.0
@@ -22,15 +23,15 @@ class StoredUpload:
     """An uploaded query: its features and a picture. The file itself is not kept."""
 
     name: str
-    features: Features
+    features: PhotoFeatures
     vector: Floats32 | None  # global embedding, if the index has one
     picture: bytes  # JPEG without metadata
 
     @property
     def size(self) -> int:
         """Return its bytes."""
-        found = self.features
-        arrays = (found.xy, found.scale, found.angle, found.descriptors, *([] if self.vector is None else [self.vector]))
+        arrays = [array for one in self.features.kinds for array in (one.xy, one.scale, one.angle, one.descriptors)]
+        arrays += [] if self.vector is None else [self.vector]
         return len(self.picture) + len(self.name) + sum(array.nbytes for array in arrays)
 
 

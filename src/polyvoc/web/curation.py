@@ -58,7 +58,7 @@ class Curation:
 
     def list_groups(self, page: int, size: int) -> dict[str, Any]:
         """Return one page of the things that were seen more than once; none if the images were never linked."""
-        index = self._service.index
+        index = self._service.single
         links = index.links
         things: list[Thing] = []
         if links is not None:
@@ -99,7 +99,7 @@ class Curation:
             return JobResult(compare(writer, MIRRORED, progress))
 
     def _duplicates(self, min_probability: float) -> Duplicates:
-        index = self._service.index
+        index = self._service.single
         sides = [side and side.serial for side in map(index.folder.side_file, (DUPLICATE_PAIRS, DECISIONS))]
         key = (index.folder.identity, index.commit, min_probability, *sides)
         found: Duplicates = self._remembered("duplicates", key, lambda: find_duplicates(index, min_probability, MIRRORED))
@@ -107,7 +107,7 @@ class Curation:
 
     def list_duplicates(self, min_probability: float, page: int, size: int, decided: bool) -> dict[str, Any]:
         """Return one page of the groups of copies: without those that the user has decided on, or with them."""
-        index, settings = self._service.index, self._service.settings
+        index, settings = self._service.single, self._service.settings
         found = self._duplicates(min_probability)
         groups = [group for group in found.groups if decided or not group.decided]
         files = {row.path: row for row in index.images()} if found.shots else {}
@@ -191,9 +191,9 @@ class Curation:
     def _target(self) -> Path:
         """Return the folder that copies are moved to: beside the index, hidden where an update would index them again."""
         index = Path(os.path.abspath(self._path))
-        roots = self._service.index.folder.trust.named
+        roots = self._service.single.folder.trust.named
         visible, hidden = (index.with_name(f"{dot}{index.stem}-moved") for dot in ("", "."))
-        images = [row.path for row in self._service.index.images()]
+        images = [row.path for row in self._service.single.images()]
         try:
             check_target(visible, index, images, roots)
         except OptionError:

@@ -53,6 +53,7 @@ from polyvoc.web.schemas import (
     ImageId,
     ImageList,
     JobState,
+    JointExplanationResponse,
     Moved,
     PageParameters,
     Removed,
@@ -64,7 +65,7 @@ from polyvoc.web.schemas import (
     VerdictParameters,
 )
 from polyvoc.web.security import HEADERS, Token
-from polyvoc.web.service import IndexEdits, NotFoundError, Service, Upload
+from polyvoc.web.service import IndexEdits, NotFoundError, Service, SeveralError, Upload
 from polyvoc.web.setup import FirstRun
 
 logger = logging.getLogger("polyvoc.web")
@@ -75,7 +76,7 @@ DISCONNECT_SECONDS = 0.5  # between checks whether the client has disconnected
 RETRY_SECONDS = 5  # until another writer may be done, a machine of the cluster back, or a store reachable
 CLIENT_CLOSED_REQUEST = 499
 STATUSES: dict[type[PolyvocError], int] = {
-    NotFoundError: 404, NotAllowedError: 403, ImageError: 422, OptionError: 422, WriteError: 507
+    NotFoundError: 404, SeveralError: 409, NotAllowedError: 403, ImageError: 422, OptionError: 422, WriteError: 507
 }  # fmt: skip  # the first that fits
 
 Responses = dict[int | str, dict[str, Any]]
@@ -170,9 +171,12 @@ async def search_batch(request: Request, service: ServiceOf, parameters: Annotat
     return _json(b"[" + b", ".join(results) + b"]")
 
 
-@search_router.get("/explain", response_model=ExplanationResponse)
+@search_router.get("/explain", response_model=ExplanationResponse | JointExplanationResponse)
 async def explain(request: Request, service: ServiceOf, parameters: Annotated[ExplainParameters, Query()]) -> Response:
-    """Return why an image is a hit: the matching features, the lists and the weight of each, and their transform."""
+    """Return why an image is a hit: the matching features, the lists and the weight of each, and their transform.
+
+    On a server of several indexes these are `parts`, one for each kind of features.
+    """
     return await respond(request, service.searches, lambda: service.explain(parameters))
 
 
@@ -249,7 +253,7 @@ async def remove_image(request: Request, edits: EditsOf, image: Image) -> Respon
 
 @images_router.get("/statistics", response_model=dict[str, Any])
 async def statistics(request: Request, service: ServiceOf) -> Response:
-    """Return what `polyvoc info --distributions --json` prints."""
+    """Return what `polyvoc info --distributions --json` prints; of several indexes a list of it, `indexes`."""
     return _json(await run(request, service.searches, service.statistics))
 
 

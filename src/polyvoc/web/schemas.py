@@ -16,6 +16,8 @@ from polyvoc.index.catalogue import ImageFilter
 from polyvoc.options import Option, Preset, SearchOptions, options_of
 from polyvoc.search.hits import Hit
 from polyvoc.search.index import Index
+from polyvoc.search.joint import JointHit
+from polyvoc.search.several import Indexes
 from polyvoc.types import Problem, Region
 
 LARGEST_ID = (1 << 63) - 1  # of SQLite
@@ -61,11 +63,16 @@ class CommonParameters(BaseModel):
         x0, y0, x1, y1 = map(float, self.region.split(","))
         return x0, y0, x1, y1
 
-    def options(self, index: Index) -> SearchOptions:
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the preset and the given options, as keywords of a search."""
+        values = {name: getattr(self, name) for name in OPTIONS}
+        changes = {name: _parse(OPTIONS[name], value) for name, value in values.items() if value is not None}
+        return {"preset": self.preset, **changes}
+
+    def options(self, index: Index | Indexes) -> SearchOptions:
         """Return the options of a search: those of the preset, replaced by the given ones."""
-        given = {name: getattr(self, name) for name in OPTIONS}
-        changes = {name: _parse(OPTIONS[name], value) for name, value in given.items() if value is not None}
-        return index.options(preset=self.preset, **changes)
+        return index.options(**self.given)
 
 
 def _parse(option: Option, value: Any) -> Any:
@@ -184,7 +191,8 @@ class SearchResponse(BaseModel):
     query: str
     region: tuple[float, float, float, float] | None
     options: dict[str, Any]
-    hits: list[Hit]  # the most probable first; by score where there is no probability
+    # The most probable first; by score where there is no probability. Those of several indexes have parts.
+    hits: list[Hit] | list[JointHit]
     likely: int  # the first so many hits are more likely right than wrong
     nothing_found: bool  # no hit is likely; False where hits have no probability
     complete: bool  # False: some images could not be searched because their machines are down, or they are damaged
@@ -396,11 +404,9 @@ class Match(BaseModel):
     inlier: bool
 
 
-class ExplanationResponse(BaseModel):
-    """Why an image is a hit."""
+class Evidence(BaseModel):
+    """What the features of one index have in common."""
 
-    query: QueryInfo
-    image: ImageDetails
     score: float  # sum of the weights: before burstiness, verification and the following stages
     inliers: int
     outline: list[Point] | None
@@ -409,6 +415,28 @@ class ExplanationResponse(BaseModel):
     image_sets: bool  # whether the sets are of images, not of features
     n_matches: int
     matches: list[Match]
+
+
+class ExplanationResponse(Evidence):
+    """Why an image is a hit."""
+
+    query: QueryInfo
+    image: ImageDetails
+
+
+class KindEvidence(Evidence):
+    """What the features of one kind have in common."""
+
+    index: str  # path of the index
+    kind: str
+
+
+class JointExplanationResponse(BaseModel):
+    """Why a photograph is a hit of several indexes: one part for each kind of features."""
+
+    query: QueryInfo
+    image: ImageDetails
+    parts: list[KindEvidence]
 
 
 class Added(BaseModel):

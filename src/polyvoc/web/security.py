@@ -121,8 +121,10 @@ class SecurityMiddleware:
         sets_up = path.startswith(SETUP)
         writes = not reads and (sets_up or path.startswith(CHANGED))
         if writes and not sets_up and not self._settings.write:
+            start = "serve one index" if self._settings.others else "start it"
             raise HTTPException(
-                403, "this server is read-only; start it with --write to add and remove photographs, and to decide on copies"
+                403,
+                f"this server is read-only; {start} with --write to add and remove photographs, and to decide on copies",
             )
         is_open = path in OPEN or path.startswith("/page/")
         if not (is_open and reads) and _is_cross_origin(headers):

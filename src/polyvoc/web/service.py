@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -20,20 +20,19 @@ from typing import Any, get_args
 from polyvoc import __version__
 from polyvoc.errors import ImageError, NotAllowedError, OptionError, PolyvocError, UnreachableError
 from polyvoc.features.decode import MAX_PIXELS, Decoders
-from polyvoc.features.extract import extract_pixels
 from polyvoc.index.catalogue import Catalogue, ImageFilter, ImageRow
 from polyvoc.index.writer import IndexWriter
 from polyvoc.options import CODES, PRESETS, Merge, Preset, SearchOptions
-from polyvoc.search.explain import explanation_as_dict
 from polyvoc.search.hits import Hits, SearchFailure, SearchResult
 from polyvoc.search.index import Index
 from polyvoc.search.info import image_info, index_distributions, index_info
-from polyvoc.search.query import timed
+from polyvoc.search.listing import Listing
+from polyvoc.search.query import PhotoFeatures, read_features, timed
+from polyvoc.search.several import Indexes, indexes_of, open_together
 from polyvoc.storage.files import flush_path, make_folder, remove_partial_files, replace_file, write_errors
 from polyvoc.storage.folders import IMAGE_SUFFIXES, is_indexed_file
 from polyvoc.storage.stores import base_name, display_name, is_url
-from polyvoc.threads import count_threads
-from polyvoc.types import Features, Floats32, Problem
+from polyvoc.types import Floats32, GreyImage, Problem
 from polyvoc.web.caches import BytesCache, StoredUpload, UploadCache
 from polyvoc.web.metrics import Metrics
 from polyvoc.web.pool import ABANDONED, Pool, StoreRequests
@@ -55,6 +54,10 @@ MAX_NAME = 45  # characters, of up to four bytes: file names may have 255 bytes
 
 class NotFoundError(PolyvocError):
     """An image or a stored upload that is not there."""
+
+
+class SeveralError(PolyvocError):
+    """A request for one index on a server of several."""
 
 
 @dataclass(frozen=True)
@@ -89,32 +92,23 @@ class Upload:
 class _Query:
     """A photograph to search with: the id of an image, or features."""
 
-    photo: int | Features
+    photo: int | PhotoFeatures
     name: str
     embed: Callable[[], Floats32] | None = None  # returns the global embedding of features
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, spent on the features
 
 
-def _open(settings: Settings) -> Index:
-    """Open the index, on a cluster if the settings name one."""
-    if settings.cluster is None:
-        return Index.open(settings.index)
-    from polyvoc.cluster.shards import open_index
-
-    return open_index(settings.index, None, settings.cluster)
-
-
 class Service:
-    """One open index and what is needed to serve it. Its methods may be called by several threads at a time."""
+    """An open index, or several as one, and what is needed to serve them. May be called by several threads at a time."""
 
     def __init__(self, settings: Settings, metrics: Metrics | None = None) -> None:
         """Open the index, load its vocabularies and start the decoder processes; `metrics` are those of the server."""
         self.settings = settings
-        self._index = _open(settings)
-        _ = self._index.folder.models
-        refused = self._index.folder.trust.refused()
-        if refused is not None:
-            logger.warning("%s", refused)
+        self._index = open_together(settings.indexes, self._open_one, self._read_grey)
+        _ = self._index.default_options  # raises if the indexes cannot be searched as one
+        self._index.load()
+        for line in self._index.refused():
+            logger.warning("%s", line)
         self._checked = time.monotonic()  # when a new commit was last looked for
         self._lock = threading.Lock()
         self.stale: str | None = None  # why the last commit could not be opened
@@ -149,19 +143,37 @@ class Service:
 
     # -- the index
 
+    def _open_one(self, path: str | os.PathLike[str]) -> Index:
+        """Open an index, on a cluster if the settings name one."""
+        if self.settings.cluster is None:
+            return Index.open(path)
+        from polyvoc.cluster.shards import open_index
+
+        return open_index(path, None, self.settings.cluster)
+
     @property
-    def index(self) -> Index:
-        """Return the index at its last commit, or at the one before if that cannot be opened."""
+    def index(self) -> Index | Indexes:
+        """Return what is searched at its last commit, or at the one before if that cannot be opened."""
         if time.monotonic() - self._checked > REFRESH_SECONDS:
             self.refresh(wait=False)
         return self._index
+
+    @property
+    def single(self) -> Index:
+        """Return the index; raise SeveralError if there are several."""
+        index = self.index
+        if isinstance(index, Indexes):
+            raise SeveralError("this server searches several indexes as one; for groups and copies, serve one of them")
+        return index
 
     def refresh(self, wait: bool = True) -> None:
         """Open the last commit if it is new; without `wait`, go on with the open one while another thread does."""
         if not self._lock.acquire(wait):
             return
         try:
-            self._index, self.stale = self._index.reopened(), None
+            opened = self._index.reopened()
+            opened.load()  # before a search needs it
+            self._index, self.stale = opened, None
         except PolyvocError as error:
             if self.stale != str(error):
                 logger.warning("the last commit cannot be opened: %s", error)
@@ -170,25 +182,25 @@ class Service:
             self._checked = time.monotonic()
             self._lock.release()
 
-    @property
-    def _catalogue(self) -> Catalogue:
-        return self.index.folder.catalogue
-
     def about(self) -> dict[str, Any]:
         """Return what the page needs to know of the index, the options and the permissions."""
-        index, settings, rules = self.index, self.settings, _possible_rules(self.index)
+        index, settings = self.index, self.settings
+        indexes = indexes_of(index)
+        rules = [rule for rule in _possible_rules(indexes[0]) if all(rule in _possible_rules(one) for one in indexes)]
+        names = [one.folder.path.absolute().name for one in indexes]
         choices = {name: list(option.choices) for name, option in OPTIONS.items() if option.choices}
         presets = [name for name in get_args(Preset) if PRESETS[name].get("merge", rules[0]) in rules]
         return {
             "version": __version__,
-            "index": settings.index.absolute().name,
+            "index": ", ".join(names),
+            "indexes": names,
             "images": len(index),
             "commit": index.commit,
-            "vocabularies": len(index.engine.sizes),
-            "bits": index.engine.bits,
-            "probabilities": index.probability is not None,
-            "smooth": index.links is not None,
-            "fuse": index.folder.has_embeddings,
+            "vocabularies": min(len(one.engine.sizes) for one in indexes),
+            "bits": min(one.engine.bits for one in indexes),
+            "probabilities": all(one.probability is not None for one in indexes),
+            "smooth": isinstance(index, Index) and index.links is not None,
+            "fuse": isinstance(index, Index) and index.folder.has_embeddings,
             "write": settings.write,
             "manage": settings.manages,
             "originals": settings.originals,
@@ -201,12 +213,14 @@ class Service:
         }
 
     def statistics(self) -> bytes:
-        """Return `polyvoc info --distributions --json`."""
+        """Return `polyvoc info --distributions --json`; of several indexes a list of it."""
         index = self.index
-        key = index.folder.identity, index.commit
-        return self._statistics.get_or_make(
-            key, lambda: json.dumps({**index_info(index), **index_distributions(index)}, allow_nan=False).encode()
-        )
+
+        def facts() -> dict[str, Any]:
+            parts = [{**index_info(one), **index_distributions(one)} for one in indexes_of(index)]
+            return {"photographs": len(index), "indexes": parts} if isinstance(index, Indexes) else parts[0]
+
+        return self._statistics.get_or_make(_version(index), lambda: json.dumps(facts(), allow_nan=False).encode())
 
     # -- searching
 
@@ -231,7 +245,7 @@ class Service:
 
         first = None if on_first is None else lambda hits: on_first(result(hits))
         threads = self.searches.cores_per_task()
-        hits = index.search(query.photo, options, region=region, threads=threads, vector=vector, on_first=first)
+        hits = index.search(query.photo, region=region, threads=threads, vector=vector, on_first=first, **parameters.given)
         final = result(hits)
         self.metrics.count_stages(hits.seconds)
         return final
@@ -249,15 +263,15 @@ class Service:
         options = replace(parameters.options(index), fuse=False)  # an embedding has no matches
         query = self._query(index, parameters.query, options)
         image = self.image_details(parameters.image)
-        explanation = index.explain(query.photo, parameters.image, options, region=region)
+        explanation = index.explain(query.photo, parameters.image, region=region, **parameters.given)
         photo = self.row(query.photo) if isinstance(query.photo, int) else query.photo
         info = {"name": query.name, "width": photo.width, "height": photo.height}
-        return {"query": info, "image": image, **explanation_as_dict(explanation, region, info, parameters.limit)}
+        return {"query": info, "image": image, **explanation.as_dict(region, info, parameters.limit)}
 
-    def _query(self, index: Index, photo: str | Upload, options: SearchOptions) -> _Query:
+    def _query(self, index: Index | Indexes, photo: str | Upload, options: SearchOptions) -> _Query:
         if isinstance(photo, Upload):
             features, seconds = self._extract(index, photo)
-            return _Query(features, photo.name, lambda: self._embed(index, photo), seconds)
+            return _Query(features, photo.name, lambda: self._embed(self.single, photo), seconds)
         if not (photo.isascii() and photo.isdigit()):
             stored = self._stored(photo)
             vector = stored.vector
@@ -266,7 +280,7 @@ class Service:
         if options.merge == CODES or options.n_assignments == 1:
             return _Query(row.image, row.path)
         features, seconds = self._extract(index, self.file(row.image)[0])  # more words than stored need the file
-        return _Query(features, row.path, lambda: index.embed(row.image), seconds)
+        return _Query(features, row.path, lambda: self.single.embed(row.image), seconds)
 
     # -- uploads
 
@@ -276,7 +290,7 @@ class Service:
         features, _ = self._extract(index, upload)
         with upload.named_errors():
             picture = self.decoders.thumbnail(upload.content, UPLOAD_SIDE, self._max_pixels)
-        vector = self._embed(index, upload) if index.folder.has_embeddings else None
+        vector = self._embed(index, upload) if isinstance(index, Index) and index.folder.has_embeddings else None
         return self.stored_query(self.uploads.store(StoredUpload(upload.name, features, vector, picture)))
 
     def stored_query(self, name: str) -> dict[str, Any]:
@@ -299,19 +313,19 @@ class Service:
     def check(self, upload: Upload) -> None:
         """Raise ImageError if an upload cannot be decoded within the limits."""
         with upload.named_errors():
-            self.decoders.grey(upload.content, self.index.folder.extraction.long_side, self._max_pixels)
+            self._read_grey(upload.content, self.single.folder.extraction.long_side)
 
-    def _extract(self, index: Index, photo: str | Upload) -> tuple[Features, dict[str, float]]:
+    def _extract(self, index: Index | Indexes, photo: str | Upload) -> tuple[PhotoFeatures, dict[str, float]]:
         """Return the features of a file or an upload, and the seconds of each stage."""
-        options = index.folder.extraction
+        wanted = [one.folder.extraction for one in indexes_of(index)]
         seconds: dict[str, float] = {}
         source, errors = (photo, nullcontext()) if isinstance(photo, str) else (photo.content, photo.named_errors())
         with errors:
-            with timed(seconds, "decode"):
-                most = self._max_pixels if isinstance(source, bytes) else MAX_PIXELS
-                grey = self.decoders.grey(source, options.long_side, most)
-            with timed(seconds, "sift"):
-                return extract_pixels(grey, options, display_name(source), threads=count_threads()), seconds
+            return read_features(source, wanted, seconds, read=self._read_grey), seconds
+
+    def _read_grey(self, source: str | bytes, long_side: int) -> GreyImage:
+        """Decode a file, or the bytes of an upload."""
+        return self.decoders.grey(source, long_side, self._max_pixels if isinstance(source, bytes) else MAX_PIXELS)
 
     def _embed(self, index: Index, upload: Upload) -> Floats32:
         embedder = index.folder.embedder
@@ -323,19 +337,19 @@ class Service:
 
     def row(self, image: int) -> ImageRow:
         """Return the catalogue row of an image; raise NotFoundError if there is none."""
-        row = self._catalogue.image(image) if image <= LARGEST_ID else None
+        row = _catalogue(self.index).image(image) if image <= LARGEST_ID else None
         if row is None:
             raise NotFoundError(f"image {image} is not in the index")
         return row
 
     def added_images(self, paths: Iterable[Path]) -> list[dict[str, Any]]:
         """Return the images with these paths; files without an image are left out."""
-        catalogue = self._catalogue
+        catalogue = self.single.folder.catalogue
         return [image_info(row) for path in paths if (row := catalogue.image_at(str(path))) is not None]
 
     def list_images(self, page: int, size: int, chosen: ImageFilter) -> dict[str, Any]:
         """Return one page of the images, those of a filter."""
-        catalogue = self._catalogue
+        catalogue = _catalogue(self.index)
         images = list(map(image_info, catalogue.images_from(page * size, size, chosen)))
         total = catalogue.count_images(chosen)
         return {"images": images, "total": total, "page": page, "pages": -(-total // size)}
@@ -343,8 +357,9 @@ class Service:
     def list_folders(self) -> bytes:
         """Return the folders of the photographs with their numbers of images, as JSON."""
         index = self.index
-        key = "folders", index.folder.identity, index.commit
-        return self._statistics.get_or_make(key, lambda: json.dumps(count_folders(index.folder.catalogue.paths())).encode())
+        return self._statistics.get_or_make(
+            ("folders", _version(index)), lambda: json.dumps(count_folders(_catalogue(index).paths())).encode()
+        )
 
     def image_details(self, image: int) -> dict[str, Any]:
         """Return the catalogue's data of an image, and whether its file can be shown."""
@@ -356,7 +371,7 @@ class Service:
     def thumbnail(self, image: int, side: int) -> bytes:
         """Return a thumbnail of an image, without metadata."""
         self.row(image)  # a removed image is not shown, even if its thumbnail is cached
-        key = self._index.folder.identity, image, side
+        key = _identity(self._index), image, side
         return self.thumbnails.get_or_make(key, lambda: self.decoders.thumbnail(self.file(image)[0], side))
 
     def file(self, image: int) -> tuple[str, str]:
@@ -369,7 +384,7 @@ class Service:
         return row.path, media_type or "application/octet-stream"
 
     def _is_unchanged(self, row: ImageRow) -> bool:
-        if not self._index.folder.trust.allows(row.path):
+        if not self._index.may_read(row.path):
             raise NotAllowedError(f"image {row.image} lies where this server may not read; its log names the next step")
         if is_url(row.path):
             most = self.stores.max_bytes  # files of stores are read into memory
@@ -390,6 +405,21 @@ def count_folders(paths: Iterable[str]) -> dict[str, Any]:
             part = part.rpartition("/")[0]
     largest = sorted(below, key=lambda folder: (-below[folder], folder))[:MAX_FOLDERS]
     return {"folders": [{"path": path, "images": below[path]} for path in sorted(largest)], "total": len(below)}
+
+
+def _catalogue(index: Index | Indexes) -> Catalogue | Listing:
+    """Return the list of the photographs, as it is now."""
+    return index.listing if isinstance(index, Indexes) else index.folder.catalogue
+
+
+def _identity(index: Index | Indexes) -> Hashable:
+    """Return what distinguishes what is searched from other indexes at the same paths."""
+    return tuple(one.folder.identity for one in indexes_of(index))
+
+
+def _version(index: Index | Indexes) -> Hashable:
+    """Return what distinguishes this snapshot from others."""
+    return _identity(index), index.commit
 
 
 def _possible_rules(index: Index) -> list[Merge]:
@@ -447,7 +477,7 @@ class IndexEdits:
         writer = IndexWriter.open(self._service.settings.index, create=False)
         self._service.refresh()  # another index may have been made at its path
         if self._service.stale is None:
-            writer.folder.loaded.models = self._service.index.folder.models
+            writer.folder.loaded.models = self._service.single.folder.models
         return writer
 
     def _save(self, upload: Upload, rollback: ExitStack) -> Path:

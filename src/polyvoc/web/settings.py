@@ -67,6 +67,7 @@ class Settings:
         minimum=0.001, maximum=86400,
     )  # fmt: skip
     log_lines: int = option(600, "Lines of the log per minute and kind.", NETWORK, metavar="NUMBER", minimum=1)
+    others: tuple[Path, ...] = ()  # indexes that are searched together with `index`
     beside: bool = False  # where there is no index, it is made beside the chosen folder; else at `index`
     cluster: ClusterOptions | None = None  # the Ray cluster that holds the segments; None: this process does
 
@@ -77,6 +78,8 @@ class Settings:
                 one.check(getattr(self, one.name))
         if self.photos is not None:
             require_local_path(self.photos)
+        if self.others and (self.write or self.photos is not None):
+            raise OptionError("several indexes are only searched; leave --write and --photos out, or serve one of them")
         if self.token is not None and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
             raise OptionError("the token should have at least 8 printable ASCII characters")
         for origin in self.cors:
@@ -104,6 +107,11 @@ class Settings:
         return ip_address(host or "") in set(map(ip_address, self.forwarded_by)) - {None}
 
     @property
+    def indexes(self) -> tuple[Path, ...]:
+        """Return the folders of all indexes."""
+        return self.index, *self.others
+
+    @property
     def manages(self) -> bool:
         """Return whether files of this machine may be moved: the server allows writing, and is for this machine only."""
         return self.write and is_local(self.host, *self.allow_host) and not self.forwarded_by
@@ -112,7 +120,7 @@ class Settings:
     def sets_up(self) -> bool:
         """Return whether the server begins with the choice of a folder: there is no index, and it is for this machine only."""
         is_private = is_local(self.host, *self.allow_host) and not self.forwarded_by and self.cluster is None
-        return is_private and not os.path.lexists(self.index)
+        return is_private and not self.others and not os.path.lexists(self.index)
 
     @property
     def threads(self) -> int:

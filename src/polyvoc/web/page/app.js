@@ -84,6 +84,9 @@ async function open() {
       showSetup();
       return;
     }
+    // Groups and copies are of one index.
+    for (const link of document.querySelectorAll("#views :is([data-view=groups], [data-view=duplicates])"))
+      link.hidden = about.indexes.length > 1;
     router = new Router(ROUTES, main, about);
     router.start();
     if (pendingFiles) searchWith(router.about, pendingFiles);

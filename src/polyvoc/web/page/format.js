@@ -26,6 +26,12 @@ export function formatProbability(probability) {
   return rounded < 1 ? "< 1 %" : rounded > 99 ? "> 99 %" : `${rounded} %`;
 }
 
+/** What each index contributes to a hit of several: "photos.polyvoc (sift) 97 %". @param {any[]} [parts] */
+export function partsText(parts = []) {
+  const chance = (probability) => (probability === null ? "no candidate" : formatProbability(probability));
+  return parts.map(({ index, kind, probability }) => `${baseName(index)} (${kind}) ${chance(probability)}`).join(", ");
+}
+
 /** {MP4: 12, XCF: 3} -> "12 MP4, 3 XCF" @param {Record<string, number>} skipped numbers of files by kind */
 export function kindsText(skipped) {
   const kinds = Object.entries(skipped).sort(([a, many], [b, few]) => few - many || (a < b ? -1 : 1));

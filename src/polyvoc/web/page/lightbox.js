@@ -1,7 +1,7 @@
 // A photograph large, over the view: its outline, its details, and what can be done with it. It has a link: `open=IMAGE`.
 
 import { button, el, linkButton, outlineOver } from "./elements.js";
-import { baseName, count, dayOf, folderOf, formatNumber, formatProbability } from "./format.js";
+import { baseName, count, dayOf, folderOf, formatNumber, formatProbability, partsText } from "./format.js";
 import { pictureUrl } from "./images.js";
 import { copyText } from "./messages.js";
 import { href } from "./router.js";
@@ -20,6 +20,7 @@ const SWIPE = 48; // CSS pixels that a finger moves to turn the page
  * @property {number | null} [probability]
  * @property {number} [score]
  * @property {number} [inliers]
+ * @property {any[]} [parts] of a hit of several indexes
  */
 
 export class Lightbox {
@@ -170,14 +171,15 @@ export class Lightbox {
 }
 
 /** One line of details. @param {Item} item */
-function details({ probability, score, inliers, width, height, changed, image }) {
-  const parts = [
+function details({ probability, parts, score, inliers, width, height, changed, image }) {
+  const facts = [
     probability !== null && probability !== undefined && `probability ${formatProbability(probability)}`,
+    partsText(parts),
     inliers > 0 && count(inliers, "consistent match", "consistent matches"),
     score !== undefined && `score ${formatNumber(score)}`,
     width > 0 && `${width} × ${height}`,
     dayOf(changed),
     `image ${image}`,
   ];
-  return parts.filter(Boolean).join(" · ");
+  return facts.filter(Boolean).join(" · ");
 }

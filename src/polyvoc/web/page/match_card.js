@@ -3,7 +3,7 @@
 import { el, svg } from "./elements.js";
 import { formatNumber, formatPercent } from "./format.js";
 import { pictureUrl } from "./images.js";
-import { isByImage, setOf } from "./match_drawing.js";
+import { hasSets, isByImage } from "./evidence.js";
 
 const PATCH = 0.05; // half the width of a patch, relative to the long side of the image
 
@@ -14,7 +14,9 @@ const PATCH = 0.05; // half the width of a patch, relative to the long side of t
  */
 export function matchCard(explanation, number, query) {
   const match = explanation.matches[number];
-  const { image, n_vocabularies: vocabularies } = explanation;
+  const { image } = explanation;
+  const { part } = match;
+  const swatch = `swatch ${match.group}`;
   return el(
     "div",
     { class: "card-body", data: { match: number } },
@@ -27,36 +29,34 @@ export function matchCard(explanation, number, query) {
     el(
       "dl",
       { class: "details" },
-      hasSets(explanation) && detail("Sets", setsText(match, vocabularies), `swatch ${setOf(match, vocabularies)}`),
+      part.kind && detail("Kind", part.kind, swatch),
+      hasSets(part) && detail("Sets", setsText(match), part.kind ? null : swatch),
       isByImage(match) && detail("This match", listsText(match)),
-      detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / explanation.score)} of the total)`),
-      hasSets(explanation) && detail("Ratio", formatNumber(match.ratio)),
+      detail("Weight", `${formatNumber(match.weight)} (${formatPercent(match.weight / part.score)} of the total)`),
+      hasSets(part) && detail("Ratio", formatNumber(match.ratio)),
       detail("Geometry", match.inlier ? "consistent" : "not consistent"),
-      ...(hasSets(explanation) ? [] : [detail("Word", String(match.words[0])), detail("Distance", distanceText(match, 0))]),
+      ...(hasSets(part) ? [] : [detail("Word", String(match.words[0])), detail("Distance", distanceText(match, 0))]),
     ),
-    hasSets(explanation) && wordsTable(match),
+    hasSets(part) && wordsTable(match),
   );
 }
 
 /** The same as one sentence for screen readers. */
 export function matchText(explanation, number) {
   const match = explanation.matches[number];
-  const [sets, ratio] = hasSets(explanation)
-    ? [`${setsText(match, explanation.n_vocabularies)}, `, `ratio ${formatNumber(match.ratio)}, `]
+  const [sets, ratio] = hasSets(match.part)
+    ? [`${setsText(match)}, `, `ratio ${formatNumber(match.ratio)}, `]
     : ["", `distance ${distanceText(match, 0)}, `];
   return (
-    `Match ${number + 1}: ${sets}` +
+    `Match ${number + 1}: ${match.part.kind ? `${match.part.kind}, ` : ""}${sets}` +
     (isByImage(match) ? `this match ${listsText(match)}, ` : "") +
     `weight ${formatNumber(match.weight)}, ${ratio}` +
     `geometry ${match.inlier ? "consistent" : "not consistent"}`
   );
 }
 
-/** Whether matches are in sets of vocabularies: not with codes, or where one vocabulary votes. */
-const hasSets = ({ n_vocabularies: vocabularies }) => vocabularies > 1;
-
-function setsText(match, vocabularies) {
-  const name = match.sets === "intersection" ? `intersection of all ${vocabularies}` : match.sets;
+function setsText(match) {
+  const name = match.sets === "intersection" ? `intersection of all ${match.part.n_vocabularies}` : match.sets;
   return isByImage(match) ? `${name}, by its image` : name;
 }
 

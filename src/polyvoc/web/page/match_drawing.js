@@ -1,7 +1,7 @@
 // Drawing of matches: one SVG with both pictures, so that lines need no measuring and scale with the page.
 
 import { svg } from "./elements.js";
-import { bitCount } from "./format.js";
+import { isByImage } from "./evidence.js";
 import { pictureUrl } from "./images.js";
 
 const SIZE = 1000; // length of the side that both pictures share
@@ -10,28 +10,14 @@ const THIN_FROM = 60; // number of matches from which lines become thinner
 const BY_IMAGE = 0.75; // width of a match that is in its set by its image, compared with others
 const POINTER_RADIUS = 16; // CSS pixels within which the pointer selects a match
 
-/** The sets that a match can be in, most reliable first. */
-export const SETS = ["all", "several", "one"];
-
-/** The set that decides the weight of a match: of all vocabularies, of several, or of one. */
-export function setOf(match, vocabularies) {
-  const lists = bitCount(match.set_mask);
-  if (lists === vocabularies) return "all";
-  return lists > 1 ? "several" : "one";
-}
-
-/** Whether a match is in its set by its image: it shares fewer words, other features of the image share the others. */
-export const isByImage = (match) => match.set_mask !== match.mask;
-
 export class MatchDrawing {
   /**
-   * @param {any} explanation response of /explain
+   * @param {any} explanation of `readEvidence`
    * @param {{query: string, region: number[] | null, stacked: boolean, label: string}} how
    */
   constructor(explanation, { query, region, stacked, label }) {
     this.explanation = explanation;
     this.layout = layoutOf(explanation.query, explanation.image, stacked);
-    this.maxWeight = Math.max(...explanation.matches.map((match) => match.weight), 1e-12);
     this.groups = {
       lines: svg("g", { class: "lines" }),
       dots: svg("g", { class: "dots" }),
@@ -78,15 +64,15 @@ export class MatchDrawing {
       this.groups.active.replaceChildren();
       return;
     }
-    const set = this.classOf(number);
+    const group = this.classOf(number);
     const [[ax, ay], [bx, by]] = this.ends(number);
     const d = `M${ax} ${ay}L${bx} ${by}`;
     const ends = `M${ax} ${ay}h0M${bx} ${by}h0`;
     this.groups.active.replaceChildren(
       svg("path", { class: this.casingClass(number), d }),
-      svg("path", { class: `link ${set}`, d }),
+      svg("path", { class: `link ${group}`, d }),
       svg("path", { class: "ring-casing", d: ends }),
-      svg("path", { class: `ring ${set}`, d: ends }),
+      svg("path", { class: `ring ${group}`, d: ends }),
       svg("path", { class: "ring-hole", d: ends }),
     );
   }
@@ -115,10 +101,10 @@ export class MatchDrawing {
     return this.explanation.matches[number];
   }
 
-  /** The classes of a match: its set, and whether it is in it by its image. */
+  /** The classes of a match: its group, and whether it is in its set by its image. */
   classOf(number) {
     const match = this.match(number);
-    return `${setOf(match, this.explanation.n_vocabularies)}${isByImage(match) ? " by-image" : ""}`;
+    return `${match.group}${isByImage(match) ? " by-image" : ""}`;
   }
 
   casingClass(number) {
@@ -139,9 +125,9 @@ export class MatchDrawing {
 
   line(number) {
     const [[ax, ay], [bx, by]] = this.ends(number);
-    const { weight, inlier } = this.match(number);
+    const { strength, inlier } = this.match(number);
     const d = `M${ax} ${ay}L${bx} ${by}`;
-    const width = this.widthOf(number) * (1 + 3 * Math.sqrt(weight / this.maxWeight));
+    const width = this.widthOf(number) * (1 + 3 * Math.sqrt(strength));
     const line = svg("path", {
       class: `link ${this.classOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d,
@@ -153,8 +139,8 @@ export class MatchDrawing {
 
   dots(number) {
     const [[ax, ay], [bx, by]] = this.ends(number);
-    const { weight, inlier } = this.match(number);
-    const width = this.widthOf(number) * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(weight / this.maxWeight));
+    const { strength, inlier } = this.match(number);
+    const width = this.widthOf(number) * ((this.mode === "dots" ? 7 : 4) + 5 * Math.sqrt(strength));
     return svg("path", {
       class: `dot ${this.classOf(number)} ${inlier ? "inlier" : "outlier"}`,
       d: `M${ax} ${ay}h0M${bx} ${by}h0`,

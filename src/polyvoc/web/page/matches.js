@@ -2,9 +2,10 @@
 
 import { getJson } from "./api.js";
 import { button, el, heading, linkButton, segmented } from "./elements.js";
-import { baseName, count, formatInteger, formatPercent } from "./format.js";
+import { isByImage, readEvidence, summaryText } from "./evidence.js";
+import { baseName, formatInteger } from "./format.js";
 import { matchCard, matchText } from "./match_card.js";
-import { MatchDrawing, SETS, isByImage, setOf } from "./match_drawing.js";
+import { MatchDrawing } from "./match_drawing.js";
 import { announce, copyText, showError } from "./messages.js";
 import { searchParams } from "./options.js";
 import { parseRegion } from "./region_editor.js";
@@ -13,7 +14,6 @@ import { href, replaceParams } from "./router.js";
 
 const LIMIT = 1000; // matches that are requested
 const SHOWN = 120; // matches that are shown until the slider is moved
-const SET_NAMES = { all: "all (intersection)", several: "several", one: "one only" };
 const BY_IMAGE_HELP = "These matches share fewer words; other features of the image are in the other lists.";
 const WIDE = 3; // aspect ratio from which the card is placed below the drawing
 const NARROW = matchMedia("(max-width: 760px)");
@@ -71,7 +71,7 @@ class MatchesView {
       const request = searchParams(this.about, this.params);
       request.set("image", String(this.image));
       request.set("limit", String(LIMIT));
-      this.explanation = await getJson("/explain", request, { signal: this.signal });
+      this.explanation = readEvidence(await getJson("/explain", request, { signal: this.signal }));
     } catch (error) {
       this.stage.classList.remove("skeleton");
       this.summary.textContent = error.status === 404 ? "The uploaded query has expired, or one of the photographs was removed." : "";
@@ -105,8 +105,9 @@ class MatchesView {
   settings() {
     const { params } = this;
     const which = params.get("which") ?? (this.hasInliers ? "inliers" : "all");
-    // With one vocabulary, as for codes, there are no sets to choose from, and a link may have those of another rule.
-    const hidden = this.explanation.n_vocabularies > 1 ? (params.get("hide") ?? "").split(",") : [];
+    // A link may have the groups of other options, or of other indexes.
+    const off = (params.get("hide") ?? "").split(",");
+    const hidden = this.explanation.groups.map(({ id }) => id).filter((id) => off.includes(id));
     const mode = params.get("draw") === "dots" ? "dots" : "lines";
     return { which, mode, hidden, limit: Number(params.get("shown") ?? SHOWN) };
   }
@@ -126,8 +127,7 @@ class MatchesView {
 
   showControls() {
     const { which, mode } = this.settings();
-    const { image_sets: imageSets, n_vocabularies: vocabularies } = this.explanation;
-    const title = imageSets ? "Image in the lists of vocabularies" : "Same word in vocabularies";
+    const { title, groups } = this.explanation;
     this.slider = el("input", { type: "range", id: "shown", min: 1, step: 1 });
     this.slider.addEventListener("input", () => {
       this.params.set("shown", this.slider.value);
@@ -135,7 +135,7 @@ class MatchesView {
     });
     this.slider.addEventListener("change", () => this.updateLink()); // browsers limit how often the URL may change
     this.sliderText = el("output", { for: "shown" });
-    this.legend = el("div", { class: "legend", role: "group", "aria-label": "Sets" });
+    this.legend = el("div", { class: "legend", role: "group", "aria-label": title });
     this.controls.replaceChildren(
       segmented({
         legend: "Matches",
@@ -157,7 +157,7 @@ class MatchesView {
         ],
         onChange: (value) => this.set("draw", value),
       }),
-      ...(vocabularies > 1 ? [el("fieldset", { class: "segmented" }, el("legend", {}, title), this.legend)] : []),
+      ...(groups.length ? [el("fieldset", { class: "segmented" }, el("legend", {}, title), this.legend)] : []),
       el("div", { class: "field slider" }, el("label", { for: "shown" }, "Highest weights: ", this.sliderText), this.slider),
     );
   }
@@ -179,45 +179,44 @@ class MatchesView {
   /** Draw with the current settings. */
   refresh() {
     const { which, mode, hidden, limit } = this.settings();
-    const { matches, n_vocabularies: vocabularies } = this.explanation;
+    const { matches } = this.explanation;
     const eligible = [...matches.keys()].filter((i) => which === "all" || matches[i].inlier);
-    const inSets = eligible.filter((i) => !hidden.includes(setOf(matches[i], vocabularies)));
-    const shown = inSets.slice(0, limit);
+    const inGroups = eligible.filter((i) => !hidden.includes(matches[i].group));
+    const shown = inGroups.slice(0, limit);
     this.showLegend(eligible, hidden);
-    this.slider.max = String(Math.max(1, inSets.length));
+    this.slider.max = String(Math.max(1, inGroups.length));
     this.slider.value = String(shown.length);
-    this.sliderText.textContent = `${formatInteger(shown.length)} of ${formatInteger(inSets.length)}`;
+    this.sliderText.textContent = `${formatInteger(shown.length)} of ${formatInteger(inGroups.length)}`;
     this.drawing.show(shown, mode);
     this.select(shown.includes(this.active) ? this.active : null);
   }
 
   /** The legend, whose entries are filters. */
   showLegend(eligible, hidden) {
-    const { matches, n_vocabularies: vocabularies, image_sets: imageSets } = this.explanation;
-    const focused = document.activeElement?.dataset?.set;
-    const present = SETS.filter((set) => vocabularies >= { all: 1, one: 2, several: 3 }[set]);
+    const { matches, groups, parts } = this.explanation;
+    const focused = document.activeElement?.dataset?.group;
     this.legend.replaceChildren(
-      ...present.map((set) => {
-        const number = eligible.filter((i) => setOf(matches[i], vocabularies) === set).length;
-        const off = hidden.includes(set);
-        const others = hidden.filter((name) => name && name !== set);
+      ...groups.map(({ id, name }) => {
+        const number = eligible.filter((i) => matches[i].group === id).length;
+        const off = hidden.includes(id);
+        const others = hidden.filter((other) => other !== id);
         return el(
           "button",
           {
             type: "button",
             class: "legend-entry",
             "aria-pressed": String(!off),
-            data: { set },
-            onclick: () => this.set("hide", (off ? others : [...others, set]).join(",")),
+            data: { group: id },
+            onclick: () => this.set("hide", (off ? others : [...others, id]).join(",")),
           },
-          el("span", { class: `swatch ${set}`, "aria-hidden": "true" }),
-          `${SET_NAMES[set]} `,
+          el("span", { class: `swatch ${id}`, "aria-hidden": "true" }),
+          `${name} `,
           el("b", {}, formatInteger(number)),
         );
       }),
-      ...(imageSets ? [byImageKey(eligible.filter((i) => isByImage(matches[i])).length)] : []),
+      ...(parts.some((part) => part.image_sets) ? [byImageKey(eligible.filter((i) => isByImage(matches[i])).length)] : []),
     );
-    if (focused) this.legend.querySelector(`[data-set=${focused}]`)?.focus();
+    if (focused) this.legend.querySelector(`[data-group=${focused}]`)?.focus();
   }
 
   point(event) {
@@ -317,14 +316,4 @@ function byImageKey(number) {
     "dashed: by other features of the image ",
     el("b", {}, formatInteger(number)),
   );
-}
-
-/** The summary as one sentence. */
-function summaryText({ matches, inliers, score, n_matches: total }) {
-  if (total === 0) return "No matching features.";
-  const text = count(total, "match", "matches");
-  if (inliers === 0) return `${text}, not consistent with any geometric transform.`;
-  const weight = matches.filter((match) => match.inlier).reduce((sum, match) => sum + match.weight, 0);
-  const share = formatPercent(weight / score);
-  return `${formatInteger(inliers)} of ${text} are consistent with one geometric transform, with ${share} of the total weight.`;
 }

@@ -1,7 +1,7 @@
 // The ranking as tiles: likely hits in a grid, the others in a fold. Tiles keep their element and move to their new positions.
 
 import { button, el, icon, iconLink, linkButton, outlineOver, prefersReducedMotion } from "./elements.js";
-import { baseName, count, formatProbability } from "./format.js";
+import { baseName, count, formatProbability, partsText } from "./format.js";
 import { placeLine, thumbnail } from "./images.js";
 import { copyText } from "./messages.js";
 import { href } from "./router.js";
@@ -192,7 +192,7 @@ class Tile {
     this.badge.replaceChildren(...(likely && confirmed && !isQuery ? [icon("check", 14), badge] : [badge]));
     this.badge.className = likely && confirmed && !isQuery ? "badge verified" : "badge";
     this.badge.hidden = !isQuery && !probability && !confirmed;
-    this.badge.title = text;
+    this.badge.title = hit.parts ? `${text}: ${partsText(hit.parts)}` : text;
     this.place.replaceChildren(...placeLine(hit));
     this.link.href = linkTo(hit.image);
     this.link.setAttribute("aria-label", `${rank}. ${name}: ${text}. Show it large`);

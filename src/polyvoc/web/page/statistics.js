@@ -1,7 +1,7 @@
 // The statistics view: key figures, tables, and the distributions behind the weights as plots.
 
 import { getJson } from "./api.js";
-import { el, heading } from "./elements.js";
+import { el, heading, segmented } from "./elements.js";
 import { baseName, count, formatBytes, formatInteger, formatNumber, kindsText, reasonText } from "./format.js";
 import { showError } from "./messages.js";
 import { bars, histogram } from "./plots.js";
@@ -20,18 +20,43 @@ const LENGTH_TEXT = [
 ].join(" ");
 
 /** @type {import("./router.js").Route} */
-export function statisticsView(params, { signal }) {
+export function statisticsView(params, { about, signal }) {
   const body = el("div", { id: "statistics" }, el("p", { class: "state" }, "Loading …"));
   const load = async () => {
     try {
-      body.replaceChildren(...sections(await getJson("/statistics", {}, { signal })));
+      const info = await getJson("/statistics", {}, { signal });
+      body.replaceChildren(...(info.indexes ? several(info) : sections(info)));
     } catch (error) {
       body.replaceChildren();
       showError(error, load);
     }
   };
   load();
-  return { element: el("div", { class: "statistics" }, heading("The index"), body), title: "Statistics" };
+  const title = about.indexes.length > 1 ? "The indexes" : "The index";
+  return { element: el("div", { class: "statistics" }, heading(title), body), title: "Statistics" };
+}
+
+/** All indexes in a table, and the sections of one of them. */
+function several({ photographs, indexes }) {
+  const head = ["index", "kind", "photographs", "features", "on disk", "commit"];
+  const rows = indexes.map(({ index, kind, images, features, bytes, commit }) => [
+    index,
+    kind.name,
+    formatInteger(images),
+    formatInteger(features),
+    formatBytes(bytes.total),
+    String(commit),
+  ]);
+  const details = el("div", {}, ...sections(indexes[0]));
+  const text = `${count(photographs, "photograph")} in ${count(indexes.length, "index", "indexes")}; one in several counts once.`;
+  const choice = segmented({
+    legend: "Details of",
+    name: "index",
+    value: "0",
+    choices: indexes.map(({ index }, i) => [String(i), baseName(index), index]),
+    onChange: (i) => details.replaceChildren(...sections(indexes[i])),
+  });
+  return [el("div", { class: "statistics" }, el("p", { class: "prose" }, text), table(head, rows), choice, details)];
 }
 
 function sections(info) {
