@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pillow_heif
+import pillow_jxl  # noqa: F401 - registers its format
 from PIL import Image
 
 from machine import write_result
