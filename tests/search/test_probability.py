@@ -65,6 +65,8 @@ def test_the_formula() -> None:
 def test_impossible_coefficients_raise(votes: tuple[float, float], verified: tuple[float, float, float]) -> None:
     with pytest.raises(OptionError, match="coefficients"):
         HitProbability(votes, verified)
+    with pytest.raises(OptionError, match="share=-0.1 should be a number, 0 or more"):
+        HitProbability((0.0, 1.0), (0.0, 1.0, 1.0), share=-0.1)
 
 
 def test_orb_has_coefficients_of_its_own() -> None:
@@ -81,7 +83,8 @@ def orb_kind() -> FeatureKind:
 
 def test_coefficients_are_read_as_they_were_written() -> None:
     assert HitProbability.from_dict(SHIPPED.as_dict(), "") == SHIPPED and SHIPPED.source
-    for broken in (None, {}, {**SHIPPED.as_dict(), "format": "x"}, {**SHIPPED.as_dict(), "votes": [1]}):
+    for broken in (None, {}, {**SHIPPED.as_dict(), "format": "x"}, {**SHIPPED.as_dict(), "votes": [1]},
+                   {**SHIPPED.as_dict(), "share": None}):  # fmt: skip
         with pytest.raises(DamagedError, match=r"there\.json: not a table of hit probabilities"):
             HitProbability.from_dict(broken, "there.json")
 
@@ -201,7 +204,7 @@ def test_an_index_without_a_fitted_model_has_no_probabilities(index_path: Path) 
 def test_a_photograph_finds_itself_with_a_high_probability(index_path: Path, photographs: Path) -> None:
     path = min(photographs.glob("*.jpg"))
     with Index.open(index_path) as index:
-        assert index.probability is SHIPPED
+        assert index.probability == SHIPPED
         hits = index.search(path, min_probability=0.9)
         assert hits[0].path == str(path) and all(hit.probability is not None and hit.probability >= 0.9 for hit in hits)
 

@@ -34,6 +34,7 @@ from samples import unflushed
 __all__ = ["unflushed"]
 
 ORB = FeatureOptions(detector="orb")
+SHARES = {"sift": 0.9, "orb": 0.7}
 PRESETS: tuple[Preset, ...] = ("fast", "default", "best")
 Make = Callable[..., Path]
 
@@ -54,7 +55,9 @@ def _session_orb(photographs: Path, orb_words: Vocabulary, tmp_path_factory: pyt
 
 @pytest.fixture(autouse=True)
 def _every_kind_has_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.search.index.hit_probability_of", lambda *_: default_hit_probability())
+    """The same ones, of which different shares count."""
+    models = {name: replace(default_hit_probability(), share=share) for name, share in SHARES.items()}
+    monkeypatch.setattr("polyvoc.search.index.hit_probability_of", lambda kind, *_: models[kind.name])
 
 
 @pytest.fixture
@@ -152,7 +155,8 @@ def test_evidence_of_different_kinds_is_added(sift: Path, orb: Path, photographs
             assert isinstance(hit, JointHit) and len(hit.parts) == 2 and all(part.counts for part in hit.parts)
             each = [hits[hit.path] for hits in alone]
             assert {part.probability for part in hit.parts} == {single.probability for single in each}
-            total = PRIOR + sum(logit(single.probability or 0) - PRIOR for single in each)
+            total = PRIOR + sum(share * (logit(single.probability or 0) - PRIOR)
+                                for share, single in zip(SHARES.values(), each, strict=True))  # fmt: skip
             assert hit.probability == pytest.approx(logistic(total)) and hit.inliers == sum(single.inliers for single in each)
         chances = [hit.probability or 0 for hit in found]
         assert chances == sorted(chances, reverse=True)
@@ -196,7 +200,8 @@ def test_a_photograph_that_is_no_candidate_of_an_index_has_less_than_those_that_
         for hit in hits:
             (own,) = [part for part in hit.parts if part.kind == "sift"]
             if any(part in beyond for part in hit.parts) and own.probability is not None:
-                assert (hit.probability or 0) < logistic(logit(own.probability) + min(map(_logit, absent)) - PRIOR) + 1e-12
+                least = SHARES["orb"] * (min(map(_logit, absent)) - PRIOR)
+                assert (hit.probability or 0) < logistic(PRIOR + SHARES["sift"] * (_logit(own) - PRIOR) + least) + 1e-12
 
 
 def _logit(hit: Any) -> float:

@@ -100,6 +100,7 @@ class HitProbability:
     votes: tuple[float, float]  # a, b
     verified: tuple[float, float, float]  # a, b, c
     source: str = ""
+    share: float = 1.0  # of its evidence that counts beside that of other kinds (`search.joint`)
 
     def __post_init__(self) -> None:
         """Raise OptionError for coefficients that would make a hit less probable for more votes or inliers."""
@@ -107,6 +108,8 @@ class HitProbability:
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 2 and 3 numbers")
         if min(*self.votes[1:], *self.verified[1:]) < 0:
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 0 or more, but for the first of each")
+        if not 0 <= self.share < math.inf:
+            raise OptionError(f"share={self.share!r} should be a number, 0 or more")
 
     def of(self, noise_rank: float, weight: float | None = None) -> float:
         """Return the probability of a hit by its noise rank and, if it was verified, the nats of its inliers."""
@@ -128,7 +131,8 @@ class HitProbability:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"format": FORMAT, "source": self.source, "votes": list(self.votes), "verified": list(self.verified)}
+        coefficients = {"votes": list(self.votes), "verified": list(self.verified), "share": self.share}
+        return {"format": FORMAT, "source": self.source, **coefficients}
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> Self:
@@ -137,7 +141,7 @@ class HitProbability:
             if values["format"] != FORMAT:
                 raise ValueError
             (a, b), (d, e, f) = (map(float, values[name]) for name in ("votes", "verified"))
-            return cls((a, b), (d, e, f), str(values["source"]))
+            return cls((a, b), (d, e, f), str(values["source"]), float(values["share"]))
         except (KeyError, TypeError, ValueError, OptionError):
             raise DamagedError(f"{where}: not a table of hit probabilities; install polyvoc again") from None
 
