@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from machine import write_result
@@ -43,7 +44,7 @@ from polyvoc.search.photographs import Photographs
 from polyvoc.search.pipeline import search
 from polyvoc.search.probability import LIKELY, HitProbability, default_hit_probability, probability_file
 from polyvoc.search.query import PhotoReader, query_of_image
-from polyvoc.types import SIFT, CodeTable, Features
+from polyvoc.types import SIFT, CodeTable, Features, Floats64
 from polyvoc.vocabulary.train import sample_descriptors, train
 from polyvoc.vocabulary.vocabulary import Vocabulary, VocabularySet
 from views import VIEWS, view_of
@@ -51,7 +52,8 @@ from views import VIEWS, view_of
 SETS = ("holidays", "ukbench")
 WORDS, DESCRIPTORS, ROUNDS = 20_000, 600_000, 10  # of the vocabulary of each kind
 SHOWN = 10  # hits of a search that probabilities are fitted to and judged by
-ADDED, JOINED = "added", "joined"  # with shares of 1, and with fitted ones
+PRIORS = np.arange(-10.0, 0.5, 1.0)  # logits tried
+ADDED, JOINED = "added", "joined"  # with shares of 1 and a fitted prior, and with fitted shares
 DATA = Path(__file__).parent.parent / "src" / "polyvoc" / "data"
 
 
@@ -241,19 +243,31 @@ class Trial:
 
     def with_shares(self, names: Sequence[str], chosen: Sequence[int],
                     models: Sequence[HitProbability]) -> tuple[HitProbability, ...]:  # fmt: skip
-        """Return models with the shares that suit the best joint hits of some sets, of photographs that all kinds hold."""
+        """Return models with the shares that suit the best joint hits of some sets."""
+        shares = fit_shares(*self.evidence(names, chosen, models))
+        return tuple(replace(model, share=share) for model, share in zip(models, shares, strict=True))
+
+    def prior(self, names: Sequence[str], chosen: Sequence[int], models: Sequence[HitProbability]) -> float:
+        """Return the logit that gives the best probabilities on some sets, were the evidence added in full."""
+        evidence, right = self.evidence(names, chosen, models)
+        signs = np.where(right, -1, 1)
+        losses = [np.logaddexp(0, signs * (prior + (evidence - prior).sum(axis=1))).mean() for prior in PRIORS]
+        return float(PRIORS[np.argmin(losses)])
+
+    def evidence(self, names: Sequence[str], chosen: Sequence[int],
+                 models: Sequence[HitProbability]) -> tuple[Floats64, npt.NDArray[np.bool_]]:  # fmt: skip
+        """Return the logits [n, kinds] of the best joint hits that all kinds hold, and which of them are right."""
         rows, right = [], []
         for name in names:
             for asked, _, answers in self.answers(name, "", chosen, models):
                 floors = {one.index: one.floor for one in answers}
                 for hit in join(answers, self.photographs)[:SHOWN]:
-                    if len(hit.parts) == len(chosen):
-                        by_index = {part.index: part.probability for part in hit.parts}
-                        logits = [(floors[path] if p is None else logit(p)) for path, p in by_index.items()]
-                        rows.append([logits[list(by_index).index(str(self.indexes[kind].folder.path))] for kind in chosen])
+                    logits = {part.index: floors[part.index] if part.probability is None else logit(part.probability)
+                              for part in hit.parts}  # fmt: skip
+                    if len(logits) == len(chosen):
+                        rows.append([logits[str(self.indexes[kind].folder.path)] for kind in chosen])
                         right.append(hit.path in asked.relevant)
-        shares = fit_shares(np.array(rows), np.array(right))
-        return tuple(replace(model, share=share) for model, share in zip(models, shares, strict=True))
+        return np.array(rows), np.array(right)
 
     def answers(self, name: str, view: str, chosen: Sequence[int],
                 models: Sequence[HitProbability]) -> Iterator[tuple[Question, bool, list[IndexAnswer]]]:  # fmt: skip
@@ -263,11 +277,11 @@ class Trial:
                                       for kind, model in zip(chosen, models, strict=True)
                                       if (one := found[kind]) is not None]  # fmt: skip
 
-    def ranked(self, name: str, view: str, chosen: Sequence[int],
-               models: Sequence[HitProbability]) -> Iterator[tuple[Question, bool, list[tuple[str, float]]]]:  # fmt: skip
+    def ranked(self, name: str, view: str, chosen: Sequence[int], models: Sequence[HitProbability],
+               prior: float = PRIOR) -> Iterator[tuple[Question, bool, list[tuple[str, float]]]]:  # fmt: skip
         """Yield the ranking of each search as paths with their probabilities."""
         for asked, answerable, answers in self.answers(name, view, chosen, models):
-            yield asked, answerable, [(hit.path, hit.probability or 0.0) for hit in join(answers, self.photographs)]
+            yield asked, answerable, [(hit.path, hit.probability or 0.0) for hit in join(answers, self.photographs, prior)]
 
 
 def average_precision(ranking: Sequence[str], relevant: frozenset[str]) -> float:
@@ -281,10 +295,11 @@ def top_four(ranking: Sequence[str], relevant: frozenset[str]) -> float:
     return 1 + sum(path in relevant for path in ranking[:3])
 
 
-def report(trial: Trial, name: str, view: str, chosen: Sequence[int], models: Sequence[HitProbability]) -> dict[str, Any]:
+def report(trial: Trial, name: str, view: str, chosen: Sequence[int], models: Sequence[HitProbability],
+           prior: float = PRIOR) -> dict[str, Any]:  # fmt: skip
     """Return the values per question, and the calibration of the best hits."""
     values, rows, chances = [], list[tuple[Any, ...]](), []
-    for number, (asked, answerable, ranking) in enumerate(trial.ranked(name, view, chosen, models)):
+    for number, (asked, answerable, ranking) in enumerate(trial.ranked(name, view, chosen, models, prior)):
         if answerable:
             judged = top_four if name == "ukbench" else average_precision
             values.append((judged([path for path, _ in ranking], asked.relevant), asked.group))
@@ -310,7 +325,9 @@ def measure(trial: Trial, name: str, view: str = "") -> dict[str, Any]:
     other, every = tuple(one for one in SETS if one != name), tuple(range(len(trial.kinds)))
     models = trial.models(other, every)
     ways = {kind: report(trial, name, view, (number,), (models[number],)) for number, kind in enumerate(trial.kinds)}
-    ways[ADDED] = report(trial, name, view, every, [replace(model, share=1.0) for model in models])
+    full = [replace(model, share=1.0) for model in models]
+    prior = trial.prior(other, every, full)
+    ways[ADDED] = report(trial, name, view, every, full, prior)
     ways[JOINED] = report(trial, name, view, every, models)
     joint, entries = ways[JOINED]["values"], {}
     for way, one in ways.items():
@@ -319,7 +336,7 @@ def measure(trial: Trial, name: str, view: str = "") -> dict[str, Any]:
         entries[way] = {**one, "value": as_dict(bootstrap(values, groups)), "gain": gain}
         print(name, view, way, {key: round(x, 3) for key, x in entries[way]["value"].items()}, gain,
               one["calibration"]["error"], one["calibration"]["log_loss"], flush=True)  # fmt: skip
-    return {"shares": [model.share for model in models], "ways": entries}
+    return {"shares": [model.share for model in models], "prior_added": prior, "ways": entries}
 
 
 def save(trial: Trial) -> dict[str, HitProbability]:

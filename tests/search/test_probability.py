@@ -65,7 +65,7 @@ def test_the_formula() -> None:
 def test_impossible_coefficients_raise(votes: tuple[float, float], verified: tuple[float, float, float]) -> None:
     with pytest.raises(OptionError, match="coefficients"):
         HitProbability(votes, verified)
-    with pytest.raises(OptionError, match="share=-0.1 should be a number, 0 or more"):
+    with pytest.raises(OptionError, match=r"share=-0\.1 should be a number"):
         HitProbability((0.0, 1.0), (0.0, 1.0, 1.0), share=-0.1)
 
 
@@ -75,6 +75,16 @@ def test_orb_has_coefficients_of_its_own() -> None:
     assert orb.of(-5.0, 0.0) < 0.1 and orb.of(5.0, 200.0) > 0.9
     for kind, bits in ((FeatureKind("orb", 128, True), 128), (FeatureKind("akaze", 486, True), 128), (orb_kind(), 32)):
         assert hit_probability_of(kind, bits, 0) is None
+
+
+def test_xfeat_has_coefficients_of_its_own() -> None:
+    kind = FeatureKind("xfeat", 64)
+    xfeat = hit_probability_of(kind, 128, 0)
+    assert xfeat is not None and xfeat == default_hit_probability("xfeat") not in (SHIPPED, default_hit_probability("orb"))
+    assert xfeat.of(-5.0, 0.0) < 0.1 and xfeat.of(5.0, 200.0) > 0.9
+    assert 0 < xfeat.share < 1 == SHIPPED.share
+    for other, bits in ((FeatureKind("xfeat", 128), 128), (FeatureKind("aliked", 64), 128), (kind, 32)):
+        assert hit_probability_of(other, bits, 0) is None
 
 
 def orb_kind() -> FeatureKind:

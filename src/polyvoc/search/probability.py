@@ -31,6 +31,7 @@ from polyvoc.errors import DamagedError, OptionError
 from polyvoc.options import DETECTOR_KINDS
 from polyvoc.scoring.segments import Candidate
 from polyvoc.types import SIFT, FeatureKind, Floats64
+from polyvoc.vocabulary.vocabulary import LEARNED
 
 FORMAT = "polyvoc hit probability"
 DEPTH = 100  # rank where a curve of scores is taken to be noise ...
@@ -38,7 +39,7 @@ SHARE = 4  # ... or at a quarter of the images, if that is less
 FLAT = 1e-9  # a fall of this many nats is rounding
 USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
 LIKELY = 0.5  # a hit from this probability on is more likely right than wrong
-KINDS = (FeatureKind(), DETECTOR_KINDS["orb"])  # of features that coefficients come with polyvoc for
+KINDS = (FeatureKind(), DETECTOR_KINDS["orb"], *LEARNED.values())  # of features that coefficients come with polyvoc for
 MEASURED = (64, 128)  # bits of signatures for which weights of matches are in nats
 
 
