@@ -1,6 +1,6 @@
 """Accuracy and probabilities of several kinds of features, each alone and joined: evidence added per photograph.
 
-    python benchmarks/several.py DATA --work FOLDER [--kinds sift xfeat.onnx] [--questions 150] [--altered] [--quick] [--save]
+    python benchmarks/several.py DATA --work FOLDER [--kinds sift xfeat.onnx] [--questions 150] [--altered 75] [--quick] [--save]
 
 DATA holds the folders holidays*, ukbench* and photos*: the first two lie in one collection, with `--distractors` the third, too. Each kind,
 a detector or the file of a network, has an index in FOLDER, which is used again if it is there. SIFT and networks with a vocabulary that comes with
@@ -97,6 +97,11 @@ def questions(data: Path, name: str, most: int) -> list[Question]:
         assert question.image is not None
         relevant = frozenset(str(read.images[number]) for number in truth.relevant - {question.image})
         rows.append(Question(str(read.images[question.image]), relevant, groups[question.group]))
+    return spread(rows, most)
+
+
+def spread(rows: Sequence[Question], most: int) -> list[Question]:
+    """Return at most so many of them, evenly spread."""
     return [rows[number * len(rows) // min(most, len(rows))] for number in range(min(most, len(rows)))]
 
 
@@ -152,7 +157,7 @@ def altered(asked: Question, view: str, options: FeatureOptions) -> Features | N
     with Image.open(asked.path) as image:
         seen = view_of(view, image.convert("RGB"), asked.group)
     file = BytesIO()
-    seen.save(file, "PNG")
+    seen.save(file, "PNG", compress_level=1)
     try:
         return extract(file.getvalue(), options)
     except ImageError:
@@ -201,13 +206,20 @@ class Trial:
     """The searches with all questions in all indexes, and what follows from them. What was searched before is kept."""
 
     def __init__(self, indexes: Mapping[str, Index], asked: Mapping[str, Sequence[Question]], work: Path,
-                 views: Sequence[str] = (), tables: Mapping[tuple[str, str], CodeTable] | None = None) -> None:  # fmt: skip
-        """Search in indexes by the names of their kinds with the questions of each set. tables: of weights by kind and set."""
+                 most_altered: int = 0, tables: Mapping[tuple[str, str], CodeTable] | None = None) -> None:  # fmt: skip
+        """Search in indexes by the names of their kinds with the questions of each set, and with some of them altered.
+
+        tables: of weights by kind and set.
+        """
+        views = VIEWS if most_altered else ()
         self.kinds, self.indexes, self.work, self.tables = tuple(indexes), tuple(indexes.values()), work, tables or {}
         self.photographs = Photographs.of(self.indexes)
         self.path_of = [{row.image: row.path for row in index} for index in self.indexes]
         self.image_of = [{path: image for image, path in paths.items()} for paths in self.path_of]
-        self.found = {(name, view): self.searches(name, asked[name], view) for name in SETS for view in ("", *views)}
+        self.found = {(name, ""): self.searches(name, asked[name], "") for name in SETS}
+        self.found |= {
+            (name, view): self.searches(name, spread(asked[name], most_altered), view) for view in views for name in SETS
+        }
 
     def searches(self, name: str, asked: Sequence[Question], view: str) -> Searches:
         """Return what every index finds with the questions of a set; altered ones only with their right answers there."""
@@ -354,7 +366,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["sift", "orb"], help="detectors: names, or files of networks")
     parser.add_argument("--questions", type=int, default=150, help="of each set, at most")
     parser.add_argument("--distractors", action="store_true", help="with photos* in the collection")
-    parser.add_argument("--altered", action="store_true", help="search with altered queries, too")
+    parser.add_argument("--altered", type=int, default=0, help="search with altered queries, too: so many of each set")
     parser.add_argument("--quick", action="store_true", help="few questions; nothing is written")
     parser.add_argument("--save", action="store_true", help="write the coefficients that come with polyvoc")
     arguments = parser.parse_args()
@@ -364,8 +376,8 @@ def main() -> None:
     folders = [next(arguments.data.glob(f"{name}*")) for name in (*SETS, *(["photos"] if arguments.distractors else []))]
     indexes = {kind.name: index_of(kind, folders, words[kind.name], arguments.work) for kind in kinds}
     most = 20 if arguments.quick else arguments.questions
-    views = list(VIEWS) if arguments.altered else []
-    trial = Trial(indexes, {name: questions(arguments.data, name, most) for name in SETS}, arguments.work, views)
+    asked = {name: questions(arguments.data, name, most) for name in SETS}
+    trial = Trial(indexes, asked, arguments.work, min(arguments.altered, most))
     shipped = save(trial)
     result = {
         "photographs": len(trial.photographs),
@@ -375,7 +387,8 @@ def main() -> None:
         "prior": PRIOR,
         "models": {kind: model.as_dict() for kind, model in shipped.items()},
         "sets": {name: measure(trial, name) for name in SETS},
-        "altered": {view: {name: measure(trial, name, view) for name in SETS} for view in views},
+        "questions_altered": {name: min(arguments.altered, len(asked[name])) for name in SETS},
+        "altered": {view: {name: measure(trial, name, view) for name in SETS} for view in VIEWS} if arguments.altered else {},
     }
     for kind, model in zip(kinds, shipped.values(), strict=True) if arguments.save else ():
         stored = replace(model, source=model.source if kind.name == SIFT else source_of(result))

@@ -6,9 +6,9 @@ probability that a candidate is right before any of them is looked at,
     logit p = logit P + sum over the kinds of share_kind (logit p_kind - logit P)
 
 Were the kinds to err independently, each share would be 1. They do not: a scene like another is so to all kinds. The shares
-are fitted (`experiments.fit.joint`), those of the shipped kinds by `benchmarks/several.py` beside SIFT, whose share is 1. Indexes
-of the *same* kind see the same, so their evidence is not added: of each kind the strongest counts. So an index beside itself
-changes nothing, and a photograph that one kind alone holds keeps the probability that it has there.
+are fitted (`experiments.fit.joint`), those of the shipped kinds by `benchmarks/several.py` beside SIFT, whose share is 1.
+Indexes of the *same* kind see the same, so their evidence is not added: of each kind the strongest counts. So an index beside
+itself changes nothing, and a photograph that one kind alone holds keeps the probability that it has there.
 
 An index that holds a photograph, but does not have it among its candidates, is evidence against it: its votes are too few for
 the best `DEPTH`. Its logit p is then the *floor* of the search: that of an unverified candidate on the next rank, or that of
