@@ -39,10 +39,10 @@ from polyvoc.scoring.engine import Engine
 from polyvoc.scoring.segments import Candidate
 from polyvoc.search.hits import Hit, Hits
 from polyvoc.search.index import Index
-from polyvoc.search.joint import PRIOR, IndexAnswer, join, logit
+from polyvoc.search.joint import PRIOR, IndexAnswer, JointHit, best_by_kind, join, logit
 from polyvoc.search.photographs import Photographs
 from polyvoc.search.pipeline import search
-from polyvoc.search.probability import LIKELY, HitProbability, default_hit_probability, probability_file
+from polyvoc.search.probability import LIKELY, HitProbability, default_hit_probability, logistic, probability_file
 from polyvoc.search.query import PhotoReader, query_of_image
 from polyvoc.types import SIFT, CodeTable, Features, Floats64
 from polyvoc.vocabulary.train import sample_descriptors, train
@@ -52,8 +52,7 @@ from views import VIEWS, view_of
 SETS = ("holidays", "ukbench")
 WORDS, DESCRIPTORS, ROUNDS = 20_000, 600_000, 10  # of the vocabulary of each kind
 SHOWN = 10  # hits of a search that probabilities are fitted to and judged by
-PRIORS = np.arange(-10.0, 0.5, 1.0)  # logits tried
-ADDED, JOINED = "added", "joined"  # with shares of 1 and a fitted prior, and with fitted shares
+ADDED, JOINED = "added", "joined"  # as if kinds erred independently, and as polyvoc joins them
 DATA = Path(__file__).parent.parent / "src" / "polyvoc" / "data"
 
 
@@ -259,25 +258,17 @@ class Trial:
         shares = fit_shares(*self.evidence(names, chosen, models))
         return tuple(replace(model, share=share) for model, share in zip(models, shares, strict=True))
 
-    def prior(self, names: Sequence[str], chosen: Sequence[int], models: Sequence[HitProbability]) -> float:
-        """Return the logit that gives the best probabilities on some sets, were the evidence added in full."""
-        evidence, right = self.evidence(names, chosen, models)
-        signs = np.where(right, -1, 1)
-        losses = [np.logaddexp(0, signs * (prior + (evidence - prior).sum(axis=1))).mean() for prior in PRIORS]
-        return float(PRIORS[np.argmin(losses)])
-
     def evidence(self, names: Sequence[str], chosen: Sequence[int],
                  models: Sequence[HitProbability]) -> tuple[Floats64, npt.NDArray[np.bool_]]:  # fmt: skip
-        """Return the logits [n, kinds] of the best joint hits that all kinds hold, and which of them are right."""
+        """Return what each kind adds to the best joint hits that all of them hold [n, kinds], and which of the hits are right."""
         rows, right = [], []
         for name in names:
             for asked, _, answers in self.answers(name, "", chosen, models):
-                floors = {one.index: one.floor for one in answers}
+                found = best_by_kind(answers)
                 for hit in join(answers, self.photographs)[:SHOWN]:
-                    logits = {part.index: floors[part.index] if part.probability is None else logit(part.probability)
-                              for part in hit.parts}  # fmt: skip
+                    logits = logits_of(hit, answers)
                     if len(logits) == len(chosen):
-                        rows.append([logits[str(self.indexes[kind].folder.path)] for kind in chosen])
+                        rows.append([one.added(logits[one.number], found[one.kind], PRIOR) for one in answers])
                         right.append(hit.path in asked.relevant)
         return np.array(rows), np.array(right)
 
@@ -290,10 +281,23 @@ class Trial:
                                       if (one := found[kind]) is not None]  # fmt: skip
 
     def ranked(self, name: str, view: str, chosen: Sequence[int], models: Sequence[HitProbability],
-               prior: float = PRIOR) -> Iterator[tuple[Question, bool, list[tuple[str, float]]]]:  # fmt: skip
-        """Yield the ranking of each search as paths with their probabilities."""
+               in_full: bool = False) -> Iterator[tuple[Question, bool, list[tuple[str, float]]]]:  # fmt: skip
+        """Yield the ranking of each search as paths with their probabilities; in_full: all evidence added, as if independent."""
         for asked, answerable, answers in self.answers(name, view, chosen, models):
-            yield asked, answerable, [(hit.path, hit.probability or 0.0) for hit in join(answers, self.photographs, prior)]
+            hits = join(answers, self.photographs)
+            rows = [(hit.path, added_in_full(hit, answers) if in_full else hit.probability or 0.0) for hit in hits]
+            yield asked, answerable, sorted(rows, key=lambda row: -row[1]) if in_full else rows
+
+
+def logits_of(hit: JointHit, answers: Sequence[IndexAnswer]) -> dict[int, float]:
+    """Return the evidence of each index that holds a hit, by its number."""
+    parts = {part.index: part.probability for part in hit.parts}
+    return {one.number: one.floor if (p := parts[one.index]) is None else logit(p) for one in answers if one.index in parts}
+
+
+def added_in_full(hit: JointHit, answers: Sequence[IndexAnswer]) -> float:
+    """Return the probability of a hit as if kinds erred independently."""
+    return logistic(PRIOR + sum(one - PRIOR for one in logits_of(hit, answers).values()))
 
 
 def average_precision(ranking: Sequence[str], relevant: frozenset[str]) -> float:
@@ -308,10 +312,10 @@ def top_four(ranking: Sequence[str], relevant: frozenset[str]) -> float:
 
 
 def report(trial: Trial, name: str, view: str, chosen: Sequence[int], models: Sequence[HitProbability],
-           prior: float = PRIOR) -> dict[str, Any]:  # fmt: skip
+           in_full: bool = False) -> dict[str, Any]:  # fmt: skip
     """Return the values per question, and the calibration of the best hits."""
     values, rows, chances = [], list[tuple[Any, ...]](), []
-    for number, (asked, answerable, ranking) in enumerate(trial.ranked(name, view, chosen, models, prior)):
+    for number, (asked, answerable, ranking) in enumerate(trial.ranked(name, view, chosen, models, in_full)):
         if answerable:
             judged = top_four if name == "ukbench" else average_precision
             values.append((judged([path for path, _ in ranking], asked.relevant), asked.group))
@@ -337,9 +341,7 @@ def measure(trial: Trial, name: str, view: str = "") -> dict[str, Any]:
     other, every = tuple(one for one in SETS if one != name), tuple(range(len(trial.kinds)))
     models = trial.models(other, every)
     ways = {kind: report(trial, name, view, (number,), (models[number],)) for number, kind in enumerate(trial.kinds)}
-    full = [replace(model, share=1.0) for model in models]
-    prior = trial.prior(other, every, full)
-    ways[ADDED] = report(trial, name, view, every, full, prior)
+    ways[ADDED] = report(trial, name, view, every, models, in_full=True)
     ways[JOINED] = report(trial, name, view, every, models)
     joint, entries = ways[JOINED]["values"], {}
     for way, one in ways.items():
@@ -348,7 +350,7 @@ def measure(trial: Trial, name: str, view: str = "") -> dict[str, Any]:
         entries[way] = {**one, "value": as_dict(bootstrap(values, groups)), "gain": gain}
         print(name, view, way, {key: round(x, 3) for key, x in entries[way]["value"].items()}, gain,
               one["calibration"]["error"], one["calibration"]["log_loss"], flush=True)  # fmt: skip
-    return {"shares": [model.share for model in models], "prior_added": prior, "ways": entries}
+    return {"shares": [model.share for model in models], "ways": entries}
 
 
 def save(trial: Trial) -> dict[str, HitProbability]:

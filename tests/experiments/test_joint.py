@@ -16,13 +16,13 @@ N = 200_000
 
 
 def drawn(shared: float, seed: int = 0) -> tuple[Floats64, np.ndarray]:
-    """Return the evidence of two kinds, each calibrated, whose errors are shared to some degree; and what is right."""
+    """Return what two kinds add, each calibrated, whose errors are shared to some degree; and what is right."""
     rng = np.random.default_rng(seed)
     right = rng.random(N) < 1 / (1 + np.exp(-PRIOR))
     spread = 4.0  # a log-likelihood ratio x of two normals of variance v and means +-v / 2
     errors = np.sqrt(shared) * rng.normal(size=(N, 1)) + np.sqrt(1 - shared) * rng.normal(size=(N, 2))
     ratios = np.where(right, 1, -1)[:, None] * spread**2 / 2 + spread * errors
-    return PRIOR + ratios, right
+    return ratios, right
 
 
 def test_independent_kinds_count_in_full() -> None:
@@ -38,13 +38,13 @@ def test_kinds_that_err_together_count_less() -> None:
 
 def test_a_kind_without_information_counts_nothing() -> None:
     evidence, right = drawn(0.0)
-    first, second = fit_shares(np.column_stack([evidence[:, 0], np.random.default_rng(1).normal(PRIOR, 4, N)]), right)
+    first, second = fit_shares(np.column_stack([evidence[:, 0], np.random.default_rng(1).normal(0, 4, N)]), right)
     assert first == 1 and 0 <= second < 0.05
 
 
 def test_no_share_is_negative() -> None:
     evidence, right = drawn(0.0)
-    first, second = fit_shares(np.column_stack([evidence[:, 0], 2 * PRIOR - evidence[:, 1]]), right)
+    first, second = fit_shares(np.column_stack([evidence[:, 0], -evidence[:, 1]]), right)
     assert first == 1 and second == 0
 
 

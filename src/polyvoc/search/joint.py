@@ -10,6 +10,10 @@ are fitted (`experiments.fit.joint`), those of the shipped kinds by `benchmarks/
 Indexes of the *same* kind see the same, so their evidence is not added: of each kind the strongest counts. So an index beside
 itself changes nothing, and a photograph that one kind alone holds keeps the probability that it has there.
 
+Evidence against a photograph, logit p_kind below logit P, counts by the root of the probability of the kind's best hit, and not
+at all where that is no evidence either: a kind that finds nothing in a query, as a network does in a turned one, does not
+contradict another that does.
+
 An index that holds a photograph, but does not have it among its candidates, is evidence against it: its votes are too few for
 the best `DEPTH`. Its logit p is then the *floor* of the search: that of an unverified candidate on the next rank, or that of
 the last candidate, whichever is less. So being a candidate is never worse than not being one, and nothing is ranked above a
@@ -109,6 +113,12 @@ class IndexAnswer:
         beyond = logit(model.of(-math.log(max(len(hits), DEPTH) + 1)))
         return cls(number, index, kind, hits, min(last, beyond), model.share)
 
+    def added(self, evidence: float, best: float, prior: float) -> float:
+        """Return what evidence adds beside that of other kinds. best: evidence of its kind for the best hit."""
+        if evidence >= prior:
+            return self.share * (evidence - prior)
+        return self.share * (evidence - prior) * math.sqrt(logistic(best)) if best > prior else 0.0
+
     def part(self, images: Iterable[int], candidates: Mapping[int, Hit]) -> tuple[float, HitPart, Hit | None] | None:
         """Return the evidence for a photograph by its images here, the strongest; None if none of them was searched."""
         searched = [image for image in images if not _within(image - self.number * STRIDE, self.hits.missing)]
@@ -129,23 +139,32 @@ class IndexAnswer:
 def join(answers: Sequence[IndexAnswer], photographs: Photographs, prior: float = PRIOR) -> list[JointHit]:
     """Return the candidates of all indexes as hits, the most probable first. prior: logit P."""
     candidates = {one.number: {one.number * STRIDE + hit.image: hit for hit in one.hits} for one in answers}
-    every = [image for found in candidates.values() for image in found]
+    found = best_by_kind(answers)
+    every = [image for hits in candidates.values() for image in hits]
     wanted = dict.fromkeys(number for number in photographs.at(every).tolist() if number >= 0)
     rated = []
     for photograph in wanted:
         holders = photographs.holders(photograph)
         parts = [(one, one.part(holders[one.number], candidates[one.number])) for one in answers if one.number in holders]
-        known = [_Part(one.kind, one.share, *part) for one, part in parts if part is not None]
+        known = [_Part(one.kind, one.added(part[0], found[one.kind], prior), *part) for one, part in parts if part is not None]
         rated.append(_joined(photographs.first(photograph), known, prior))
     rated.sort(key=lambda one: (-(one[1].probability or 0.0), -one[0], -one[1].score, one[1].image))
     return [hit for _, hit in rated]
+
+
+def best_by_kind(answers: Sequence[IndexAnswer]) -> dict[FeatureKind, float]:
+    """Return the logit of the best hit of each kind."""
+    found: dict[FeatureKind, float] = {}
+    for one in answers:
+        found[one.kind] = max(found.get(one.kind, -SURE), *(logit(hit.probability or 0.0) for hit in one.hits), -SURE)
+    return found
 
 
 class _Part(NamedTuple):
     """What one index contributes to a photograph."""
 
     kind: FeatureKind
-    share: float
+    added: float  # beside other kinds
     evidence: float  # logit
     shown: HitPart
     hit: Hit | None
@@ -160,7 +179,7 @@ def _joined(image: int, parts: Sequence[_Part], prior: float) -> tuple[float, Jo
             strongest[one.kind] = number
     counted = [parts[number] for number in strongest.values()]
     alone = len(counted) == 1
-    total = counted[0].evidence if alone else prior + math.fsum(one.share * (one.evidence - prior) for one in counted)
+    total = counted[0].evidence if alone else prior + math.fsum(one.added for one in counted)
     found = sorted((one for one in counted if one.hit is not None), key=lambda one: (-one.evidence, str(one.kind)))
     first = found[0].hit
     assert first is not None

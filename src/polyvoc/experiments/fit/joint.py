@@ -14,15 +14,15 @@ FIXED = 1e6  # penalty that keeps the constant at the prior, and the share of th
 RIDGE = 1e-3  # keeps shares near 1 where the hits do not determine them
 
 
-def fit_shares(evidence: Floats64, right: npt.NDArray[np.bool_], prior: float = PRIOR) -> tuple[float, ...]:
-    """Return the share of each kind, 0 or more, by hits with the logit of their probability by each kind [n, kinds].
+def fit_shares(added: Floats64, right: npt.NDArray[np.bool_], prior: float = PRIOR) -> tuple[float, ...]:
+    """Return the share of each kind, 0 or more, by hits with what each kind adds in full to the logit of the prior [n, kinds].
 
     The first one counts in full, so that the shares of others do not depend on each other.
     """
-    if evidence.shape[0] != len(right) or not np.isfinite(evidence).all():
-        raise OptionError(f"evidence {evidence.shape} of {len(right)} hits should be a finite number for each hit and kind")
-    columns = np.column_stack([np.ones(len(evidence)), evidence - prior])
-    ones = np.ones(evidence.shape[1])
+    if added.shape[0] != len(right) or not np.isfinite(added).all():
+        raise OptionError(f"evidence {added.shape} of {len(right)} hits should be a finite number for each hit and kind")
+    columns = np.column_stack([np.ones(len(added)), added])
+    ones = np.ones(added.shape[1])
     penalty = np.array([FIXED, FIXED, *(RIDGE * ones[1:])])
     fitted = logistic(columns, right.astype(np.float64), penalty, nonnegative=True, centre=np.array([prior, *ones]))
     return 1.0, *(round(float(value), 4) for value in fitted[2:])
