@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import codetables
+import kindtables
 import papertables
 import scaletables
 import securitytables
@@ -301,7 +302,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": accuracy, "alternatives": alternatives, "components": components, "endtoend": endtoend, "engine": engine,
     "peers": peers, "ray": ray, "readme_peers": readme_peers, "readme_speed": readme_speed,
     "pareto": pareto, "search": search, "serve": serve, **papertables.TABLES, **scaletables.TABLES,
-    **tooltables.TABLES, **codetables.TABLES, **securitytables.TABLES,
+    **tooltables.TABLES, **codetables.TABLES, **kindtables.TABLES, **securitytables.TABLES,
 }  # fmt: skip
 
 

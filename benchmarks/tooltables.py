@@ -142,37 +142,6 @@ def confidence() -> str:
     return markdown(head, rows) + "\n\n" + note
 
 
-def several() -> str:
-    """Several kinds of features, each alone and joined: accuracy, and probabilities of the best hits."""
-    measured = result("several")
-    rows = []
-    for way in (*measured["kinds"], "joined"):
-        row = [f"`{way}`" if way in measured["kinds"] else "**joined**"]
-        for name, digits in DIGITS.items():
-            one = measured["sets"][name]["ways"][way]
-            text = f"{one['value']['mean']:.{digits}f}"
-            if one["gain"] is not None:
-                mean, low, high = (f"{one['gain'][end]:+.{digits}f}" for end in ("mean", "low", "high"))
-                text += f" ({bold(mean, one['gain'])}; {low} to {high})"
-            found = one["calibration"]
-            share = f"{100 * one['likely_right']:.1f} / {100 * one['right_likely']:.1f}"
-            row += [text, f"{100 * found['error']:.1f}", f"{found['log_loss']:.3f}", share]
-        rows.append(row)
-    names = [
-        column
-        for name in SETS.values()
-        for column in (name, "calibration error, %", "log loss", "likely right / right likely, %")
-    ]
-    asked = measured["questions"]
-    words = " and ".join(f"{count:,} for {kind}" for kind, count in measured["words"].items())
-    note = (f"{asked['holidays']} queries of Holidays and {asked['ukbench']} of Ukbench among {measured['photographs']:,} photographs; the query is left out, and counted as the first of "
-            f"the four of N-S. Words: {words}. In brackets the difference of the joint ranking to this one with its 95 % bootstrap interval, bold if that leaves out zero. "
-            "Probabilities of the ten best hits, with the right answers in the collection and without; those of each kind, and P, were fitted on the other set. "
-            f"Likely right: share of right ones among hits from 0.5 on; right likely: share of the right hits that are. P as it comes with polyvoc: {measured['prior']['shipped']:g}; "
-            f"{where(measured)}.")  # fmt: skip
-    return markdown(["ranking", *names], rows) + "\n\n" + note
-
-
 def order() -> str:
     """The order by score and by probability, of the presets and of the rules which hits expand a query."""
     measured = result("expansion")
@@ -308,7 +277,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "confidence": confidence,
     "order": order,
-    "several": several,
     "duplicate_classes": duplicate_classes,
     "duplicate_times": duplicate_times,
     "duplicates": duplicates,

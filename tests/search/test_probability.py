@@ -65,6 +65,8 @@ def test_the_formula() -> None:
 def test_impossible_coefficients_raise(votes: tuple[float, float], verified: tuple[float, float, float]) -> None:
     with pytest.raises(OptionError, match="coefficients"):
         HitProbability(votes, verified)
+    with pytest.raises(OptionError, match=r"share=-0\.1 should be a number"):
+        HitProbability((0.0, 1.0), (0.0, 1.0, 1.0), share=-0.1)
 
 
 def test_orb_has_coefficients_of_its_own() -> None:
@@ -75,13 +77,24 @@ def test_orb_has_coefficients_of_its_own() -> None:
         assert hit_probability_of(kind, bits, 0) is None
 
 
+def test_xfeat_has_coefficients_of_its_own() -> None:
+    kind = FeatureKind("xfeat", 64)
+    xfeat = hit_probability_of(kind, 128, 0)
+    assert xfeat is not None and xfeat == default_hit_probability("xfeat") not in (SHIPPED, default_hit_probability("orb"))
+    assert xfeat.of(-5.0, 0.0) < 0.1 and xfeat.of(5.0, 200.0) > 0.9
+    assert 0 < xfeat.share < 1 == SHIPPED.share
+    for other, bits in ((FeatureKind("xfeat", 128), 128), (FeatureKind("aliked", 64), 128), (kind, 32)):
+        assert hit_probability_of(other, bits, 0) is None
+
+
 def orb_kind() -> FeatureKind:
     return FeatureKind("orb", 256, True)
 
 
 def test_coefficients_are_read_as_they_were_written() -> None:
     assert HitProbability.from_dict(SHIPPED.as_dict(), "") == SHIPPED and SHIPPED.source
-    for broken in (None, {}, {**SHIPPED.as_dict(), "format": "x"}, {**SHIPPED.as_dict(), "votes": [1]}):
+    for broken in (None, {}, {**SHIPPED.as_dict(), "format": "x"}, {**SHIPPED.as_dict(), "votes": [1]},
+                   {**SHIPPED.as_dict(), "share": None}):  # fmt: skip
         with pytest.raises(DamagedError, match=r"there\.json: not a table of hit probabilities"):
             HitProbability.from_dict(broken, "there.json")
 

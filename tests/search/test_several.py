@@ -32,13 +32,16 @@ from samples import unflushed
 
 __all__ = ["unflushed"]
 
+SHARES = {"sift": 0.9, "orb": 0.7}
 PRESETS: tuple[Preset, ...] = ("fast", "default", "best")
 Make = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
 def _every_kind_has_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyvoc.search.index.hit_probability_of", lambda *_: default_hit_probability())
+    """The same ones, of which different shares count."""
+    models = {name: replace(default_hit_probability(), share=share) for name, share in SHARES.items()}
+    monkeypatch.setattr("polyvoc.search.index.hit_probability_of", lambda kind, *_: models[kind.name])
 
 
 @pytest.fixture
@@ -136,7 +139,8 @@ def test_evidence_of_different_kinds_is_added(sift: Path, orb: Path, photographs
             assert isinstance(hit, JointHit) and len(hit.parts) == 2 and all(part.counts for part in hit.parts)
             each = [hits[hit.path] for hits in alone]
             assert {part.probability for part in hit.parts} == {single.probability for single in each}
-            total = PRIOR + sum(logit(single.probability or 0) - PRIOR for single in each)
+            total = PRIOR + sum(added(_logit(single), share, max(map(_logit, hits.values())))
+                                for share, single, hits in zip(SHARES.values(), each, alone, strict=True))  # fmt: skip
             assert hit.probability == pytest.approx(logistic(total)) and hit.inliers == sum(single.inliers for single in each)
         chances = [hit.probability or 0 for hit in found]
         assert chances == sorted(chances, reverse=True)
@@ -180,11 +184,35 @@ def test_a_photograph_that_is_no_candidate_of_an_index_has_less_than_those_that_
         for hit in hits:
             (own,) = [part for part in hit.parts if part.kind == "sift"]
             if any(part in beyond for part in hit.parts) and own.probability is not None:
-                assert (hit.probability or 0) < logistic(logit(own.probability) + min(map(_logit, absent)) - PRIOR) + 1e-12
+                least = added(min(map(_logit, absent)), SHARES["orb"], max(map(_logit, absent)))
+                sift_best = max(_logit(part) for hit in hits for part in hit.parts if part.kind == "sift" and part.probability)
+                most = PRIOR + added(_logit(own), SHARES["sift"], sift_best) + least
+                assert (hit.probability or 0) < logistic(most) + 1e-12
+
+
+def added(evidence: float, share: float, best: float) -> float:
+    """Return what one kind adds: evidence against a photograph only as far as the kind finds anything."""
+    against = math.sqrt(logistic(best)) if best > PRIOR else 0.0
+    return share * (evidence - PRIOR) * (1 if evidence > PRIOR else against)
 
 
 def _logit(hit: Any) -> float:
     return logit(hit.probability)
+
+
+def test_a_kind_that_finds_nothing_does_not_contradict_another(sift: Path, orb: Path, photographs: Path) -> None:
+    """The hits that SIFT verified come before all others, in its order, whatever the least probable hits of ORB are."""
+    photo = photographs / "bridge-c.jpg"
+    with Index.open(sift) as one, polyvoc.open([sift, orb]) as both:
+        expected = [hit.path for hit in one.search(photo).likely]
+        blind = both.indexes[1].candidates(photo, both.indexes[1].options())
+        unlikely = [replace(hit, probability=logistic(PRIOR - 0.01 * rank)) for rank, hit in enumerate(reversed(blind))]
+        both.indexes[1].candidates = lambda *_, **__: Hits(unlikely)  # type: ignore[method-assign]
+        found = both.search(photo)
+        assert [hit.path for hit in found[: len(expected)]] == expected
+        for hit, own in zip(found, one.search(photo), strict=False):
+            if hit.path in expected:
+                assert hit.probability == pytest.approx(logistic(PRIOR + SHARES["sift"] * (_logit(own) - PRIOR)))
 
 
 def test_collections_kept_apart(make: Make, photographs: Path, sift: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from polyvoc.index.folder import IndexFolder
     from polyvoc.index.writer import IndexWriter
     from polyvoc.vocabulary.train import Sample, TrainWorkers
-    from polyvoc.vocabulary.vocabulary import VocabularySet
 
 app = typer.Typer()
 NAMED = 3  # folders in a message, at most
@@ -188,14 +187,15 @@ def require_one_detector(given: Mapping[str, object]) -> None:
 def _index_several(folders: list[str], index: Path, options: Sequence[dict[str, Any]], given: GivenVocabularies,
                    updating: dict[str, Any], json: bool) -> None:  # fmt: skip
     """Index the same photographs with several detectors, an index each; photographs are read once."""
+    from polyvoc.features.learned import resolved
     from polyvoc.index.changes import check_new_folders
     from polyvoc.index.folder import IndexFolder, check_new_index
     from polyvoc.index.writer import IndexWriter, update_together
     from polyvoc.storage.exclusions import check_patterns
     from polyvoc.vocabulary.vocabulary import load_vocabularies_of
 
-    paths = [index, *(index_beside(index, one["detector"]) for one in options[1:])]
-    complete = [FeatureOptions(**one) for one in options]  # checks the names
+    complete = [resolved(FeatureOptions(**one)) for one in options]  # checks the names
+    paths = [index, *(index_beside(index, one.detector) for one in complete[1:])]
     every = [IndexFolder(path) for path in paths]
     only_one_source(folders, None, {}, required=not all(folder.exists for folder in every))
     check_patterns(updating["exclude"] or [])
@@ -204,8 +204,8 @@ def _index_several(folders: list[str], index: Path, options: Sequence[dict[str, 
     sets = load_vocabularies_of([one.kind for one in complete], *given)
     started = time.perf_counter()
     with ends_when_interrupted(), progress_bar() as progress, ExitStack() as opened:
-        wanted = [_feature_options(one, folder, words) for one, folder, words in zip(options, every, sets, strict=True)]
-        for folder, words, one in zip(every, sets, wanted, strict=True):
+        wanted = [_feature_options(*one) for one in zip(options, complete, every, strict=True)]
+        for folder, words, one in zip(every, sets, complete, strict=True):
             check_new_index(folder, words, one)  # all of them, before the first is made
         writers = [opened.enter_context(IndexWriter.open(path, words, one))
                    for path, words, one in zip(paths, sets, wanted, strict=True)]  # fmt: skip
@@ -224,14 +224,13 @@ def _index_several(folders: list[str], index: Path, options: Sequence[dict[str, 
         require_any(path, report, folders)
 
 
-def _feature_options(given: dict[str, Any], folder: IndexFolder, vocabularies: VocabularySet | None) -> FeatureOptions | None:
+def _feature_options(given: dict[str, Any], complete: FeatureOptions, folder: IndexFolder) -> FeatureOptions:
     """Return the feature options for an index; those that it has if its detector alone is given."""
-    from polyvoc.index.folder import complete_feature_options
-
     if folder.exists and given.keys() == {"detector"}:
         stored = folder.feature_options
-        return stored if stored.detector == given["detector"] else FeatureOptions(**given)
-    return complete_feature_options(given, folder, vocabularies)
+        if stored.detector == complete.detector:
+            return replace(stored, detector=given["detector"], network=None)  # where the file of a network is now
+    return FeatureOptions(**given)
 
 
 def require_any(index: Path, report: IndexReport, folders: Sequence[str]) -> None:

@@ -572,7 +572,8 @@ def _check_kinds(kind: FeatureKind, options: FeatureOptions) -> None:
 def check_new_index(folder: IndexFolder, vocabularies: VocabularySet | None, options: FeatureOptions | None) -> None:
     """Raise OptionError if an index that does not exist yet could not be made with vocabularies and feature options."""
     if not folder.exists:
-        _check_kinds(FeatureKind() if vocabularies is None else vocabularies.kind, options or FeatureOptions())
+        wanted = options or FeatureOptions()
+        _check_kinds((vocabularies or VocabularySet.default(wanted.kind)).kind, wanted)
 
 
 def _create(folder: IndexFolder, vocabularies: VocabularySet, options: FeatureOptions) -> Catalogue:

@@ -361,7 +361,7 @@ class Index:
 
     @cached_property
     def probability(self) -> HitProbability | None:
-        """Return the model of hit probabilities; None where none was fitted: other kinds than SIFT and ORB, or bare words."""
+        """Return the model of hit probabilities; None where none was fitted: for other kinds of features, or bare words."""
         if self._folder is None:
             return None
         return hit_probability_of(self._folder.kind, self._folder.code_bits, self._folder.bits)

@@ -3,11 +3,16 @@
 The probability p of a hit is evidence: logit p. Of a photograph that indexes of *different* kinds of features hold, with P the
 probability that a candidate is right before any of them is looked at,
 
-    logit p = logit P + sum over the kinds of (logit p_kind - logit P)
+    logit p = logit P + sum over the kinds of share_kind (logit p_kind - logit P)
 
-as if the kinds erred independently (`benchmarks/several.py` measures it). Indexes of the *same* kind see the same, so their
-evidence is not added: of each kind the strongest counts. So an index beside itself changes nothing, and a photograph that
-one kind alone holds keeps the probability that it has there.
+Were the kinds to err independently, each share would be 1. They do not: a scene like another is so to all kinds. The shares
+are fitted (`experiments.fit.joint`), those of the shipped kinds by `benchmarks/several.py` beside SIFT, whose share is 1.
+Indexes of the *same* kind see the same, so their evidence is not added: of each kind the strongest counts. So an index beside
+itself changes nothing, and a photograph that one kind alone holds keeps the probability that it has there.
+
+Evidence against a photograph, logit p_kind below logit P, counts by the root of the probability of the kind's best hit, and not
+at all where that is no evidence either: a kind that finds nothing in a query, as a network does in a turned one, does not
+contradict another that does.
 
 An index that holds a photograph, but does not have it among its candidates, is evidence against it: its votes are too few for
 the best `DEPTH`. Its logit p is then the *floor* of the search: that of an unverified candidate on the next rank, or that of
@@ -21,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyvoc.search.explain import Explanation, ShownPhotograph
 from polyvoc.search.hits import Hit, Hits
@@ -30,7 +35,7 @@ from polyvoc.search.probability import DEPTH, HitProbability, logistic
 from polyvoc.storage.trust import Readable
 from polyvoc.types import FeatureKind, Region, Spans
 
-PRIOR = -6.0  # logit P, of SIFT and ORB on Holidays and Ukbench (benchmarks/several.py)
+PRIOR = -6.0  # logit P, on Holidays and Ukbench (benchmarks/several.py); the shares of all kinds are fitted to it
 SURE = 34.0  # logit beyond which probabilities are rounded
 
 
@@ -107,13 +112,20 @@ class IndexAnswer:
     kind: FeatureKind
     hits: Hits
     floor: float  # logit of images that are not among them
+    share: float = 1.0  # of its evidence that counts beside that of other kinds
 
     @classmethod
     def of(cls, number: int, index: str, kind: FeatureKind, hits: Hits, model: HitProbability) -> IndexAnswer:
         """Take the candidates of an index, with the model of their probabilities."""
         last = min((logit(hit.probability or 0.0) for hit in hits), default=math.inf)
         beyond = logit(model.of(-math.log(max(len(hits), DEPTH) + 1)))
-        return cls(number, index, kind, hits, min(last, beyond))
+        return cls(number, index, kind, hits, min(last, beyond), model.share)
+
+    def added(self, evidence: float, best: float, prior: float) -> float:
+        """Return what evidence adds beside that of other kinds. best: evidence of its kind for the best hit."""
+        if evidence >= prior:
+            return self.share * (evidence - prior)
+        return self.share * (evidence - prior) * math.sqrt(logistic(best)) if best > prior else 0.0
 
     def part(self, images: Iterable[int], candidates: Mapping[int, Hit]) -> tuple[float, HitPart, Hit | None] | None:
         """Return the evidence for a photograph by its images here, the strongest; None if none of them was searched."""
@@ -135,40 +147,60 @@ class IndexAnswer:
 def join(answers: Sequence[IndexAnswer], photographs: Photographs, prior: float = PRIOR) -> list[JointHit]:
     """Return the candidates of all indexes as hits, the most probable first. prior: logit P."""
     candidates = {one.number: {one.number * STRIDE + hit.image: hit for hit in one.hits} for one in answers}
-    every = [image for found in candidates.values() for image in found]
+    found = best_by_kind(answers)
+    every = [image for hits in candidates.values() for image in hits]
     wanted = dict.fromkeys(number for number in photographs.at(every).tolist() if number >= 0)
     rated = []
     for photograph in wanted:
         holders = photographs.holders(photograph)
         parts = [(one, one.part(holders[one.number], candidates[one.number])) for one in answers if one.number in holders]
-        known = [(one.kind, *part) for one, part in parts if part is not None]
+        known = [_Part(one.kind, one.added(part[0], found[one.kind], prior), *part) for one, part in parts if part is not None]
         rated.append(_joined(photographs.first(photograph), known, prior))
     rated.sort(key=lambda one: (-(one[1].probability or 0.0), -one[0], -one[1].score, one[1].image))
     return [hit for _, hit in rated]
 
 
-def _joined(image: int, parts: Sequence[tuple[FeatureKind, float, HitPart, Hit | None]],
-            prior: float) -> tuple[float, JointHit]:  # fmt: skip
+def best_by_kind(answers: Sequence[IndexAnswer]) -> dict[FeatureKind, float]:
+    """Return the logit of the best hit of each kind."""
+    found: dict[FeatureKind, float] = {}
+    for one in answers:
+        found[one.kind] = max(found.get(one.kind, -SURE), *(logit(hit.probability or 0.0) for hit in one.hits), -SURE)
+    return found
+
+
+class _Part(NamedTuple):
+    """What one index contributes to a photograph."""
+
+    kind: FeatureKind
+    added: float  # beside other kinds
+    evidence: float  # logit
+    shown: HitPart
+    hit: Hit | None
+
+
+def _joined(image: int, parts: Sequence[_Part], prior: float) -> tuple[float, JointHit]:
     """Return a photograph as a hit with the evidence of its parts, and its logit."""
     strongest: dict[FeatureKind, int] = {}  # by kind: the number of the part that counts
-    for number, (kind, evidence, _, hit) in enumerate(parts):
-        best = strongest.get(kind)
-        if best is None or (evidence, hit is not None) > (parts[best][1], parts[best][3] is not None):
-            strongest[kind] = number
+    for number, one in enumerate(parts):
+        best = strongest.get(one.kind)
+        if best is None or (one.evidence, one.hit is not None) > (parts[best].evidence, parts[best].hit is not None):
+            strongest[one.kind] = number
     counted = [parts[number] for number in strongest.values()]
-    total = prior + math.fsum(evidence - prior for _, evidence, _, _ in counted)
-    found = sorted((one for one in counted if one[3] is not None), key=lambda one: (-one[1], str(one[0])))
-    first = found[0][3]
+    alone = len(counted) == 1
+    total = counted[0].evidence if alone else prior + math.fsum(one.added for one in counted)
+    found = sorted((one for one in counted if one.hit is not None), key=lambda one: (-one.evidence, str(one.kind)))
+    first = found[0].hit
     assert first is not None
     # Not from its logit where one kind alone holds it: that may be rounded.
-    probability = first.probability if len(counted) == 1 else logistic(total)
-    placed = max((hit for _, _, _, hit in found if hit is not None and hit.outline), key=lambda hit: hit.inliers, default=first)
-    shown = tuple(_marked(part, number in strongest.values()) for number, (_, _, part, _) in enumerate(parts))
+    probability = first.probability if alone else logistic(total)
+    outlined = [one.hit for one in found if one.hit is not None and one.hit.outline]
+    placed = max(outlined, key=lambda hit: hit.inliers, default=first)
+    shown = tuple(_marked(one.shown, number in strongest.values()) for number, one in enumerate(parts))
     values = {column.name: getattr(placed, column.name) for column in fields(Hit)}
     values |= {
         "image": image,
         "score": first.score,
-        "inliers": sum(part.inliers for _, _, part, _ in counted),
+        "inliers": sum(one.shown.inliers for one in counted),
         "probability": probability,
     }
     return total, JointHit(**values, parts=shown)

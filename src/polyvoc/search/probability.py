@@ -31,6 +31,7 @@ from polyvoc.errors import DamagedError, OptionError
 from polyvoc.options import DETECTOR_KINDS
 from polyvoc.scoring.segments import Candidate
 from polyvoc.types import SIFT, FeatureKind, Floats64
+from polyvoc.vocabulary.vocabulary import LEARNED
 
 FORMAT = "polyvoc hit probability"
 DEPTH = 100  # rank where a curve of scores is taken to be noise ...
@@ -38,7 +39,7 @@ SHARE = 4  # ... or at a quarter of the images, if that is less
 FLAT = 1e-9  # a fall of this many nats is rounding
 USUAL = 20.0  # nats: weights far below count as they are, those far above by their logarithm
 LIKELY = 0.5  # a hit from this probability on is more likely right than wrong
-KINDS = (FeatureKind(), DETECTOR_KINDS["orb"])  # of features that coefficients come with polyvoc for
+KINDS = (FeatureKind(), DETECTOR_KINDS["orb"], *LEARNED.values())  # of features that coefficients come with polyvoc for
 MEASURED = (64, 128)  # bits of signatures for which weights of matches are in nats
 
 
@@ -100,6 +101,7 @@ class HitProbability:
     votes: tuple[float, float]  # a, b
     verified: tuple[float, float, float]  # a, b, c
     source: str = ""
+    share: float = 1.0  # of its evidence that counts beside that of other kinds (`search.joint`)
 
     def __post_init__(self) -> None:
         """Raise OptionError for coefficients that would make a hit less probable for more votes or inliers."""
@@ -107,6 +109,8 @@ class HitProbability:
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 2 and 3 numbers")
         if min(*self.votes[1:], *self.verified[1:]) < 0:
             raise OptionError(f"coefficients {self.votes} and {self.verified} should be 0 or more, but for the first of each")
+        if not 0 <= self.share < math.inf:
+            raise OptionError(f"share={self.share!r} should be a number, 0 or more")
 
     def of(self, noise_rank: float, weight: float | None = None) -> float:
         """Return the probability of a hit by its noise rank and, if it was verified, the nats of its inliers."""
@@ -128,7 +132,8 @@ class HitProbability:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"format": FORMAT, "source": self.source, "votes": list(self.votes), "verified": list(self.verified)}
+        coefficients = {"votes": list(self.votes), "verified": list(self.verified), "share": self.share}
+        return {"format": FORMAT, "source": self.source, **coefficients}
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> Self:
@@ -137,7 +142,7 @@ class HitProbability:
             if values["format"] != FORMAT:
                 raise ValueError
             (a, b), (d, e, f) = (map(float, values[name]) for name in ("votes", "verified"))
-            return cls((a, b), (d, e, f), str(values["source"]))
+            return cls((a, b), (d, e, f), str(values["source"]), float(values["share"]))
         except (KeyError, TypeError, ValueError, OptionError):
             raise DamagedError(f"{where}: not a table of hit probabilities; install polyvoc again") from None
 
