@@ -28,7 +28,7 @@ DATA = {  # data of the package, by the module that reads it
     ),
     "scoring/rules.py": ("likelihood",),
     "scoring/codes.py": ("likelihood",),
-    "search/probability.py": ("hit_probability.json", "hit_probability_orb.json"),
+    "search/probability.py": ("hit_probability.json", "hit_probability_orb.json", "hit_probability_xfeat.json"),
     "duplicates/probability.py": ("duplicate_probability.json",),
 }
 LENGTH = 16  # hexadecimal digits

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -125,12 +126,14 @@ def measure_broken(firsts: list[Path], work: Path) -> dict[str, Any]:
     report = index_files(folder, work / "broken.polyvoc")
     with Index.open(work / "broken.polyvoc") as opened:
         indexed = {Path(row.path).name for row in opened.images()}
-    problems = {Path(problem.path).name: problem.reason for problem in report.problems}
+    problems = {
+        Path(one.path).name: re.split("[;:,(]", one.reason.removeprefix(f"{one.path}: "))[0].strip() for one in report.problems
+    }
     said = indexed | problems.keys() | {name for name in OTHERS if not name.startswith("._")}
     return {
         "files": files,
         "indexed": sorted(indexed),
-        "problems": Counter(reason.partition(":")[0] for reason in problems.values()),
+        "problems": Counter(problems.values()),
         "skipped": report.skipped,
         "not mentioned": sorted(set(os.listdir(folder)) - said - {"._IMG_0001.HEIC"}),
     }

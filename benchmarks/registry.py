@@ -18,7 +18,11 @@ FOLDERS = {  # option: what it is
 }
 SETS = {"holidays": "holidays150", "ukbench": "ukbench500", "photos": "photos1200"}  # folders of `data`
 MADE = {"synthetic": "benchmarks/synthetic.py {photos} {synthetic} --images 10000 --cache {cache}"}  # unless they exist
-SPECIAL = ("vocabularies/xfeat", "hit_probability_orb.json")  # data that counts only for benchmarks that name it
+SPECIAL = (
+    "vocabularies/xfeat",
+    "hit_probability_orb.json",
+    "hit_probability_xfeat.json",
+)  # data that counts only for benchmarks that name it
 
 COMMANDS = ("src/polyvoc/cli/index.py", "src/polyvoc/cli/search.py")
 SERVER = ("src/polyvoc/cli/search.py", "src/polyvoc/web/*.py")
@@ -108,9 +112,9 @@ BENCHMARKS = (  # in the order in which they run: inputs of others come before t
     Benchmark("expansion", "{data} --cache {cache}", "{data} --cache {cache} --step 40", inputs=("confidence",)),
     Benchmark(
         "several",
-        "{data} --work {work}",
+        "{data} --work {work} --kinds sift {xfeat} --distractors --altered",
         "{data} --work {work} --quick",
-        data=("hit_probability_orb.json",),
+        data=("vocabularies/xfeat", "hit_probability_orb.json", "hit_probability_xfeat.json"),
     ),
     Benchmark(
         "learned",
@@ -118,6 +122,12 @@ BENCHMARKS = (  # in the order in which they run: inputs of others come before t
         "{data} --xfeat {xfeat} --work {work} --quick",
         packages=("onnxruntime",),
         data=("vocabularies/xfeat",),
+    ),
+    Benchmark(
+        "front",
+        "{data} --train {training} --xfeat {xfeat} --work {work}",
+        packages=("onnxruntime",),
+        data=("vocabularies/xfeat", "hit_probability_orb.json", "hit_probability_xfeat.json"),
     ),
     Benchmark("features", "--holidays {holidays} --ukbench {ukbench} --train {training} --work {work}"),
     Benchmark(

@@ -84,7 +84,7 @@ def sift(index: polyvoc.Index, query: Path) -> dict[str, float]:
 
 def unchanged_run(folder: Path, index: Path) -> dict[str, Any]:
     """Index an unchanged folder again; return the seconds, and the files of the index that changed."""
-    state = lambda: {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(index.rglob("*"))}  # noqa: E731
+    state = lambda: {str(p.relative_to(index)): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(index.rglob("*"))}  # noqa: E731
     before = state()
     seconds, report = run("index", str(folder), "--index", str(index))
     start_up = min(run_help() for _ in range(3))

@@ -104,4 +104,13 @@ def verification() -> str:
     return markdown(["", "verified", "not verified"], rows, right=True) + "\n\n" + note
 
 
-TABLES: dict[str, Callable[[], str]] = {"tried": tried, "verification": verification}
+def decoding() -> str:
+    """What decoding in processes of its own costs."""
+    measured = result("decoding")
+    each, index, search = measured["processor milliseconds"], measured["index"], measured["search"]
+    return (f"Decoding a photograph takes {each['there']:.2f} ms of a processor in such a process, {each['here']:.2f} without; starting one {each['start']:.0f} ms. "
+            f"Beside the last version that decoded in its own process, in turns, `polyvoc index` takes {index['ratio of seconds']:.2f} times as long for {measured['images']} photographs, with all else that "
+            f"has changed since, and `polyvoc search` {search['ratio of seconds']:.2f} times. `benchmarks/decoding.py`; {where(measured)}.")  # fmt: skip
+
+
+TABLES: dict[str, Callable[[], str]] = {"decoding": decoding, "tried": tried, "verification": verification}
