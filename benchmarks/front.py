@@ -61,7 +61,7 @@ class Plan:
     questions: int = 150  # of each set
 
 
-QUICK = Plan(photographs=30, descriptors=30_000, words=512, rounds=2, questions=10)
+QUICK = Plan(photographs=60, descriptors=60_000, words=2048, rounds=2, questions=10)
 
 
 @dataclass(frozen=True)

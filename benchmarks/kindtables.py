@@ -43,10 +43,10 @@ def altered() -> str:
         for view, sets in {"as they are": measured["sets"], **measured["altered"]}.items():
             ways = sets[name]["ways"]
             row = [f"{SETS[name]}, {view}", *(_value(ways[kind], digits) for kind in measured["kinds"])]
-            rows.append([*row, f"{ways['joined']['value']['mean']:.{digits}f}"])
+            rows.append([*row, *(f"{ways[way]['value']['mean']:.{digits}f}" for way in JOINT)])
     note = (f"In brackets the difference of the joint ranking to that of this kind with its {INTERVAL}. {_asked(measured)}, of the altered ones {measured['questions_altered']['holidays']} of each set; only the queries were altered: turned; a third of the width and height; the middle "
             f"ninth, enlarged; an eighth of the light with its noise and a dark tone curve, in eight bits (`benchmarks/views.py`). Probabilities and shares as above; {where(measured)}.")  # fmt: skip
-    return markdown(["query", *(f"`{kind}`" for kind in measured["kinds"]), "joined"], rows) + "\n\n" + note
+    return markdown(["query", *(f"`{kind}`" for kind in measured["kinds"]), *JOINT.values()], rows) + "\n\n" + note
 
 
 def front() -> str:
