@@ -246,7 +246,7 @@ def measure(trial: Trial, embedded: Embedded | None, spent: dict[str, dict[str, 
 
 
 def plot(points: Sequence[dict[str, Any]]) -> Figure:
-    """Return a figure of both measures against milliseconds of a query and kilobytes of a photograph; what is best for its cost is labelled."""
+    """Return a figure of both measures against milliseconds of a query and kilobytes of a photograph; what is best for its cost is joined by a line."""
     panels = []
     for name, measure in MEASURES.items():
         for unit, cost in (
@@ -254,18 +254,11 @@ def plot(points: Sequence[dict[str, Any]]) -> Figure:
             ("KB per photograph", _kilobytes),
         ):
             marks = [(cost(point), point["sets"][name]["value"]["mean"], point["name"]) for point in points]
-            marks.sort()
-            best = [one for at, one in enumerate(marks) if all(one[1] > cheaper[1] for cheaper in marks[:at])]
-            rest = [one for one in marks if one not in best]
-            series = [
-                Series(
-                    "best for its cost",
-                    *zip(*[one[:2] for one in best], strict=True),
-                    style="paper",
-                    labels=[one[2] for one in best],
-                )
-            ]
-            series += [Series(one[2], (one[0],), (one[1],), style="points") for one in rest]
+            best = [one for one in sorted(marks) if all(one[1] > other[1] for other in marks if other < one)]
+            x, y, _ = zip(*best, strict=True)
+            series = [Series("best for its cost", x, y, style="paper")]
+            x, y, names = zip(*marks, strict=True)
+            series.append(Series("every way", x, y, style="points", labels=names))
             panels.append(Panel(unit, measure, series))
     return Figure("Accuracy against time and bytes, vocabularies of equal size and training", panels)
 

@@ -104,4 +104,4 @@ def _gain(gain: dict[str, float], digits: int) -> str:
     return f"{bold(mean, gain)}; {low} to {high}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"several": several, "altered": altered, "learned": learned}
+TABLES: dict[str, Callable[[], str]] = {"several": several, "altered": altered, "front": front, "learned": learned}
