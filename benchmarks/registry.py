@@ -125,7 +125,7 @@ BENCHMARKS = (  # in the order in which they run: inputs of others come before t
     ),
     Benchmark(
         "front",
-        "{data} --train {training} --xfeat {xfeat} --work {work}",
+        "{data} --train {training} --xfeat {xfeat} --embedding {embedding} --work {work}",
         packages=("onnxruntime",),
         data=("vocabularies/xfeat", "hit_probability_orb.json", "hit_probability_xfeat.json"),
     ),
