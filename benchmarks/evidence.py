@@ -64,7 +64,8 @@ class Way:
     """A search by codes; the defaults are the usual one."""
 
     bits: int = 128
-    axes: str = "random"  # or one of LEARNT
+    axes: str = "random"  # or learnt: see `Learnt`
+    reach: int = REACH  # of the first 128 bits: codes that differ in more are passed over
     collection: str = "features"  # what is one code: a feature, or all of an image with the same word: "words"
     norm: str = "own"  # of an image: of its codes, or of its "features"
     query: str = "features"  # what visits words: a feature, all with the same "nearest" word, all that visit a word: "visited"
@@ -75,13 +76,15 @@ USUAL = Way()
 WAYS = (
     USUAL,
     *(replace(USUAL, bits=bits) for bits in (64, 192, 256)),
-    *(replace(USUAL, axes=axes) for axes in ("quantised", "half whitened", "whitened")),
+    *(replace(USUAL, axes=axes) for axes in ("quantised", "whitened", "half whitened")),
+    *(replace(USUAL, axes="half whitened", reach=reach) for reach in (54, 56)),
     replace(USUAL, collection="words"),
     replace(USUAL, collection="words", norm="features"),
     replace(USUAL, query="nearest"),
     replace(USUAL, collection="words", query="nearest"),
     replace(USUAL, collection="words", query="visited"),
     *(replace(USUAL, rows=rows) for rows in ("one", "distance", "both", "shares")),
+    replace(USUAL, axes="half whitened", query="nearest", rows="distance"),
 )
 
 
@@ -281,6 +284,11 @@ class Trial:
         return len(self.bench.dataset.questions)
 
     @property
+    def reach(self) -> int:
+        """Return the bits of the first planes beyond which codes are passed over."""
+        return self.way.reach * min(self.way.bits, HEAD) // HEAD
+
+    @property
     def bytes_scanned(self) -> float:
         """Return the bytes of codes and their images, per feature of the photographs."""
         return (8 * self.segment.code_planes + 2) * self.segment.n_features / self.bench.n_features
@@ -306,8 +314,7 @@ class Trial:
         rows = np.searchsorted(np.array(edges), query.ratios)
         lists = arrays["code_starts"], arrays["codes"], arrays["code_images"]
         tally = tally_long if query.codes.shape[2] > 2 else tally_codes
-        reach = REACH * min(self.way.bits, HEAD) // HEAD
-        tally(query.words, rows, query.codes, query.magnitudes, query.totals, reach, *lists, kinds, counts)
+        tally(query.words, rows, query.codes, query.magnitudes, query.totals, self.reach, *lists, kinds, counts)
         lengths = np.diff(self.segment.arrays["feature_starts"].astype(np.float64))
         features = [len(query.words) * lengths[kinds == kind].sum() for kind in (code_table.UNRELATED, code_table.RELATED)]
         return counts, np.array(features)
@@ -320,7 +327,7 @@ class Trial:
             shares = self.rows.kind == "shares"
             ratio = log_ratio(counts[:, row], np.array(tallied["features"]) if shares else np.ones(2))
             values[: len(ratio)] = ratio if shares else ratio - ratio[-1]
-        return CodeTable(self.rows.edges, tuple(map(tuple, table.tolist())), REACH * min(self.way.bits, HEAD) // HEAD)
+        return CodeTable(self.rows.edges, tuple(map(tuple, table.tolist())), self.reach)
 
     def measure(self, table: CodeTable) -> list[float]:
         """Return the measure of every question."""
