@@ -101,6 +101,7 @@ BENCHMARKS = (  # in the order in which they run: inputs of others come before t
     Benchmark("calibration", "--holidays {holidays} --ukbench {ukbench} --others {photos} --work {work} --cache {cache}"),
     Benchmark("codes", "{data} --cache {cache}", "{data} --cache {cache} --step 20"),
     Benchmark("limits", "{data} --cache {cache}"),
+    Benchmark("evidence", "{training} {data} --cache {cache}", "{training} {data} --cache {cache} --photographs 32 --step 40"),
     Benchmark("words", "{training} {data} --cache {cache}"),
     Benchmark(
         "confidence",
