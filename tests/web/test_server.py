@@ -29,12 +29,12 @@ from servers import BEARER, PATIENCE, TOKEN, Gate, Served, children_of, has_ende
 PHOTO = jpeg(draw_scene(1, (160, 120)))
 
 
-def test_every_setting_but_four_describes_its_flag() -> None:
+def test_every_setting_but_five_describes_its_flag() -> None:
     text = re.sub(r"\x1b\[[0-9;]*m", "", run("serve", "--help").stdout)
     assert "--open" in text and "--token-file" in text and "Example: polyvoc serve" in text
     for field in fields(Settings):
         flag = field.metadata
-        assert bool(flag) == (field.name not in ("index", "token", "cluster", "beside"))
+        assert bool(flag) == (field.name not in ("index", "others", "token", "cluster", "beside"))
         assert not flag or (flag["help"].endswith(".") and ("metavar" in flag) == (field.type != "bool"))
         assert not flag or f"--{field.name.replace('_', '-')}" in text
 
