@@ -67,7 +67,7 @@ def test_what_is_allowed_is_read(index_path: Path, photographs: Path, tmp_path: 
         assert answer("trust", photographs, "--index", index_path)["allowed"] == [str(photographs)]
         assert len(index.features(1)) > 0, "also by an index that is open"
     moved = index_path.rename(tmp_path / "elsewhere.polyvoc")
-    assert run("trust", "--index", moved).stdout == f"allowed        {photographs}\n"
+    assert run("trust", "--index", moved).stdout == f"allowed       {photographs}\n"
     run("search", photographs / "wall-b.jpg", "--index", moved, "--top", "3", "--html", tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8").count("data:image/jpeg;base64,") == 4
 
@@ -170,3 +170,19 @@ def test_compare_needs_the_roots(index_path: Path, photographs: Path) -> None:
     with IndexWriter.open(index_path) as writer, opened_files(photographs) as opened, pytest.raises(NotAllowedError):
         compare(writer)
     assert opened == []
+
+
+def test_an_index_is_opened_while_a_writer_deletes_segments(index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (index_path / "segments/deleted").mkdir()
+    scan, seen = os.scandir, []
+
+    def deleted(folder: Any) -> Any:
+        if Path(folder).name == "deleted":
+            seen.append(folder)
+            if len(seen) > 1:  # the walk has seen it
+                raise FileNotFoundError(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", deleted)
+    IndexFolder(index_path).require_plain_files()
+    assert len(seen) == 2

@@ -7,6 +7,7 @@ import os
 import reprlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -317,9 +318,10 @@ class IndexFolder:
         They lead outside of its folder, or reading them never ends.
         """
         for folder, _, _ in () if self.trust.roots else os.walk(self.path):
-            with os.scandir(folder) as entries:
+            with suppress(FileNotFoundError), os.scandir(folder) as entries:  # deleted by a writer this very moment
                 for entry in entries:
-                    if not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+                    plain = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                    if not plain and os.path.lexists(entry.path):
                         raise DamagedError(f"{entry.path} is a link or no regular file, and the index was made elsewhere; "
                                            "copy the index again, without links")  # fmt: skip
 
