@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from learned import Plan
 from machine import write_result
 from polyvoc.errors import ImageError
 from polyvoc.experiments.datasets.hessian_affine import HessianAffine, extract_hessian_affine, has_pyhesaff
@@ -50,17 +51,7 @@ PLOT = Path(__file__).parent.parent / "docs" / "front.svg"
 Extracted = Iterator[tuple[Path, Features | ImageError]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured."""
-
-    photographs: int = 600  # that vocabularies are trained on
-    descriptors: int = 600_000
-    words: int = 8192
-    rounds: int = 5
-    questions: int = 150  # of each set
-
-
+FULL = Plan(photographs=600, descriptors=600_000, words=8192, rounds=5, questions=150)
 QUICK = Plan(photographs=60, descriptors=60_000, words=2048, rounds=2, questions=10)
 
 
@@ -280,7 +271,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="kinds; default: all")
     parser.add_argument("--quick", action="store_true", help="few questions and small vocabularies; nothing is written")
     arguments = parser.parse_args()
-    plan, work = (QUICK, arguments.work / "quick") if arguments.quick else (Plan(), arguments.work / "full")
+    plan, work = (QUICK, arguments.work / "quick") if arguments.quick else (FULL, arguments.work / "full")
     work.mkdir(parents=True, exist_ok=True)
     folders = {name: next(arguments.data.glob(f"{name}*")) for name in SETS}
     of_set = {name: frozenset(map(str, sorted(folder.glob("*.jpg")))) for name, folder in folders.items()}
